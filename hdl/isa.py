@@ -242,7 +242,8 @@ FAULTS: dict[Fault, str] = {
     Fault.SMEM_RANGE: "The address of a scalar load or store, or of a word of a descriptor, is "
         "beyond the scalar memory.",
     Fault.VMEM_RANGE: "The address of a vector load or store is beyond the vector memory.",
-    Fault.INDEX_RANGE: "A lane, sublane, distance or group of the cross-lane unit is too large.",
+    Fault.INDEX_RANGE: "A lane, sublane or distance of the cross-lane unit, or a group of rows "
+        "of the transposer, is too large.",
     Fault.WEIGHT_LOAD: "Weights pushed while a complete load waits for its swap; straight and "
         "transposed weights in one load; a swap without a complete load; rows before the first "
         "swap.",

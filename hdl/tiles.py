@@ -38,8 +38,9 @@ class Chain:
     toward : "east" or "south"
         Direction of the neighbour.
     first : str or None
-        Grid input that feeds the first tile of each row (east; one element per row) or column
-        (south; one element per column), element 0 in the lowest bits. None: constant zero.
+        Grid input that feeds the first tile of each row (east; one value per row) or column
+        (south; one value per column), that of row or column 0 in the lowest bits. None:
+        constant zero.
     last : str or None
         Grid output that the ``source`` ports of the last tiles drive, packed like ``first``.
         None: those ports are left open.
@@ -63,9 +64,9 @@ class Chain:
 
 @dataclass(frozen=True)
 class Each:
-    """A link from a port of every tile to the tile's slice of a grid port of the same name.
+    """A link from a port of every tile to the tile's bits of a grid port of the same name.
 
-    The slices are in row-major order; that of the first tile has the lowest bits.
+    The bits of the tiles are in row-major order; those of the first tile are the lowest.
     """
 
     port: str

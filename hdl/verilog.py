@@ -1,4 +1,4 @@
-"""Exports the design as Verilog: one module per distinct block, byte-identical on every run."""
+"""Exports the design as Verilog: one module per distinct component, byte-identical on every run."""
 
 import json
 from collections import Counter

@@ -22,22 +22,23 @@ class RowFeeder(wiring.Component):
     Attributes
     ----------
     push : In(RowPush)
-        A push at issue, allowed only while ``ready``. Its register is loaded in a later cycle.
+        A push at issue, allowed only while ``ready``. A later cycle loads its vector register.
     ready : Out(1)
         A push may issue in this cycle.
     free : Out(1)
-        The register of a push that issues in this cycle would be loaded in the next one. A bundle
-        that overwrites the register it pushes may issue only while ``free``, not just ``ready``.
+        The vector register of a push that issues in this cycle would be loaded in the next one.
+        A bundle that overwrites the register it pushes may issue only while ``free``, not just
+        while ``ready``.
     pending : Out(RegisterWrite)
-        A register that the feeder will load in a later cycle, and that must not be written before.
-        A push that issues in this cycle is not included yet.
+        A vector register that the feeder will load in a later cycle, and that must not be
+        written before. A push that issues in this cycle is not included yet.
     grant : In(1)
         The chain may be loaded in this cycle; present only if ``issue_cycles`` is 2.
     chain : Out(ChainControl)
         Control of the chain.
     row_valid, row_first, row_flag : Out(1)
         ``row_valid``: the chain's southmost row is offered to the stream. ``row_first``: it is the
-        first row of its register. ``row_flag``: the flag of its push.
+        first row of its vector register. ``row_flag``: the flag of its push.
     row_ready : In(1)
         The stream accepts the row in this cycle, if ``row_valid`` is set.
     idle : Out(1)
@@ -104,7 +105,7 @@ class RowCollector(wiring.Component):
     Attributes
     ----------
     pop : In(RegisterWrite)
-        A pop at issue, into register ``d``; allowed only while ``ready``.
+        A pop at issue, into vector register ``d``; allowed only while ``ready``.
     ready : Out(1)
         A pop may issue in this cycle.
     row_valid : In(1)
@@ -114,8 +115,8 @@ class RowCollector(wiring.Component):
     shift : Out(1)
         The row enters the chain at the end of this cycle.
     write : Out(RegisterWrite)
-        Requests a write of the chain's rows to register ``d``. The request is held until a cycle
-        with ``grant``, at the end of which the register is written.
+        Requests a write of the chain's rows to vector register ``d``. The request is held until
+        a cycle with ``grant``, at the end of which the register is written.
     grant : In(1)
         The collector may use the write port of the chains in this cycle.
     idle : Out(1)

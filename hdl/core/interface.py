@@ -20,7 +20,7 @@ __all__ = ["AMOUNT_BITS", "FAULT_BITS", "REQUEST_ADDRESS_BITS", "REQUEST_WORD_BI
            "word_write", "write_words"]
 
 AMOUNT_BITS = 8
-"""Width of the cross-lane unit's scalar operand: a lane, sublane, distance or group."""
+"""Width of the cross-lane unit's scalar operand b, such as the number of a lane."""
 FAULT_BITS = 4
 """Width of a `hdl.isa.Fault`."""
 SEMAPHORE_BITS = ceil_log2(SEMAPHORES)
@@ -51,7 +51,7 @@ class XluIssue(wiring.Signature):
     """An operation of the cross-lane unit at issue, from the sequencer to the unit.
 
     ``op`` is a `MiscOp`. ``d`` and ``a`` are the numbers of the vector registers that it writes and
-    reads. ``amount`` is a lane, sublane, distance or group, within its range.
+    reads. ``amount`` is the operand b of the operation, within its range (docs/isa.md).
     """
 
     def __init__(self) -> None:

@@ -38,7 +38,7 @@ _TURNS = (((Slot.S0, "a"), (Slot.S1, "a")), ((Slot.S0, "b"), (Slot.S1, "b")),
           ((Slot.STORE, "a"), (Slot.V0, "b")), ((Slot.STORE, "b"), (Slot.V1, "b")),
           ((Slot.MISC, "b"), None))
 """Pairs of operands that share a read port: faults depend on the first, only the issue needs the
-second. None: the host shares this port."""
+second. Where the second is None, the host shares the port of the first."""
 assert {port for pair in _TURNS for port in pair if port} == set(SCALAR_PORTS)
 
 _OP_BITS = SLOTS[Slot.S0]["op"]

@@ -58,7 +58,7 @@ class Semaphores(wiring.Component):
         })
 
     def variant(self, target: Target) -> "BankedSemaphores | None":
-        """An equivalent component that suits ``target`` better, or None."""
+        """An equivalent component that suits ``target`` better; None if there is no better one."""
         return BankedSemaphores() if target is Target.ECP5 else None
 
     @staticmethod

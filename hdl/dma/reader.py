@@ -126,7 +126,7 @@ class Collector(wiring.Component):
     output : Out(stream of hbm_row)
         The rows, to a `RowBuffer`.
     failed, failed_at : Out(1), Out(2)
-        A row with an error leaves in this cycle; ``failed_at``: the place of its transfer.
+        A row with an error leaves in this cycle; ``failed_at``: its transfer's place in the queue.
     stop : In(1)
         Abandons the current transfer and begins no other. Rows that arrive are dropped.
     idle : Out(1)

@@ -44,7 +44,8 @@ class BurstIssuer(wiring.Component):
     hbm_write : Out(stream of hbm_burst)
         Write requests to the HBM.
     issued, issued_rows, issued_at : Out(1), Out(9), Out(2)
-        A burst is accepted in this cycle; the number of its rows, and the place of its transfer.
+        A burst is accepted in this cycle; the number of its rows; its transfer's place in the
+        queue.
     stop : In(1)
         Abandons the current transfer and begins no other; but a pending request is kept.
     idle : Out(1)
@@ -275,12 +276,12 @@ class Completion(wiring.Component):
     written : In(1)
         The `Writer` has finished a transfer.
     issued, issued_at, crowded : In(1), In(2), Out(1)
-        ``issued``: a burst is issued, for the transfer in place ``issued_at``. ``crowded``: no more
-        bursts may be issued, because the count of unanswered bursts is almost full.
+        ``issued``: a burst is issued, for the transfer in queue place ``issued_at``. ``crowded``:
+        no more bursts may be issued, because the count of unanswered bursts is almost full.
     hbm_write_done : In(stream of hbm_done)
         The HBM's answers, one for each burst.
     failed, failed_at : In(1), In(2)
-        ``failed``: a row of the transfer in place ``failed_at`` could not be read.
+        ``failed``: a row of the transfer in queue place ``failed_at`` could not be read.
     vmem_busy, other_busy : In(1)
         This core, or the other, has accepted all rows of a vector, but has not written the vector.
     signal, other_signal : Out(stream of 4)
@@ -349,7 +350,7 @@ class Completion(wiring.Component):
         return m
 
     def _count_bursts(self, m: Module, failed: Array) -> tuple[Array, Signal]:
-        """Count the unanswered bursts of the transfer in each place.
+        """Count the unanswered bursts of the transfer in each place of the queue.
 
         Return the counts by place, and a signal that is set if all bursts are answered. Answers
         arrive in the order of the bursts, so each belongs to the oldest transfer that still awaits

@@ -16,7 +16,7 @@ CRYSTAL_HZ = 25_000_000
 _VCO_HZ = 600_000_000
 """Aim for the PLL's oscillator, which runs from 400 to 800 MHz."""
 _MAX_REFERENCE = 8
-"""Largest divisor of the crystal: the phase detector needs 3.125 MHz."""
+"""Largest divisor of the crystal: the PLL's phase detector needs 3.125 MHz."""
 _MAX_OUTPUT = 128
 _MAX_ERROR = 0.02
 """Largest relative error of the line's rate: a receiver accepts 5 % over the ten bits of a byte."""

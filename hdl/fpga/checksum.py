@@ -14,11 +14,11 @@ _POLYNOMIAL = 0xEDB88320
 _BITS = 32
 _ALL = (1 << _BITS) - 1
 _RESIDUE = 0xDEBB20E3
-"""The register after a frame with its checksum, whatever the frame."""
+"""The checksum register after a frame with its checksum, whatever the frame."""
 
 
 def _after(register: int, byte: int) -> int:
-    """The register after a byte."""
+    """The checksum register after a byte."""
     register ^= byte
     for _ in range(8):
         register = register >> 1 ^ (_POLYNOMIAL if register & 1 else 0)

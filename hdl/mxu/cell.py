@@ -115,7 +115,7 @@ class MacCell(wiring.Component):
         return active
 
     def _elaborate_datapath(self, m: Module, platform: object, weight: Signal) -> None:
-        """Chain the steps of the datapath, with pipeline registers after those in `CUTS`."""
+        """Connect the datapath's steps in series, with pipeline registers after those in `CUTS`."""
         bundle = mac.Operands.create(path=("operands",))
         m.d.comb += [bundle.x.eq(self.x), bundle.w.eq(weight)]
         valid = self.x_valid

@@ -22,8 +22,8 @@ LINKS = (
 def mac_grid(config: Config) -> TileGrid:
     """The ``array`` x ``array`` grid of `MacCell`, as module ``mac_grid``.
 
-    Ports: ``x``, ``x_valid``, ``swap``, ``w_west``, ``w_west_valid`` with one element per row;
-    ``w_north``, ``w_north_valid``, ``p``, ``p_valid`` with one element per column. The partial sums
+    Ports: ``x``, ``x_valid``, ``swap``, ``w_west``, ``w_west_valid`` with one value per row;
+    ``w_north``, ``w_north_valid``, ``p``, ``p_valid`` with one value per column. The partial sums
     that enter the top row are +0.0. The activation for array row r must arrive ``row_skew * r``
     cycles after that for row 0; the sum of column c leaves c cycles after that of column 0.
     """

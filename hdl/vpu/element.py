@@ -1,4 +1,7 @@
-"""One sublane of one lane of the vector unit, and the grid of them."""
+"""Vector-unit element: the hardware of one sublane in one lane; and the grid of these elements.
+
+In this package, an element is this hardware; elsewhere, it is the number at (sublane, lane).
+"""
 
 from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import wiring
@@ -68,7 +71,10 @@ def _shared_ports(config: Config) -> dict[str, int]:
 
 
 class VectorElement(wiring.Component):
-    """One element: registers, masks, a slice of vector memory, ALUs, and a link of each chain.
+    """One sublane of one lane: registers, masks, memory, ALUs, and a register of each chain.
+
+    It has one word of each vector register, one bit of each mask register, and one word of each
+    vector in vector memory.
 
     Except for the chains and ``position``, the inputs come from the control pipeline and are the
     same for all elements. There are no valid bits: registers load when their enable is set, and
@@ -90,28 +96,29 @@ class VectorElement(wiring.Component):
     v0_*, v1_* : In
         See `slot_ports`.
     {chain}_load, {chain}_source, {chain}_shift : In(1), In(REGISTER_BITS), In(1)
-        For chains x, w and xlu: ``load`` loads the word of register ``source`` into the element's
-        link, ``shift`` loads the word from the north; ``load`` has priority.
+        For chains x, w and xlu: ``load`` loads the word of vector register ``source`` into the
+        element's register of that chain, ``shift`` loads the word from the north; ``load`` has
+        priority.
     pop_shift, result_shift, host_in_shift : In(1)
-        Loads the word from the north into the element's link of that chain.
+        Loads the word from the north into the element's register of that chain.
     chain_write, chain_d, chain_from_xlu : In(1), In(REGISTER_BITS), In(1)
-        Writes register ``chain_d`` from the result chain if ``chain_from_xlu`` is set, otherwise
-        from the pop chain.
+        Writes vector register ``chain_d`` from the result chain if ``chain_from_xlu`` is set,
+        otherwise from the pop chain.
     vmem_read, vmem_read_address : In(1), In(log2 vmem_vectors)
-        Reads the slice of vector memory.
+        Reads the element's part of vector memory.
     load_write, load_d : In(1), In(REGISTER_BITS)
-        Writes register ``load_d`` with the word that was read last from vector memory.
+        Writes vector register ``load_d`` with the word that was read last from vector memory.
     store_read, store_d, store_m : In(1), In(REGISTER_BITS), In(MASK_BITS)
-        Reads register ``store_d`` and mask ``store_m`` for a store.
+        Reads vector register ``store_d`` and mask ``store_m`` for a store.
     vmem_write, vmem_write_host, vmem_write_address : In(1), In(1), In(log2 vmem_vectors)
-        Writes the slice of vector memory: the host's word if ``vmem_write_host`` is set, otherwise
-        the word of the store, if its mask bit is set.
+        Writes the element's part of vector memory: the host's word if ``vmem_write_host`` is set,
+        otherwise the word of the store, if its mask bit is set.
     host_out_load, host_space, host_source, host_out_shift : In(1), In(2), In(REGISTER_BITS), In(1)
         ``host_out_load`` loads the host_out chain with the word that was read last from vector
-        memory, with register ``host_source``, or with the masks, according to the `HostSpace`.
-        ``host_out_shift`` loads the word from the north.
+        memory, with vector register ``host_source``, or with the masks, according to the
+        `HostSpace`. ``host_out_shift`` loads the word from the north.
     {chain}_north, {chain}_south : In(32), Out(32)
-        Links of the chains.
+        Words from the element to the north and to the element in the south, for each chain.
     """
 
     def __init__(self, config: Config) -> None:
@@ -161,7 +168,10 @@ class VectorElement(wiring.Component):
         return read
 
     def _read_in_turn(self, m: Module, registers: RegisterFile) -> dict[str, Signal]:
-        """Connect the element's ports to shared read ports, as in `_TURNS`; return data by port."""
+        """Connect pairs of the element's ports to one read port each; return the data by port.
+
+        A pair uses its read port in turn: `_TURNS` names the signal that selects the second port.
+        """
         read: dict[str, Signal] = {}
         for i, (name, *instead) in enumerate(_TURNS):
             source, data = registers.read_port(i)
@@ -235,9 +245,9 @@ class VectorElement(wiring.Component):
         return alu.result
 
     def _memory(self, m: Module, platform: object, word: Signal, bit: Signal) -> Signal:
-        """Place the slice of vector memory; return the word that was read last.
+        """Place the element's part of vector memory; return the word that was read last.
 
-        ``word`` and ``bit`` are the register's word and the mask bit of a store.
+        ``word`` and ``bit`` are the vector register's word and the mask bit of a store.
         """
         depth = self._config.vmem_vectors
         memory = place(m, platform, "memory", Sram.module(32, depth), lambda: Sram(32, depth))
@@ -256,7 +266,7 @@ class VectorElement(wiring.Component):
 
     def _chains(self, m: Module, words: dict[str, Signal], word: Signal,
                 masks: Signal) -> dict[str, Signal]:
-        """Connect the chains; return the word in the element's link of each chain."""
+        """Connect the chains; return the word in the element's register of each chain."""
         host = Signal(32, name="host_word")
         with m.Switch(self.host_space):
             with m.Case(HostSpace.VREG):
@@ -291,8 +301,8 @@ def vpu_grid(config: Config) -> TileGrid:
 
     Row r of the grid holds sublane ``sublanes - 1 - r``: rows of vectors move south, so sublane 0
     leaves first, and the first row that enters ends as sublane 0. Ports that are not shared have
-    one element per lane: ``xlu_in``, ``pop_in``, ``result_in``, ``host_in_in``; ``x_out``,
-    ``w_out``, ``xlu_out``, ``host_out_out``. ``position`` has one element per tile.
+    one word per lane: ``xlu_in``, ``pop_in``, ``result_in``, ``host_in_in``; ``x_out``,
+    ``w_out``, ``xlu_out``, ``host_out_out``. ``position`` has one value per tile.
     """
     return TileGrid("vpu_grid", "vpu_element", lambda: VectorElement(config), config.sublanes,
                     config.lanes, [Each("position"), *map(Shared, _shared_ports(config)),

@@ -118,7 +118,8 @@ class IntToFloat(wiring.Component):
     Attributes
     ----------
     enable : In(2)
-        As in `FloatAdd`.
+        Bit 0: loads ``a`` at the end of this cycle. Bit 1: loads ``number`` with the conversion of
+        the operand loaded last. A stage that is not enabled holds.
     a : In(32)
         Operand (two's complement).
     number : Out(32)
@@ -263,7 +264,8 @@ class FloatMultiply(wiring.Component):
     Attributes
     ----------
     enable : In(2)
-        As in `FloatAdd`.
+        Bit 0: loads the operands at the end of this cycle. Bit 1: loads ``product`` with the
+        product of the operands loaded last. A stage that is not enabled holds.
     a, b : In(32)
         Operands (fp32).
     product : Out(32)

@@ -25,7 +25,7 @@ assert ceil_log2(SCALAR_REGISTERS) == REGISTER_BITS
 MASK_BITS = ceil_log2(MASKS)
 """Width of the number of a mask register."""
 HOST_ADDRESS_BITS = 16
-"""Width of an address of the host's port, which counts vectors or registers."""
+"""Width of an address of the host's port, which counts vectors or vector registers."""
 
 
 def check_vmem(config: Config) -> None:
@@ -73,7 +73,7 @@ class VectorIssue(_Ports):
 
 
 class LoadIssue(_Ports):
-    """A vector load at issue: register ``d`` = vector memory at ``address``."""
+    """A vector load at issue: vector register ``d`` = vector memory at ``address``."""
 
     def __init__(self, config: Config) -> None:
         super().__init__({"valid": Out(1), "d": Out(REGISTER_BITS),
@@ -81,7 +81,7 @@ class LoadIssue(_Ports):
 
 
 class StoreIssue(_Ports):
-    """A vector store at issue: vector memory at ``address`` = register ``d``.
+    """A vector store at issue: vector memory at ``address`` = vector register ``d``.
 
     Only elements whose bit of mask ``m`` is set are written.
     """
@@ -115,7 +115,8 @@ class RowShift(_Ports):
 class ChainWrite(_Ports):
     """A write of a chain's rows to a vector register, effective at the end of this cycle.
 
-    Register ``d`` = the cross-lane unit's result chain if ``from_xlu``, otherwise the pop chain.
+    Vector register ``d`` = the cross-lane unit's result chain if ``from_xlu``, otherwise the pop
+    chain.
     """
 
     def __init__(self) -> None:

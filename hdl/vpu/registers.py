@@ -64,7 +64,7 @@ class RegisterFile(wiring.Component):
         return f"registers_{reads}r{writes}w" + (f"_{width}b" if width != 32 else "")
 
     def variant(self, target: Target) -> "BankedRegisterFile | None":
-        """An equivalent component that suits ``target`` better, or None."""
+        """An equivalent component that suits ``target`` better; None if there is no better one."""
         if target is not Target.ECP5:
             return None
         return BankedRegisterFile(self.reads, self.writes, self.width)

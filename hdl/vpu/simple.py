@@ -106,7 +106,7 @@ class Shift(wiring.Component):
     left, arithmetic, truncate : In(1)
         At most one is set. ``left``: shift left. ``arithmetic``: shift right and copy the sign.
         ``truncate``: convert the fp32 number a to a signed integer, rounded toward zero and
-        saturated. None: shift right and insert zeros.
+        saturated. If none of them is set: shift right and insert zeros.
     nan : In(1)
         Read as an fp32 number, a is NaN; ``truncate`` then gives 0.
     o : Out(32)
@@ -165,7 +165,7 @@ class Shift(wiring.Component):
         return m
 
     def variant(self, target: Target) -> "ReversingShift | None":
-        """An equivalent component that suits ``target`` better, or None."""
+        """An equivalent component that suits ``target`` better; None if there is no better one."""
         return ReversingShift() if target is Target.ECP5 else None
 
     def _shifted(self, m: Module, word: Signal, places: Signal) -> Value:

@@ -34,7 +34,7 @@ class Function(IntEnum):
 
 
 class Block(IntEnum):
-    """Blocks of the table, each of 2 ** SEGMENT_BITS segments.
+    """Blocks of the coefficient table, each of 2 ** SEGMENT_BITS segments.
 
     ``m`` is the operand's significand, in [1, 2). Where two functions share a block, each has half
     of the segments, of twice the width.

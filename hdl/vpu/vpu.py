@@ -49,13 +49,14 @@ class Vpu(wiring.Component):
     load, store : In(LoadIssue), In(StoreIssue)
         The load and the store that issue in this cycle.
     x_chain, w_chain, xlu_chain : In(ChainControl)
-        Control of the chains that carry rows out of registers. The xlu chain recirculates its rows.
+        Control of the chains that carry rows out of vector registers. The xlu chain recirculates
+        its rows.
     x_row, w_row, xlu_row : Out(row_bits)
         The southmost rows of these chains: sublane 0 after a load. Registered.
     pop_chain, result_chain : In(RowShift)
         Rows that enter the pop chain and the result chain, for ``chain_write``.
     chain_write : In(ChainWrite)
-        Writes the rows that a chain holds in this cycle, before any shift, to a register.
+        Writes the rows that a chain holds in this cycle, before any shift, to a vector register.
     written, mask_written : Out(RegistersWritten), Out(MasksWritten)
         Registers and masks that are written at the end of this cycle.
     busy : Out(1)

@@ -52,8 +52,8 @@ def _operation(config: Config) -> data.StructLayout:
 class _Result(data.Struct):
     """Attributes of a result row that is in the rotator or in the tree.
 
-    ``last``: this is the last row of its operation, which writes register ``d``. ``tree``,
-    ``spread``: as in `_operation`.
+    ``last``: this is the last row of its operation, which writes register ``d``. ``tree``:
+    the row is in the tree. ``spread``: lane 0 of the rotated row is copied to all lanes.
     """
 
     valid: unsigned(1)

@@ -150,7 +150,8 @@ def report(config: str = "v2", *, progress: bool = False, trace: pathlib.Path | 
            ) -> tuple[dict[str, Any], Digits, Labels]:
     """Train a network, classify the test set in RTL and on the golden model, and compare.
 
-    With ``trace`` the run in RTL is traced, as in `Device.open`.
+    If ``trace`` is given, the run in RTL is traced: to this path with ``.json`` and with ``.vcd``
+    added.
 
     Returns
     -------

@@ -26,7 +26,8 @@ def parse(parser: argparse.ArgumentParser, traced: str
     folder : path
         The build folder, which exists.
     trace : path, optional
-        Common prefix of the files of a trace, as in `Device.open`; None without ``--trace``.
+        Path of the trace's files without their extensions ``.json`` and ``.vcd``; None without
+        ``--trace``.
     """
     parser.add_argument("--trace", action="store_true",
                         help=f"write a trace and waveforms of {traced}")

@@ -376,8 +376,8 @@ class Bundle:
         self._check_open()
         register = imm[number]
         if self._keys[number] is not None:
-            raise ValueError(f"bundle {self._number}: {register} is already "
-                             f"{_shown(self._keys[number])}; it cannot be {value!r} too")
+            raise ValueError(f"bundle {self._number}: immediate {register} must be set only once, "
+                             f"but is set to {_shown(self._keys[number])} and to {value!r}")
         where = f"bundle {self._number}: {register}"
         named, keys = list(self._named), list(self._keys)
         named[number], keys[number] = True, self._key(where, value)

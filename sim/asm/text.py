@@ -43,7 +43,7 @@ class AssemblyError(ValueError):
 
 @dataclass(frozen=True)
 class _Token:
-    """A token; kind is ``name``, ``number``, ``end``, or the character itself."""
+    """A token of assembly text; kind is ``name``, ``number``, ``end``, or the character itself."""
 
     kind: str
     text: str
@@ -109,7 +109,7 @@ def assemble(text: str, config: Config | None = None) -> Program:
 
 
 class _Parser:
-    """Parses tokens, with one token of lookahead, and builds the program."""
+    """Parses assembly text, with one token of lookahead, and builds the program."""
 
     def __init__(self, text: str, assembler: Assembler) -> None:
         self._tokens = _tokens(text)

@@ -7,6 +7,9 @@ The stages, in order:
 3. `sim.kernel.emit` writes C++, and a Verilog shim that calls it.
 
 `sim.kernel.compile` runs them all.
+
+In this package, a *register* is one or several flip-flops of a tile, and a *vector* is a SIMD
+vector of the processor that runs the simulation, with one *lane* for each of adjacent tiles.
 """
 
 from sim.kernel.compile import Kernel, compile_grid

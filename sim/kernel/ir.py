@@ -3,8 +3,8 @@
 There are two kinds of values. A *number* is unsigned and has at most 64 bits; arithmetic is modulo
 2**64, and a narrower width in the netlist becomes an explicit mask. Each number knows which of its
 bits can be one, so most masks fold away, and `narrow` removes those on which no used bit depends. A
-*bit* is a truth value. The result can be evaluated on lanes of 16, 32 or 64 bits: the narrowest
-that hold all bits that are both possible and demanded (`lane_bits`).
+*bit* is a truth value. The result can be evaluated on SIMD lanes of 16, 32 or 64 bits: the
+narrowest that hold all bits that are both possible and demanded (`lane_bits`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -92,7 +92,7 @@ class Node:
 
 
 class Graph:
-    """Builds values. Equal values are one node."""
+    """Builds values (`Node`). Equal values are one node."""
 
     def __init__(self) -> None:
         self._nodes: dict[tuple[object, ...], Node] = {}

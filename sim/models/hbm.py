@@ -244,7 +244,13 @@ class Hbm(Closeable):
         self._library.systolith_hbm_drive(self.handle)
 
     def run(self, cycles: int) -> None:
-        """Runs ``cycles`` cycles, with constant outputs of the masters; errors as `sample`."""
+        """Runs ``cycles`` cycles, with constant outputs of the masters.
+
+        Raises
+        ------
+        RuntimeError
+            If a master violates the protocol.
+        """
         self._check(self._library.systolith_hbm_run(self.handle, cycles))
 
     def close(self) -> None:

@@ -51,7 +51,8 @@ def with_kernels(top: str, make: Callable[[], wiring.Component], grids: Sequence
     grids : sequence of TileGrid
         Grids of the design to compile to kernels. Everything else is pure Verilog.
     parallel : bool
-        As in `sim.kernel.compile_grid`.
+        Let other threads of the model run the kernels' steps. No input of a grid may then change
+        between the falling and the rising edge of the clock.
 
     Returns
     -------

@@ -42,8 +42,8 @@ def mxu_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
         Parameters.
     kernels : bool
         Simulate the array and its lanes by tile kernels. Otherwise everything is pure Verilog: a
-        reference that is fast to build and slow to run. Each row of the array is then verilated as
-        a separate block.
+        reference that is fast to build and slow to run. Each row of the array is then verilated
+        separately, as a hierarchical block of Verilator.
 
     Raises
     ------
@@ -77,7 +77,7 @@ class MxuModel(Closeable):
     config : Config
         Parameters.
     kernels : bool
-        As in `mxu_library`.
+        Simulate the array and its lanes by tile kernels; otherwise everything is pure Verilog.
     """
 
     def __init__(self, config: Config, *, kernels: bool = True) -> None:

@@ -81,7 +81,7 @@ class TraceWriter:
         self._between = "\n"
 
     def event(self, kind: str, pid: int, **members: Any) -> None:
-        """Writes an event of phase ``kind``, such as ``X``; ``members`` are its other members."""
+        """Writes an event with ``members``; ``kind`` is its member ``ph``, such as ``X``."""
         self._file.write(self._between + json.dumps({"ph": kind, "pid": pid, **members},
                                                     separators=(",", ":")))
         self._between = ",\n"
@@ -92,7 +92,7 @@ class TraceWriter:
         self.event("M", pid, tid=tid, name="thread_sort_index", args={"sort_index": tid})
 
     def process(self, pid: int, name: str) -> None:
-        """Names a process, which is a group of tracks."""
+        """Names a process: the trace format's name for a set of tracks."""
         self.event("M", pid, name="process_name", args={"name": name})
         self.event("M", pid, name="process_sort_index", args={"sort_index": pid})
 

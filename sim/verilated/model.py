@@ -173,7 +173,7 @@ class Model(Closeable):
         Raises
         ------
         RuntimeError
-            If the design stops with an error, or has stopped before.
+            If the design ends the simulation with an error, or has ended it before.
         """
         self._advance(cycles, [], [], [], [])
 
@@ -314,7 +314,9 @@ class Model(Closeable):
         if _CLOCK not in self._ports:
             raise RuntimeError(f"model {self.path.parent.name} has no input {_CLOCK}")
         if self.finished:
-            raise RuntimeError(f"model {self.path.parent.name} has stopped")
+            raise RuntimeError(f"model {self.path.parent.name} must be running, but its design has "
+                               "ended the simulation ($finish, $stop or $fatal); create another "
+                               "Model to simulate it again")
 
         def indices(ports: Sequence[Port]) -> ctypes.Array[ctypes.c_uint32]:
             return (ctypes.c_uint32 * len(ports))(*(port.index for port in ports))

@@ -1,4 +1,4 @@
-"""Fusion: values that the vector code computes in the same instruction as their only user."""
+"""Fusion in a tile kernel: values that are computed in the same instruction as their only user."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""C++ expressions for the values of a vector of tiles, one lane for each tile."""
+"""C++ expressions for the values of adjacent tiles, one lane of a SIMD vector for each tile."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +12,7 @@ __all__ = ["LaneValues"]
 
 
 class LaneValues:
-    """Values of a vector of tiles, with the functions of ``vec.hpp``.
+    """Values of adjacent tiles as SIMD vectors, with the functions of ``vec.hpp``.
 
     ``lines`` are the C++ statements that compute them. They refer to the C++ variables ``row``,
     ``lane`` (column of the vector's first tile), ``s`` (position of that tile in its chunk) and
@@ -23,7 +23,7 @@ class LaneValues:
     scope : Scope
         Values computed outside the vector code.
     lane : int
-        Width of the lanes: 16, 32 or 64 bits.
+        Width of the SIMD lanes: 16, 32 or 64 bits.
     roots : sequence of (Node, int)
         Values to compute, each with a mask of its bits that are used.
     """

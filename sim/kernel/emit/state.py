@@ -79,7 +79,7 @@ def _memory_start(index: int, memory: Memory) -> list[str]:
 
 
 def _edges(plan: Plan) -> list[str]:
-    """C++ members for the inputs of the row being stepped: west edge bits, and slices of ports."""
+    """C++ members for the inputs of the row being stepped: west edge bits, and parts of ports."""
     west = sorted({source.source for source in plan.inputs.values()
                    if source.kind == "east" and source.width == 1 and source.source is not None})
     lines = [f"uint64_t west{register} = 0;" for register in west]

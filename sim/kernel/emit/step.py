@@ -66,7 +66,7 @@ class _Loads:
     west : list of str
         Values of registers beyond the west edge: copied before each row is stepped.
     slices : list of str
-        Each tile's slice of a port: copied before each row is stepped.
+        Each tile's bits of a port: copied before each row is stepped.
     """
 
     north_bits: list[str]

@@ -1,9 +1,9 @@
 """The order of groups that read each other's registers.
 
-Each group reads the state before the edge and stores in place, so a group that reads a register
-comes before the group that writes it. Where groups read each other's registers in a circle, some
-store late, after all others. If no enable in the circle is the same in all tiles, the groups of the
-circle are merged instead.
+Each group (`sim.kernel.plan.plan.Group`) reads the state before the clock edge and overwrites it,
+so a group that reads a register comes before the group that writes it. Where these dependencies
+form a cycle, some of its groups store late, after all others. If no enable in the dependency cycle
+is the same in all tiles, its groups are merged instead.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ __all__ = ["order_groups"]
 
 
 _Place = tuple[str, int | None]
-"""A register or a memory: ``reg`` or ``mem``, and its number."""
+"""A register or a memory of a tile: ``reg`` or ``mem``, and its number."""
 
 
 def order_groups(plan: Plan, groups: Sequence[Group]) -> tuple[list[list[int]], set[int]]:
@@ -43,7 +43,7 @@ def order_groups(plan: Plan, groups: Sequence[Group]) -> tuple[list[list[int]], 
             break
 
         def cost(index: int) -> tuple[int, int, int]:
-            """Cost of storing a group late: number of groups that remain in circles.
+            """Cost of storing a group late: number of groups that remain in dependency cycles.
 
             Ties are broken by the number of registers stored late, then by the group's number.
             """

@@ -25,7 +25,7 @@ this holds for all values of everything else.
 **The search.** It begins with all 1-bit inputs as activity. First it adds registers whose next
 value becomes 0 given those found before: a valid bit whose input is invalid, then the next stage's.
 Registers that still change, and registers that drive a neighbour's activity input, may depend on
-each other in circles: all of them are assumed to be 0, and those that would not stay 0 are dropped,
+each other in cycles: all of them are assumed to be 0, and those that would not stay 0 are dropped,
 until none is. An input cannot be an activity input if a register that may be 1 in an idle tile
 drives it; then the search starts again without that input.
 

@@ -3,7 +3,7 @@
 A *pure* bit depends only on bits and on values that are the same in all tiles. Pure bits are
 computed for 64 tiles at once. Everything else belongs to a group: the registers and memory writes
 that share an enable, with the logic that only they use. Where no tile of a vector enables a group,
-the vector does not compute it.
+the vector does not compute it. (A vector here is the processor's: `sim.kernel`.)
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ class Input:
     Attributes
     ----------
     kind : str
-        ``shared``: the grid's port ``port``. ``each``: the tile's slice of ``port``. ``east``,
+        ``shared``: the grid's port ``port``. ``each``: the tile's bits of ``port``. ``east``,
         ``south``: register ``source`` of the tile to the west or the north; at the grid's edge the
         tile's row or column of ``port``, or zero if there is none.
     """
@@ -60,7 +60,7 @@ class Update:
 class MemoryWrite:
     """Memory number ``memory``, of ``width`` bits, takes ``data`` at ``address`` where ``enable``.
 
-    Only bits under ``mask`` are written, unless it is None.
+    Only bits under ``mask`` are written; all bits if it is None.
     """
 
     memory: int
@@ -73,7 +73,9 @@ class MemoryWrite:
 
 @dataclass
 class Group:
-    """Updates and writes that are done together where ``enable`` is set, on lanes of ``lane`` bits.
+    """Updates and writes that are done together where ``enable`` is set.
+
+    SIMD lanes of ``lane`` bits compute them.
 
     If ``late``, the updates are stored after all groups, and there are no writes.
     """
@@ -169,7 +171,7 @@ class Plan:
 
 
 def lane_for(plan: Plan, roots: Sequence[tuple[Node, int]], widths: Sequence[int] = ()) -> int:
-    """Width in bits of the lanes in which ``roots`` are computed.
+    """Width in bits of the SIMD lanes in which ``roots`` are computed.
 
     The lanes hold all demanded bits, and numbers in memory as they are stored: those that the
     roots read, and others of ``widths`` bits.

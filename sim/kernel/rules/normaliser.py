@@ -1,29 +1,29 @@
 """Normaliser: steps that shift out leading zeros become one count and one shift.
 
-**Pattern.** A chain of steps, of a word w of N bits, with distances s = 2**k, ..., 2**j, each half
-of the one before, where 2**k < N::
+**Pattern.** Successive steps on a number w of N bits, which shift it by distances s = 2**k, ...,
+2**j, each half of the one before, where 2**k < N::
 
     w = w                  if any of the s highest bits of the N is one
         w << s             if none is
 
 **Replacement.** c = `clz` (w; N, 2**(k+1) - 1), the number of zeros above the highest one, at most
-2**(k+1) - 1; every word of the chain is ``w << (c & m)``, and every step's condition is
-``(c & s) == 0``, where m has the bits of the distances up to that word.
+2**(k+1) - 1; after each step, the number is ``w << (c & m)``, and each step's condition is
+``(c & s) == 0``, where m has the bits of the distances up to that step.
 
 **Proof.** Let z be the number of zeros above the highest one among the N lowest bits of w, infinite
 if there is none, and c = min(z, 2**(k+1) - 1). By induction over the steps, before the step with
-distance s the word is w << d, where d has those bits of c that are at least 2s, and
+distance s the number is w << d, where d has those bits of c that are at least 2s, and
 min(z, 2**(k+1) - 1) - d = c - d, which is less than 2s.
 
 - It holds before the first step, where d = 0 and c < 2**(k+1) = 2s.
-- The word w << d has z - d zeros above its highest one, since d <= z. The step shifts if and only
+- The number w << d has z - d zeros above its highest one, since d <= z. The step shifts if and only
   if these are at least s. As c - d < 2s, bit s of c is one if and only if c - d >= s. If z = c,
   these are the same. If z > c = 2**(k+1) - 1, all bits of c are ones, and z - d > c - d >= s, so
   the step does shift.
 
-Shifts add up modulo 2**64 whatever lies above the N bits, so the words are equal in all 64 bits. If
-a step keeps only the N lowest bits of what it shifts, the word must have no other bits: then the
-bits that a shift moves above them are zeros.
+Shifts add up modulo 2**64 whatever lies above the N bits, so the numbers are equal in all 64 bits.
+If a step keeps only the N lowest bits of what it shifts, the number must have no other bits: then
+the bits that a shift moves above them are zeros.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ _FEWEST_STEPS = 3
 
 
 def normalisers(graph: Graph, nodes: Sequence[Node]) -> dict[Node, Node]:
-    """Replacements for the words and conditions of all normalisers among ``nodes``.
+    """Replacements for the numbers and conditions of all normalisers among ``nodes``.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def normalisers(graph: Graph, nodes: Sequence[Node]) -> dict[Node, Node]:
 
 @dataclass(frozen=True)
 class _Step:
-    """One step: its word before and after, its condition, and whether it drops higher bits."""
+    """One step: its number before and after, its condition, and whether it drops higher bits."""
 
     before: Node
     after: Node
@@ -75,7 +75,7 @@ class _Chain:
     width: int
 
     def replacements(self, graph: Graph, known: set[Node]) -> dict[Node, Node]:
-        """The replacement of each word except the first, and of each condition."""
+        """The replacement of each number except the first, and of each condition."""
         word = self.steps[-1].before
         most = 2 * self.steps[-1].places - 1
         count = graph.clz(word, self.width, most)
@@ -94,7 +94,7 @@ class _Chain:
 
 
 def _chain(graph: Graph, node: Node) -> _Chain | None:
-    """The longest chain that ends with a node."""
+    """The longest series of steps that ends with a node."""
     if node.op != "sel" or node.args[0].op != "test":
         return None
     width = node.args[0].number.bit_length()

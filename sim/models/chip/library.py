@@ -36,7 +36,7 @@ def chip_library(config: Config, *, kernels: bool = True, trace: bool = False) -
         Parameters.
     kernels : bool
         Simulate the grids of all cores by tile kernels, on two threads where that pays. Otherwise
-        everything is pure Verilog, as in `sim.models.core.core_library`.
+        everything is pure Verilog: a reference for small configurations.
     trace : bool
         Add outputs that show what each unit does, and code that writes waveforms of everything
         except the grids. Requires ``kernels``.

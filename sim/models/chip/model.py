@@ -46,7 +46,7 @@ class ChipModel(TransferPort):
     config : Config
         Parameters.
     kernels : bool
-        As in `chip_library`.
+        Simulate the tile grids by tile kernels; otherwise everything is pure Verilog.
     memory : HbmOptions
         The memory's latency and bandwidth, and random stalls.
     trace : path, optional

@@ -78,7 +78,7 @@ class RegisterPort(ChipSimulation):
         return self.read_address(self._address(register, core)[0])
 
     def read_fields(self, register: str | Register, *, core: int | None = None) -> dict[str, int]:
-        """Reads a register's fields by name; otherwise as `read`."""
+        """Reads a register, as `read` does; returns its fields by name."""
         place, found = self._address(register, core)
         return found.unpack(self.read_address(place))
 
@@ -91,7 +91,8 @@ class RegisterPort(ChipSimulation):
         TypeError
             If both a value and fields are given, or neither.
         KeyError, ValueError, RegisterError
-            As `read`, and if a value does not fit.
+            If there is no such register or core; if a value does not fit; if the chip refuses the
+            access.
         """
         place, found = self._address(register, core)
         if (value is None) == (not fields):

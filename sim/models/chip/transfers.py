@@ -101,7 +101,7 @@ class TransferPort(RegisterPort):
         Raises
         ------
         DescriptorError
-            As `start_transfer`.
+            If the core refuses the transfer.
         RuntimeError
             If memory answers with an error, or the core drops the transfer.
         """

@@ -44,7 +44,8 @@ def core_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
     kernels : bool
         Simulate the grids (array, the array's lanes, vector unit, cross-lane unit) by tile kernels.
         Otherwise everything is pure Verilog: a reference for small configurations. Rows of the
-        array and elements of the vector unit are then verilated as separate blocks.
+        array and vector-unit elements are then verilated separately, as hierarchical blocks of
+        Verilator.
 
     Raises
     ------

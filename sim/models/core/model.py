@@ -36,7 +36,7 @@ class CoreModel(CorePorts):
     config : Config
         Parameters.
     kernels : bool
-        As in `core_library`.
+        Simulate the tile grids by tile kernels; otherwise everything is pure Verilog.
 
     Raises
     ------
@@ -167,7 +167,7 @@ class CoreModel(CorePorts):
         CoreFaultError
             If the program ends with a fault.
         TimeoutError
-            As `run`.
+            If the core is not at rest after ``max_cycles`` cycles.
         RuntimeError
             If the program waits for a semaphore that nothing changes.
         """

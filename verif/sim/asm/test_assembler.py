@@ -263,7 +263,8 @@ def immediate_twice(b: Bundle) -> None:
     (four_with_names, ValueError, "bundle 0, v1.add: b: a bundle has 3 immediates, too few for "
                                   "0x64, 0x0, 0x12c, 0x190"),
     (conflict, ValueError, "bundle 0, pop.pop: v3 is already written by v0.lane"),
-    (immediate_twice, ValueError, "bundle 0: imm1 is already 0x7; it cannot be 8 too"),
+    (immediate_twice, ValueError, "bundle 0: immediate imm1 must be set only once, but is set to "
+                                  "0x7 and to 8"),
     (lambda b: b.immediate(3, 1), ValueError, "immediate number must be from 0 to 2, not 3"),
     (lambda b: b.v0.feq(m[0], v[1], 0), ValueError,
      "bundle 0, v0.feq: d must be a mask register other than m[0], which cannot be written"),
@@ -553,7 +554,8 @@ def test_an_immediate_that_is_set_later_serves_those_that_want_it() -> None:
     ("{ s0.add s1, s1, 20 | s1.add s2, s2, 30 | v0.add v1, v1, 40 | v1.add v2, v2, 50 }", 1, 78,
      "a bundle has 3 immediates, too few for 0x14, 0x1e, 0x28, 0x32"),
     ("{ imm3=1 }", 1, 3, "immediate number must be from 0 to 2, not 3"),
-    ("{ imm0=1 | imm0=2 }", 1, 12, "imm0 is already 0x1; it cannot be 2 too"),
+    ("{ imm0=1 | imm0=2 }", 1, 12,
+     "immediate imm0 must be set only once, but is set to 0x1 and to 2"),
     ("{ s5=1 }", 1, 3, "only imm0, imm1, imm2 and reserved can be set, not 's5'"),
     ("{ reserved=x }", 1, 12, "expected an integer, not 'x'"),
     ("{ reserved=1.5f }", 1, 12, "expected an integer, not '1.5f'"),

@@ -258,7 +258,7 @@ def test_finish_ends_a_run(stopper: Model) -> None:
     result = stopper.run({"action": actions}, ["count"])
     np.testing.assert_array_equal(result["count"][:, 0], [1, 2, 3, 4])
     assert (stopper.finished, stopper.cycle) == (True, 4)
-    with pytest.raises(RuntimeError, match="has stopped"):
+    with pytest.raises(RuntimeError, match="has ended the simulation"):
         stopper.tick()
 
 
@@ -276,7 +276,7 @@ def test_fatal_error_of_the_design_is_raised(stopper: Model) -> None:
     stopper.poke("action", 2)
     with pytest.raises(RuntimeError, match=r"stopper\.v:5: .*\$stop"):
         stopper.tick()
-    with pytest.raises(RuntimeError, match="has stopped"):
+    with pytest.raises(RuntimeError, match="has ended the simulation"):
         stopper.tick()
 
 
