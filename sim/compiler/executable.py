@@ -119,7 +119,7 @@ class Relocations:
         memory : array of uint32
             Rows of the constant's buffer.
         offsets : array of uint64
-            Result of `offsets` for the constant as packed.
+            Offsets that the words held before an address was added, from method `offsets`.
         address : int
             Byte address of the target; with ``rows``, the number of its first row. May be negative,
             as long as each sum is a valid address.
@@ -223,7 +223,7 @@ class Executable:
         Parameters
         ----------
         addresses : mapping of str to int
-            As in `programs`.
+            Byte address of each buffer in HBM, by name; a multiple of ``config.row_bytes``.
         memory : mapping of str to array of uint32
             Rows of each buffer, by name. Constants must just have been packed.
         """

@@ -1,6 +1,6 @@
 """Tilings: how a value's elements lie in vectors of vector memory and in rows of HBM.
 
-A value is divided into tiles of sublanes x lanes elements, one vector each, over two of its
+A value is divided into *tiles* of sublanes x lanes elements, one vector each, over two of its
 dimensions; all other dimensions are *outer*. For each outer index, vectors are numbered down a
 column of tiles, then column by column.
 """

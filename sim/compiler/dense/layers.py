@@ -21,8 +21,10 @@ class LayerKind:
     ----------
     columns : int
         Number of columns of the result.
-    transpose, relu : bool
-        As in `Dense`.
+    transpose : bool
+        Whether the input is multiplied by the transpose of the weights.
+    relu : bool
+        Whether the maximum with +0.0 is applied last.
     bias : bool
         Whether the layer has a bias.
     """

@@ -68,7 +68,7 @@ def _region_of(operation: Operation) -> Graph:
 
 
 class _Region:
-    """Expands the operations of a region into expressions."""
+    """Expands the operations of a region into expressions of the vector unit's operations."""
 
     def __init__(self, region: Graph) -> None:
         self.elements = Elements()
@@ -83,7 +83,10 @@ class _Region:
         return self.leaves.setdefault(leaf, self.elements.input())
 
     def _operand(self, value: Value, dimensions: Dimensions | None = None) -> Any:
-        """Return the expression of an operation's operand; for a predicate, a mask."""
+        """Return the expression of an operation's operand; for a predicate, a mask.
+
+        ``dimensions`` has the result's dimension for each of the operand's; None if they are equal.
+        """
         if value in self._values:
             return self._values[value]
         if dimensions is None:

@@ -95,7 +95,7 @@ class Lowering(Protocol):
         """Allocate vectors (a `VmemBuffer`) for this kernel only; their contents are undefined."""
 
     def spare(self, vectors: int) -> Any:
-        """Allocate vectors as `scratch` does; None if this would evict values."""
+        """Allocate vectors for this kernel only (`VmemBuffer`); None if this would evict values."""
 
     def constant(self, words: npt.NDArray[np.uint32]) -> Any:
         """Make a `VmemBuffer` that holds constant ``words``, shape (vectors, sublanes, lanes)."""

@@ -24,7 +24,10 @@ def _sort(op: Operation, at: Lowering) -> None:
 
 
 class _Sort:
-    """Writes the network; an element's position along the sort is lanes * tile + lane."""
+    """Writes the network.
+
+    The position of an element along the sorted dimension is lanes * tile + lane.
+    """
 
     def __init__(self, op: Operation, at: Lowering) -> None:
         self._op, self._at, self._b = op, at, at.builder
@@ -67,7 +70,7 @@ class _Sort:
         return first * tiling.row_tiles
 
     def _merge(self, step: SReg) -> None:
-        """Merge runs of 2**(step - 1) elements to runs of 2**step.
+        """Merge sorted runs of 2**(step - 1) elements to runs of 2**step.
 
         The new runs are alternately ascending and descending.
         """

@@ -7,7 +7,7 @@ steps of a cumulative sum is the logarithm of its length. Strides are applied la
 
 For `select_and_scatter`, windows that do not overlap are processed one by one in registers, if they
 consist of whole vectors; the windows' dimensions are made outer for that. Otherwise, the kernel
-passes over all windows once for each element of a window.
+loops over all windows once for each element of a window.
 """
 
 import math
@@ -78,7 +78,11 @@ class _Axis:
         return Index.of(a) * (self.size * self.inner) + Index.of(i) * self.inner + v
 
     def target(self, a: IndexLike, i: IndexLike, v: IndexLike) -> Index:
-        """Return the number of the result's vector at these indices, which are as in `source`."""
+        """Return the number of the result's vector at these indices.
+
+        Index ``a`` is that of all dimensions outside this one, ``i`` the number of the window, and
+        ``v`` the number of the vector for that window.
+        """
         return Index.of(a) * (self.many * self.inner) + Index.of(i) * self.inner + v
 
 
@@ -172,7 +176,7 @@ class _Windows:
 
     def spread(self, at: Lowering, values: Place, padded: Place,
                offset: Sequence[IndexLike]) -> None:
-        """Copy one value to the element at ``offset`` within each window: `corners` reversed."""
+        """Copy the value of each window to the element at ``offset`` within the window."""
         copy(at, values, padded, [Axis(size, d, d, 1, self.strides[d])
                                   for d, size in enumerate(self.result)],
              ([0] * len(offset), offset))
@@ -317,7 +321,7 @@ class _Reduction:
                 padding: list[VReg]) -> None:
         """Reduce windows that contain padding: windows ``part[0]`` to ``part[1] - 1``.
 
-        For each element of a window, a pass combines that element of all these windows with
+        For each element of a window, a loop combines that element of all these windows with
         ``totals``. ``spans`` has `_Axis.span` for each element of a window.
         """
         b, (begin, end) = self._b, part
@@ -514,7 +518,7 @@ def _number(sizes: Sequence[int], offset: Sequence[IndexLike]) -> Index:
 
 
 def _choose(op: Operation, at: Lowering, windows: _Windows, tiling: Tiling) -> Place:
-    """Compute the number (`_number`) of the element that each window selects; 0 if none.
+    """Compute the number, from 1, of the element that each window selects; 0 if none.
 
     Returns the place in scratch, of tiling ``tiling``, that holds these numbers.
     """

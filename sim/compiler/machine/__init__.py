@@ -1,5 +1,8 @@
 """Machine code on virtual registers, and its translation to bundles.
 
+Here, a *register* is a vector, mask or scalar register, and a *block* is a list of operations,
+loops and branches that are executed in order.
+
 Stages, in order:
 
 - `builder` and `flow` are the interface for kernels: operations, loops and branches on virtual

@@ -32,7 +32,7 @@ _Terms = frozenset[tuple[Term, int]]
 
 @dataclass
 class _Scope:
-    """A block under construction.
+    """A block of code (operations, loops and branches) under construction.
 
     ``loop`` is the loop whose body the block is. For a block of a branch, ``loop`` is None and
     ``parent`` is the scope that contains the branch.
@@ -100,7 +100,7 @@ class _Lowering:
         scope.block.append(loop)
 
     def _register(self, terms: _Terms, scope: _Scope) -> SReg:
-        """Return a register that holds the sum of the terms where the scope's block ends so far."""
+        """Return a scalar register that holds the sum of the terms; append code that is needed."""
         if not terms:
             return ZERO
         if not self._reduced:
@@ -146,9 +146,10 @@ class _Lowering:
         return home.known[terms] if terms in home.known else self._fixed(terms, home)
 
     def _fixed(self, terms: _Terms, home: _Scope) -> SReg:
-        """Return a register with a sum that the loop's body does not change.
+        """Return a register with a sum that is computed before the loop whose scope is ``home``.
 
-        The terms may include the loop's own variable: then the loop advances the register.
+        The loop's body changes none of the terms, except that they may include the loop's variable:
+        then the loop advances the register.
         """
         loop, outside = home.loop, home.parent
         assert loop is not None
@@ -168,7 +169,10 @@ class _Lowering:
         return self._sum(terms, ZERO, scope, terms)
 
     def _sum(self, terms: _Terms, start: SReg, scope: _Scope, whole: _Terms) -> SReg:
-        """Compute ``start`` plus terms at the end of the scope's block; note it as ``whole``."""
+        """Compute ``start`` plus terms at the end of the scope's block; return the register.
+
+        ``whole`` has all terms of the sum, under which it is found again.
+        """
         total = start
         for term, factor in sorted(terms, key=lambda pair: pair[0].number):
             assert isinstance(term, SReg), "a loop variable is used outside of its loop"
@@ -186,7 +190,7 @@ class _Lowering:
         return total
 
     def _forget(self, scope: _Scope | None, written: set[SReg]) -> None:
-        """Drop the sums computed from the registers ``written``, in a scope and its parents."""
+        """Drop the known sums of registers ``written``, in a scope and all scopes around it."""
         while scope is not None and written:
             scope.known = {terms: register for terms, register in scope.known.items()
                            if not any(term in written for term, _ in terms)}

@@ -68,9 +68,9 @@ _SWAPPED = {
 class Builder(Flow):
     """Writes machine code: each call of a method appends an operation.
 
-    The result of an operation is a new virtual register, or ``into`` if that is given. A scalar
-    source is a scalar register, an integer, a float (meaning its 32 bits as fp32), or an index
-    (meaning its value).
+    The result of an operation is a new virtual register (vector, mask or scalar), or ``into`` if
+    that is given. A scalar source is a scalar register, an integer, a float (meaning its 32 bits as
+    fp32), or an index (meaning its value).
 
     Parameters
     ----------
@@ -272,11 +272,11 @@ class Builder(Flow):
         return result
 
     def transpose_in(self, vector: VectorValue, group: ScalarValue) -> None:
-        """Write a vector to rows ``group * sublanes`` and following of the transposer's tile."""
+        """Write a vector to ``sublanes`` rows of the transposer, from ``group * sublanes`` on."""
         self._append(_MISC["transpose_in"], self._vector_register(vector), self._source(group))
 
     def transpose_out(self, group: ScalarValue, *, into: VReg | None = None) -> VReg:
-        """Read columns ``group * sublanes`` and following of the transposer's tile.
+        """Read ``sublanes`` columns of the transposer, from ``group * sublanes`` on.
 
         They become rows (sublanes) of the vector.
         """

@@ -128,7 +128,11 @@ def estimate(code: Code, unknown: int = 1) -> int:
 
 
 def vector_operations(code: Code, unknown: int = 1) -> int:
-    """Count the vector-slot operations that code executes; ``unknown`` as for `estimate`."""
+    """Count the vector-slot operations that code executes.
+
+    ``unknown`` is the number of iterations to assume for loops whose number is known only at run
+    time.
+    """
     times = [1] * len(code)
     for loop in code.loops:
         count = loop.count

@@ -1,8 +1,8 @@
 """Machine code on virtual registers: operations, loops and branches.
 
 A `MachineCode` is a tree: a block is a list of operations, loops and branches, executed in order.
-Operations are those of `hdl.isa`. A register may be written more than once, but most are written
-once.
+Operations are those of `hdl.isa`. A register (vector, mask or scalar) may be written several times,
+but most are written once.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Layout: the scheduled bundles of all blocks, loops and branches, one after the other."""
+"""Layout of machine code: the scheduled bundles of all blocks, loops and branches, in order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -47,7 +47,8 @@ class Options:
     invariants : bool
         Whether operations whose result is the same in all iterations move out of loops.
     reduced : bool
-        Whether loops advance addresses in registers of their own (`addresses`).
+        Whether loops advance addresses in registers of their own; otherwise, they advance only
+        their variables, and each address is computed where it is used.
     crowded : bool
         Whether each block tries to use at most half of the registers.
     """
@@ -101,7 +102,7 @@ class Layout:
         return self.code.config
 
     def block(self, block: Block, last: Op | None = None) -> None:
-        """Append a block, and the branch ``last`` as its last operation."""
+        """Append a block, and the branch ``last``, if any, as its last operation."""
         run: list[Op] = []
         for item in block:
             if isinstance(item, Op):
@@ -118,7 +119,7 @@ class Layout:
         self.run(run, last)
 
     def run(self, ops: Sequence[Op], last: Op | None = None) -> None:
-        """Append operations without control flow, and the branch ``last`` as the last one."""
+        """Append operations without control flow, and the branch ``last``, if any, after them."""
         if self.options.schedule:
             if self.options.ahead:
                 renamed = single_writes([*ops, *([last] if last is not None else [])], self.numbers)

@@ -1,4 +1,4 @@
-"""Register allocation: physical registers for virtual ones, by coloring.
+"""Register allocation: physical vector, mask and scalar registers for virtual ones, by coloring.
 
 The allocator works on bundles in their final order. Two registers interfere if one is written in a
 bundle after which the other is live. A bundle reads before it writes, so a bundle's result can take

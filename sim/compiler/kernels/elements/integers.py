@@ -36,7 +36,7 @@ def multiply(e: Elements, a: Source, b: Source) -> Any:
     """a * b modulo 2**32.
 
     With operands in pieces of 11 bits, it is a0 b0 + (a0 b1 + a1 b0) 2**11 + (a0 b2 + a1 b1 + a2
-    b0) 2**22. A constant with few digits (`_digits`) is multiplied by shifts and additions instead.
+    b0) 2**22. A constant that is a sum of few +-2**k is multiplied by shifts and additions instead.
     """
     if isinstance(a, int):
         a, b = b, a
@@ -73,7 +73,7 @@ def _absolute(e: Elements, x: Source) -> tuple[Any, Any]:
 def _quotient(e: Elements, a: Source, b: Source) -> tuple[Any, Any]:
     """Quotient and remainder for 0 <= a <= 2**31 and 1 <= b <= 2**31 as unsigned words.
 
-    Each of three passes estimates 11 bits of the quotient, and subtracts b times the estimate,
+    Each of three iterations estimates 11 bits of the quotient, and subtracts b times the estimate,
     computed exactly, from a. Estimates are rounded down, so a never becomes negative. A final
     comparison corrects the quotient by 1.
     """

@@ -48,15 +48,15 @@ def stages(operation: Operation) -> list[Stage] | None:
 # The remainder.
 
 _PASSES = 13
-"""Passes for a quotient of up to 2**128, 10 bits each; the last one computes the remaining bits."""
+"""Iterations for a quotient up to 2**128, 10 bits each; the last computes the remaining bits."""
 
 
 def _remainder() -> list[Stage]:
     """x - y trunc(x / y), exactly; for bf16 operands, the result is a bf16 number.
 
-    As in long division, passes subtract some bits of the quotient times y, in exact products. The
-    last bits are rounded to nearest, so that the remainder is at most y / 2 in magnitude, and
-    exact. In a first sequence of passes, a small y is multiplied by 2**126, so that no quotient
+    As in long division, iterations subtract some bits of the quotient times y, in exact products.
+    The last bits are rounded to nearest, so that the remainder is at most y / 2 in magnitude, and
+    exact. In a first sequence of iterations, a small y is multiplied by 2**126, so that no quotient
     overflows; a second sequence uses y itself.
     """
     return [Stage(_remainder_start), Stage(_subtract_multiple, _PASSES, 1),

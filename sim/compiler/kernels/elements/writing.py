@@ -16,7 +16,7 @@ __all__ = ["Writer", "needed", "pressure"]
 
 _OPERATIONS = {operation.name: operation for operation in ISA if Slot.V1 in operation.slots}
 _MOST_VECTORS, _MOST_MASKS = 28, 6
-"""Registers that the values of all levels may occupy together."""
+"""Vector and mask registers that the values of all levels may occupy together."""
 _MOST_CONSTANTS = 6
 """Vector registers that constants may occupy."""
 
@@ -34,7 +34,7 @@ def needed(elements: Elements, outputs: Sequence[Node | int]) -> list[Node]:
 
 
 def pressure(elements: Elements, outputs: Sequence[Node | int]) -> tuple[int, int]:
-    """Return the largest numbers of vectors and masks that are live at once."""
+    """Return the largest numbers of vectors and of masks that are live at once."""
     nodes = needed(elements, outputs)
     last: dict[Node, int] = {}
     for number, node in enumerate(nodes):

@@ -162,11 +162,11 @@ class _Block:
         return step * outer_strides(tiling)[dimension]
 
     def phases(self) -> Iterator["_Block"]:
-        """Divide the copy into blocks, each of which begins at one constant sublane.
+        """Divide the copy into several, whose blocks begin at one constant sublane each.
 
         With S sublanes, the axes around a block may advance it by steps that are not multiples of
         S. Then the sublane at which it begins repeats after p steps, and the axis is divided into p
-        axes. The copy is not divided if this would give more than S blocks, or if the lane at which
+        axes. The copy is not divided if this would give more than S copies, or if the lane at which
         the block begins varies too.
         """
         self._join()
@@ -219,7 +219,10 @@ class _Block:
         return first is None or step == small * self.axes[inner].size
 
     def _period(self, axis: Axis, unit: int) -> int:
-        """Return the number of steps of an axis after which the block's first sublane repeats."""
+        """Return the steps of an axis after which the block's first sublane repeats.
+
+        ``unit`` is the number of sublanes.
+        """
         steps = [step for dimension, step, tiling in (
             (axis.source, axis.source_step, self.source.tiling),
             (axis.destination, axis.destination_step, self.destination.tiling))
@@ -227,7 +230,11 @@ class _Block:
         return unit // math.gcd(unit, *steps)
 
     def run(self, combine: Combine | None, mask: MReg | None) -> None:
-        """Write the code of the copy."""
+        """Write the code of the copy.
+
+        ``combine`` makes the vector to be stored from the destination's vector and the moved
+        elements; None stores the latter. ``mask`` has the elements that may be stored; None all.
+        """
         if self.lanes.plain and self.rows.plain and mask is None:
             self._whole(combine)
         else:
@@ -336,7 +343,10 @@ class _Block:
 
 
 def coalesce(loops: Sequence[tuple[int, tuple[int, int]]]) -> list[tuple[int, tuple[int, int]]]:
-    """Reorder loops, each (count, strides), from outer to inner, and merge them where possible."""
+    """Reorder loops from outer to inner, and merge them where possible.
+
+    A loop is (number of iterations, (stride of the source, stride of the destination)), in vectors.
+    """
     merged: list[tuple[int, tuple[int, int]]] = []
     for count, strides in sorted(loops, key=lambda loop: -abs(loop[1][1])):
         if count == 1:

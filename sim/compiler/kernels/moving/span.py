@@ -37,17 +37,17 @@ class Position:
     steps: Mapping[int, int] = field(default_factory=dict)
 
     def alignment(self, unit: int) -> int:
-        """Return the largest divisor of ``unit`` that always divides the coordinate."""
+        """Return the largest divisor of ``unit``, a tile's size, that divides the coordinate."""
         return math.gcd(unit, self.start.constant, *self.start.terms.values(),
                         *self.steps.values())
 
     def within(self, unit: int) -> int | None:
-        """Return the coordinate modulo ``unit`` if it is constant, otherwise None."""
+        """Return the position within a tile of ``unit`` elements; None if it is not constant."""
         factors = (*self.start.terms.values(), *self.steps.values())
         return None if any(factor % unit for factor in factors) else self.start.constant % unit
 
     def fits(self, length: int, unit: int) -> bool:
-        """Whether ``length`` elements from this coordinate on always lie in one tile."""
+        """Whether ``length`` elements from here on always lie in one tile of ``unit`` elements."""
         within = self.within(unit)
         return (length <= self.alignment(unit)
                 or (within is not None and within + length <= unit))
@@ -83,7 +83,7 @@ class Position:
 
 
 def divide(b: Builder, index: Index, unit: int) -> tuple[Index, Index]:
-    """Divide a coordinate by a tile's size; return the quotient and the non-negative remainder.
+    """Divide a coordinate by ``unit``, a tile's size; return quotient and remainder, from 0 on.
 
     Terms whose coefficient is a multiple of ``unit`` need no code.
 
@@ -167,7 +167,7 @@ class Span:
                       and source.fits(length, unit))
         self._loops: Loops = {}
         self.coordinates: VReg | None = None
-        """Vector with the number of each element's lane or sublane; a `plain` span needs none."""
+        """Number of each element's lane or sublane; None if only whole tiles are copied."""
 
     @property
     def varies(self) -> bool:
@@ -255,7 +255,7 @@ class Span:
         return None if index.terms else index.constant
 
     def _compare(self, tile: IndexLike) -> MReg | None:
-        """Return the mask of the elements of a destination tile that belong to the block."""
+        """Return the mask of a destination tile's elements that are in the block; None for all."""
         first = self._within - Index.of(tile) * self.unit
         mask = None
         low, high = self.low, self.high

@@ -107,7 +107,7 @@ class Convolution:
 
 def _ways(operation: Operation, tilings: Sequence[Tiling], config: Config
           ) -> Iterator[tuple[int, Convolution]]:
-    """Yield all ways to compute a convolution, each with the cycles of the copies that it needs."""
+    """Yield all ways to compute a convolution, each after the cycles of the copies it needs."""
     attributes = operation.attributes
     lhs, rhs = (value.shape for value in operation.operands)
     shape = operation.result.shape

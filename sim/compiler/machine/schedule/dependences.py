@@ -89,7 +89,7 @@ def block_graph(nodes: list[Node], *, paced: bool = False) -> Graph:
     """Build the dependences of operations that are executed once, in this order.
 
     With ``paced``, a load is not scheduled long before the pushes of rows near it. Otherwise, the
-    loads of a long sequence would fill all registers.
+    loads of a long sequence would fill all vector registers.
     """
     graph = Graph(nodes)
     writer: dict[Register, int] = {}

@@ -83,7 +83,7 @@ def modulo_schedule(graph: Graph, interval: int) -> Modulo | None:
 
 
 def feasible_interval(graph: Graph, low: int, high: int) -> int | None:
-    """Return the least interval in ``low`` to ``high`` that cyclic dependences allow, or None."""
+    """Return the least interval in ``low`` to ``high`` that recurrences allow, or None."""
     if _heights(graph, high) is None:
         return None
     while low < high:
@@ -98,7 +98,7 @@ def feasible_interval(graph: Graph, low: int, high: int) -> int | None:
 def _heights(graph: Graph, interval: int) -> list[int] | None:
     """Return the longest path from each operation to the end, in cycles.
 
-    None if a cycle of dependences takes longer than the interval.
+    None if a recurrence, a closed path of dependences, takes longer than the interval.
     """
     found = [0] * len(graph.nodes)
     limit = sum(max(after.values(), default=0) for after in graph.after)

@@ -1,8 +1,8 @@
 """Software pipelines: bundles of a loop's overlapping iterations.
 
-A pipelined loop is a prologue, in which the first iterations start; a kernel, in which iterations
-start and end; and an epilogue, in which the last ones end. In a modulo schedule of interval I, the
-operation of cycle t is executed in cycle I j + t for iteration j.
+A pipelined loop is a prologue, in which the first iterations start; a *kernel*, the bundles that
+are repeated, in which iterations start and end; and an epilogue, in which the last ones end. In a
+modulo schedule of interval I, the operation of cycle t is executed in cycle I j + t for iteration j.
 
 A register that is read later than I cycles after it is written would be overwritten by the next
 iteration. So the kernel contains several iterations (``unroll``), which take registers in turn
@@ -35,7 +35,7 @@ class Pipeline:
     graph : Graph
     schedule : Modulo
     unroll : int
-        Number of iterations in the kernel.
+        Number of iterations in the loop's kernel.
     copies : mapping
         Registers that iterations use in turn, for each register that needs more than one.
     steps : sequence of (SReg, int)
@@ -59,7 +59,7 @@ class Pipeline:
 
     @property
     def lead(self) -> int:
-        """Number of iterations that must start before the kernel."""
+        """Number of iterations that must start before the loop's kernel."""
         return self.schedule.stages - 1
 
     def flat(self, count: int) -> list[Line]:
@@ -142,10 +142,11 @@ class Pipeline:
         return Op(_ADD, (register, register, self._steps[register] * self.unroll & _WORD))
 
     def _advance(self, rows: int) -> tuple[list[tuple[int, Slot, SReg]], list[Line]]:
-        """Place the operations that advance registers in free slots of the kernel's rows.
+        """Place the operations that advance registers in free slots of the loop's kernel.
 
-        Returns (row, slot, register) for each operation that has found a slot, and bundles for the
-        other ones, to be executed before the kernel's rows.
+        ``rows`` is the number of its bundles. Returns (number of the bundle, slot, register) for
+        each operation that has found a slot, and bundles for the other ones, to be executed before
+        those of the kernel.
         """
         interval = self.schedule.interval
         free: list[tuple[int, Slot]] = []
@@ -186,12 +187,15 @@ def _filled(lines: list[Line]) -> list[Line]:
 def plan_pipeline(graph: Graph, schedule: Modulo, steps: Sequence[tuple[SReg, int]],
                   kept: set[Register], new: Callable[[type[Register]], Register], *,
                   power: bool) -> Pipeline:
-    """Choose the number of iterations in the kernel, and the registers that they use in turn.
+    """Choose the number of iterations in a loop's kernel, and the registers that they use in turn.
 
     Parameters
     ----------
-    graph, schedule, steps
-        As in `Pipeline`.
+    graph : Graph
+        Dependences of the loop's body.
+    schedule : Modulo
+    steps : sequence of (SReg, int)
+        Registers that the loop advances, and by how much.
     kept : set of Register
         Registers that must be the same in all iterations.
     new : callable
