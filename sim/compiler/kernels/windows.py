@@ -371,9 +371,10 @@ class _Reduction:
         return total
 
     def _along(self, dimension: int, size: int, dilation: int) -> None:
-        """Combine ``size`` elements, ``dilation`` apart, along a dimension, from every position on.
+        """Combine windows along the sublanes or lanes, one from every position on.
 
-        Where these elements do not all lie within the operand, the result is undefined.
+        A window has ``size`` elements, which are ``dilation`` indices of ``dimension`` apart. Where
+        these elements do not all lie within the operand, the result is undefined.
         """
         length = 1
         if self._reducer.kind in ("maximum", "minimum", "and", "or"):
@@ -510,7 +511,10 @@ def _scatter_vectors(op: Operation, at: Lowering, windows: _Windows) -> None:
 
 
 def _number(sizes: Sequence[int], offset: Sequence[IndexLike]) -> Index:
-    """Number of an element within its window, from 1, in row-major order."""
+    """Return the number of an element within its window, from 1, in row-major order.
+
+    ``sizes`` is the window's shape; ``offset`` has the element's indices within the window.
+    """
     number = Index(0)
     for size, part in zip(sizes, offset, strict=True):
         number = number * size + part

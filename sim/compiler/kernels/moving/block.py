@@ -361,7 +361,11 @@ def coalesce(loops: Sequence[tuple[int, tuple[int, int]]]) -> list[tuple[int, tu
 def copy_blocks(b: Builder, source: Place, destination: Place, axes: Sequence[Axis],
                 starts: tuple[Sequence[IndexLike], Sequence[IndexLike]] | None = None, *,
                 combine: Combine | None = None, mask: MReg | None = None) -> None:
-    """Copy elements along axes; see `sim.compiler.kernels.moving.copy.copy`."""
+    """Copy elements along axes, as blocks.
+
+    Blocks are rotated along sublanes or lanes if their position within tiles changes. The
+    parameters are those of `sim.compiler.kernels.moving.copy.copy`.
+    """
     if starts is None:
         starts = ([0] * len(source.tiling.shape), [0] * len(destination.tiling.shape))
     block = _Block(b, source, destination, axes, starts)

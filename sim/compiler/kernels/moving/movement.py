@@ -15,7 +15,7 @@ __all__ = ["clamped", "fill"]
 
 
 def fill(at: Lowering, destination: Place, value: Value) -> None:
-    """Store a scalar value in all elements of ``destination``."""
+    """Store ``value``, which has one element, in all elements of ``destination``."""
     vector = at.builder.load(at.place(value).buffer, 0)
     with at.builder.loop(destination.tiling.vectors) as i:
         at.builder.store(vector, destination.buffer, i)

@@ -198,7 +198,7 @@ def _outer(tiling: Tiling, dimensions: Sequence[int]) -> Iterator[int]:
 
 
 def merged(levels: Sequence[Level]) -> list[Level]:
-    """Merge pairs of levels of which one continues the other; the steps stay the same."""
+    """Merge two loops to one where one continues the other; the steps stay the same."""
     found: list[Level] = []
     for level in levels:
         if level.count == 1:
@@ -233,10 +233,10 @@ def relaid(shape: Sequence[int], tiling: Tiling, sublane: int | None, lane: int 
 
 
 def _ways(dots: Dots, tilings: Sequence[Tiling], config: Config) -> Iterator[tuple[int, Dot]]:
-    """Yield all ways to compute a product, each with the cycles of the copies that it needs.
+    """Yield all ways to compute a product, each after the cycles of the copies that it needs.
 
-    There is none if the product has no contracted dimension, or if an operand without a free
-    dimension has more than one dimension.
+    There is none if the product has no contracted dimension, or if an operand of several dimensions
+    has no free one.
     """
     for side, other in ((0, 1), (1, 0)):
         for depth, depth_other in zip(dots.contracting[side], dots.contracting[other], strict=True):

@@ -25,7 +25,7 @@ _MEMORY = (Unit.VMEM, Unit.SMEM)
 _PACE = 2
 """Maximum number of pushes of rows in front of which a load may move in a paced block.
 
-See `block_graph`."""
+A block is paced so that the loads of a long sequence do not fill all vector registers."""
 _APART = 24
 """Least number of cycles between two transfers of a block."""
 _Key = tuple[tuple[int, int, int], ...]
@@ -71,7 +71,7 @@ def _is_store(node: Node) -> bool:
 
 
 def _order(first: Node, second: Node) -> int:
-    """Return the least number of cycles between two accesses to the same address."""
+    """Return the least number of cycles from one access to a later one to the same address."""
     return 1 if _is_store(first) else 0
 
 

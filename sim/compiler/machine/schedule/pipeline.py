@@ -2,7 +2,7 @@
 
 A pipelined loop is a prologue, in which the first iterations start; a *kernel*, the bundles that
 are repeated, in which iterations start and end; and an epilogue, in which the last ones end. In a
-modulo schedule of interval I, the operation of cycle t is executed in cycle I j + t for iteration j.
+modulo schedule of interval I, iteration j executes the operation of cycle t in cycle I j + t.
 
 A register that is read later than I cycles after it is written would be overwritten by the next
 iteration. So the kernel contains several iterations (``unroll``), which take registers in turn
