@@ -252,7 +252,10 @@ def _tilings(operation: Operation, operands: tuple[Tiling, ...], config: Config)
 
 
 def is_readable(operation: Operation, config: Config) -> bool:
-    """Whether a fusion can read its operands while its results have the standard tiling."""
+    """Whether a fusion whose results have the standard tiling can read its operands.
+
+    Otherwise, some operands must be broadcast before.
+    """
     return _choose_for(operation, standard(operation.results[0].shape, config)) is not None
 
 
@@ -312,7 +315,10 @@ def _replications(tiling: Tiling, dimensions: Dimensions, result: Tiling) -> lis
 
 
 def _merge(sizes: list[int], strides: list[list[int]]) -> tuple[list[int], list[list[int]]]:
-    """Merge adjacent axes along which all values have one stride, and drop axes of size 1."""
+    """Merge adjacent axes along which all values have one stride, and drop axes of size 1.
+
+    ``sizes`` has an item for each axis, and ``strides`` a list of such items for each value.
+    """
     kept = [axis for axis, size in enumerate(sizes) if size > 1]
     sizes = [sizes[axis] for axis in kept]
     strides = [[row[axis] for axis in kept] for row in strides]

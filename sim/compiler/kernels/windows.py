@@ -155,7 +155,7 @@ class _Windows:
                      in zip(self.shape, self.base, self.padding, strict=True))
 
     def pad(self, at: Lowering, source: Place, padded: Place) -> None:
-        """Copy the operand to its position in ``padded``, the operand with its padding."""
+        """Copy the operand into ``padded``, in which padding surrounds it."""
         axes, starts, ends = [], [], []
         for d, (size, step, (low, _), whole) in enumerate(zip(
                 self.shape, self.base, self.padding, self.padded, strict=True)):

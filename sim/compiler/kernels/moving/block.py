@@ -133,7 +133,8 @@ class _Block:
     def base(self, side: int, loops: Loops) -> Index:
         """Return the number of the vector at the block's outer indices, given the open loops.
 
-        An axis without an open loop is at its start.
+        ``side`` is 0 for the source and 1 for the destination. An axis without an open loop is at
+        its start.
         """
         index = Index(0)
         tiling = (self.source, self.destination)[side].tiling
@@ -320,7 +321,11 @@ class _Block:
                    if not isinstance(variable, int)}
 
     def _value(self, loops: Loops, tiles: Sequence[IndexLike]) -> VReg:
-        """Load the elements of one destination tile, and move them into place."""
+        """Load the elements of one destination tile, and move them into place.
+
+        ``loops`` are the open loops, by axis; ``tiles`` has the tile's number along the lanes and
+        along the sublanes.
+        """
         base, tiling = self.base(0, loops), self.source.tiling
         rows = self.rows.source_tiles(loops, tiles[1], self.counts)
         lanes = self.lanes.source_tiles(loops, tiles[0], self.counts)

@@ -1,5 +1,7 @@
 """Gather and scatter: copies of windows whose positions are read at run time.
 
+Here, a *window* is the slice of the operand that one index vector selects.
+
 The indices are copied to scalar memory, a vector at a time; a loop over them copies one window for
 each index vector.
 """
@@ -57,7 +59,7 @@ class _Indices:
 
     @property
     def dimensions(self) -> tuple[int, ...]:
-        """Dimensions of the operand that are indexed, in the order of `for_each`."""
+        """Dimensions of the operand that are indexed: the mapped ones, then the batching ones."""
         return (*self.mapped, *(d for d, _ in self.batching))
 
     def for_each(self, at: Lowering, body: Callable[[Index, list[SReg]], None]) -> None:

@@ -401,7 +401,8 @@ def _with_transfers(product: Product, values: tuple[Value, Value, Value], at: Lo
                     ) -> tuple[Product, range, Transfers | None]:
     """Let a product load its operands itself, if that is possible and faster.
 
-    ``values`` are the rows, the weights, and the result. Returns the arguments of `write_product`.
+    ``values`` are the rows, the weights, and the result. Returns the product, the words of scalar
+    memory that its code may use, and its transfers, if any: arguments of `write_product`.
     """
     loads = at.can_transfer(values[0]), at.can_transfer(values[1])
     plan = _planned(product, values[:2], loads, at.smem)
