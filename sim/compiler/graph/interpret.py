@@ -68,7 +68,7 @@ def evaluate(operation: Operation, operands: Sequence[Array], *,
     operands : sequence of array
         An array for each operand, with the operand's shape and type.
     passes : bool
-        As in `interpret`.
+        Whether to round the operands of products to bf16 parts, as the device does.
 
     Returns
     -------
@@ -120,7 +120,7 @@ def _run_both(graph: Graph, sharding: Sharding, inputs: Sequence[Array],
 
 @dataclass(frozen=True)
 class _Link:
-    """Link between two devices: the array that each sends, and the barrier at which both wait."""
+    """Exchange between two devices: the array that each sends, the barrier at which both wait."""
 
     sent: list[Array] = field(default_factory=lambda: [np.empty(0), np.empty(0)])
     barrier: Barrier = field(default_factory=lambda: Barrier(2))

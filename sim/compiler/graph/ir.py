@@ -97,7 +97,7 @@ class TensorType:
 
 @dataclass(frozen=True)
 class Location:
-    """Place in the user's source that an operation comes from.
+    """Line of the user's source that an operation comes from.
 
     Attributes
     ----------
@@ -161,7 +161,7 @@ class Operation:
         Graphs that the operation applies, such as the body of a loop or the reducer of a reduction.
         A region reads only its own inputs; values of the outer graph are passed as operands.
     location : Location or None
-        Place in the user's source, if known.
+        Line of the user's source; None if it is unknown.
     """
 
     kind: str

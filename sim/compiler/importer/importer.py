@@ -59,7 +59,8 @@ def import_stablehlo(source: Any) -> Graph:
     Parameters
     ----------
     source : str, bytes, pathlib.Path, or jaxlib.mlir.ir.Module
-        The program; see `sim.compiler.importer.module.read`.
+        The program: text; bytecode or a portable artifact; the path of a file that contains either;
+        or a module.
 
     Returns
     -------
@@ -69,8 +70,10 @@ def import_stablehlo(source: Any) -> Graph:
 
     Raises
     ------
-    ImportError, TypeError
-        As `sim.compiler.importer.module.read`.
+    ImportError
+        If jaxlib is not installed.
+    TypeError
+        If ``source`` has another type.
     UnsupportedError
         If the program has unsupported parts; the message lists all of them.
     ValueError
@@ -104,8 +107,10 @@ def import_for_devices(module: Any, devices: int) -> tuple[Graph, Any]:
 
     Raises
     ------
-    UnsupportedError, ValueError
-        As `import_stablehlo`.
+    UnsupportedError
+        If the program has unsupported parts; the message lists all of them.
+    ValueError
+        If the program is malformed.
     """
     if devices == 1:
         return _Importer(module).run(), module
@@ -197,7 +202,7 @@ class _Importer:
     # Structure
 
     def block(self, block: Any, scope: Scope, call: Location | None) -> list[Value | None]:
-        """Import the operations of a block; return the values that the block returns."""
+        """Import the operations of an MLIR block; return the values that the block returns."""
         for view in block.operations:
             operation = view.operation
             if operation.name in ("func.return", "stablehlo.return", "sdy.return"):

@@ -1,4 +1,4 @@
-"""Removes operations that have no effect, and merges chains of operations that move elements.
+"""Removes operations that have no effect, and merges successive operations that move elements.
 
 Every rule preserves results bit by bit. For example, ``x + 0`` stays, because it turns -0 into +0,
 and ``x + -0`` is replaced by ``x``.
@@ -19,7 +19,7 @@ _Rule = Callable[[Operation, Expansion], _Result]
 
 
 def canonicalize(graph: Graph) -> None:
-    """Rewrite each operation once by the rule for its kind, in order, also within regions."""
+    """Rewrite each operation once by its kind's rewriting rule, in order, also within regions."""
     expand(graph, _apply)
 
 

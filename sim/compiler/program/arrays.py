@@ -28,7 +28,7 @@ def _viewed(array: npt.NDArray[Any], view: View) -> npt.NDArray[Any]:
 
 
 def _shapes(shape: tuple[int, ...], view: View) -> list[tuple[int, ...]]:
-    """Return the array's shape before each step of a view, followed by its shape after the last."""
+    """Return the array's shape before each reshape or transpose of a view, and after the last."""
     shapes = [shape]
     for kind, numbers in view:
         shapes.append(numbers if kind == "reshape" else tuple(shapes[-1][i] for i in numbers))
@@ -91,7 +91,8 @@ class ShardedArray:
     part : TiledArray
         Layout of each part; both parts have the same shape.
     dimension : int
-        Dimension along which the array is split, or `STACKED`, as in `Sharding`.
+        Dimension along which the array is split, or `STACKED` if the host array has a first
+        dimension of size 2, with one index for each core.
     """
 
     part: TiledArray

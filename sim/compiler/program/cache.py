@@ -35,8 +35,14 @@ def compile_cached(graph: Graph, config: Config, *, name: str | None = None,
 
     Parameters
     ----------
-    graph, config, name, standard_inputs
-        As in `compile_graph`; compilation changes the graph, a cache hit does not.
+    graph : Graph
+        The computation; compilation changes the graph, a cache hit does not.
+    config : Config
+        The chip.
+    name : str, optional
+        Name of the program in messages; by default the graph's name.
+    standard_inputs : bool
+        Whether inputs are in HBM already, in the standard tiling (`compile_graph`).
 
     Raises
     ------

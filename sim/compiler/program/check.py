@@ -34,7 +34,10 @@ def check(graph: Graph, config: Config) -> None:
 
 
 def _chip(config: Config) -> list[Unsupported]:
-    """Refuse sizes that are not powers of two, because kernels compute positions by shifts."""
+    """Refuse a chip whose lanes or sublanes are not powers of two.
+
+    Kernels divide indices by these numbers, and do so by shifts.
+    """
     if any(size & (size - 1) for size in (config.lanes, config.sublanes)):
         return [Unsupported(f"a chip of {config.lanes} lanes and {config.sublanes} sublanes", "",
                             "choose powers of two")]

@@ -1,4 +1,4 @@
-"""Chooses a tiling for each value; inserts copies of operands that rules need in another tiling."""
+"""Chooses a tiling for each value; inserts copies to the tilings that kernels need."""
 
 from hdl.config import Config
 from sim.compiler.graph.ir import Graph, Operation, Value

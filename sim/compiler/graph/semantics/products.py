@@ -121,10 +121,11 @@ def _convolution(operation: Operation, operands: list[Array], context: Context) 
 
 
 def _convolve(lhs: Array, rhs: Array, operation: Operation) -> Array:
-    """Convolve an input with a kernel.
+    """Convolve an input with a convolution kernel.
 
-    The input has shape (batch, features, ...), the kernel (outputs, features of a group, ...), and
-    the result (batch, outputs, ...). The input is already padded and dilated.
+    The input has shape (batch, features, ...), the convolution kernel (outputs, features of a
+    feature group, ...), and the result (batch, outputs, ...). The input is already padded and
+    dilated.
     """
     attributes = operation.attributes
     groups, batches = attributes["feature_group_count"], attributes["batch_group_count"]

@@ -14,7 +14,7 @@ class Context(Protocol):
 
     @property
     def passes(self) -> bool:
-        """Whether products round their operands to bf16 parts, as in `interpret`."""
+        """Whether products round their operands to bf16 parts, as the device does."""
 
     @property
     def device(self) -> int | None:

@@ -1,7 +1,8 @@
 """Collective operations between two devices, written with ``exchange`` and ``by_device``.
 
-A collective in a group of one device is a copy. In a group of both devices, values are ordered by
-the group: on either device, the value of the group's first device comes first.
+In this module, a *group* is a replica group: the devices that take part, in order. A collective in
+a group of one device is a copy. In a group of both devices, values are ordered by the group: on
+either device, the value of the group's first device comes first.
 """
 
 import re
@@ -78,7 +79,8 @@ def device_group(operation: Any, partitions: int, replicas: int) -> Group | None
     Returns
     -------
     Group or None
-        None if the collective names devices that do not exist, or groups of another form.
+        None if the collective names devices that do not exist, or its groups are neither one group
+        of both devices nor a group for each device.
     """
     attributes, devices = operation.attributes, partitions * replicas
     name = "replica_groups" if "replica_groups" in attributes else "source_target_pairs"

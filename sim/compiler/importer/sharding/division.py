@@ -1,8 +1,8 @@
 """Rules for dividing the operations of a global program between two devices.
 
-A rule receives an operation and, for each operand and result, the dimension along which it is split
-in halves, or None. It accepts operations that each device can compute from its own halves, and
-refuses all others.
+A rule is a function for one kind of operation. It receives an operation and, for each operand and
+result, the dimension along which it is split in halves; None if it is not split. It accepts
+operations that each device can compute from its own halves, and refuses all others.
 """
 
 import math

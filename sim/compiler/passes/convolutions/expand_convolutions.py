@@ -1,4 +1,7 @@
-"""Rewrites all convolutions as plain convolutions, which the array's kernel supports.
+"""Rewrites all convolutions as plain convolutions, for which there is a lowering rule.
+
+In this module, *kernel* is a convolution's array of weights, and *group* a feature group: in a
+grouped convolution, the features of each group of results depend on one group of input features.
 
 Padding, dilation of the input, and reversal of the kernel become copies. A grouped convolution
 becomes one convolution for each group, or, if a group has one feature, multiplications and sums.
@@ -35,7 +38,7 @@ _GAIN = 1.4
 
 
 def expand_convolutions(graph: Graph, config: Config) -> None:
-    """Rewrite each ``convolution`` of a graph as operations that have kernels."""
+    """Rewrite each ``convolution`` of a graph as operations that have lowering rules."""
     expand(graph, lambda operation, to: (
         _Convolution.of(operation, to).expanded(config)
         if operation.kind == "convolution" else None))
@@ -70,7 +73,7 @@ class _Convolution:
         return replace(self, lhs=lhs, rhs=rhs, attributes={**self.attributes, **attributes})
 
     def expanded(self, config: Config) -> Value:
-        """Write the convolution as operations that have kernels; return its result."""
+        """Write the convolution as operations that have lowering rules; return its result."""
         return self._without_reversal()._without_padding()._without_groups(
             lambda plain: plain._by_places() if plain._has_few_places
             else plain._packed(config)._written())

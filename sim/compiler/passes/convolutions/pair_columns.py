@@ -1,5 +1,7 @@
 """Pairs of adjacent image columns in one row, for convolutions that fill only half of the lanes.
 
+In this module, *kernel* is a convolution's array of weights.
+
 For example, a kernel of 3 x 3 offsets with 64 input and 64 output features fills half of the
 array's 128 columns. A kernel that is one image column wider, padded with zeros, computes the
 outputs of two adjacent image columns at once: there are half as many rows, and offsets fill the

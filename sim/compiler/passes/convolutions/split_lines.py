@@ -1,6 +1,7 @@
 """Convolutions of few features, computed with image columns along the lanes.
 
-Their kernel is in `sim.compiler.kernels.products.lines`.
+`sim.compiler.kernels.products.lines` generates their machine code. In this module, *kernel* is a
+convolution's array of weights.
 
 The columns of the result are sorted by phase. With *S* sublanes and *Q* phases, lane *q* · *S* +
 *p* holds column *p* · *Q* + *q*: place *p* of phase *q*. So a transpose of the tiled dimensions

@@ -1,9 +1,11 @@
 """Splits the columns of images into phases, for convolutions that become faster by it.
 
+In this module, *kernel* is a convolution's array of weights.
+
 With *Q* phases, column *p* · *Q* + *q* of an image becomes place *p* of phase *q*. A convolution
 over two dimensions becomes a ``phase_convolution`` (`sim.compiler.kernels.products.phases`) of
 values whose columns are split in this way. Elementwise operations and reductions of its result are
-applied to the split value, so a chain of convolutions never joins the columns again. Operations
+applied to the split value, so columns are not joined between successive convolutions. Operations
 that need the joined columns get a copy.
 """
 

@@ -99,7 +99,7 @@ class Axis:
         Whether a block may need nothing but padding of an operand. It then receives one element of
         the operand, which it must not use.
     smallest : bool
-        Whether blocks must be as small as possible: one unit.
+        Whether blocks must be as small as possible: ``unit`` indices.
     """
 
     size: int
@@ -159,11 +159,11 @@ def same_kind(operation: Operation, results: Sequence[int | None],
     operation : Operation
         The operation to compute block by block.
     results : sequence of (int or None)
-        As in `Axis`.
+        For each result, the dimension along which blocks are concatenated; None if it is carried.
     change : callable
         Returns the attributes that differ for a block.
     scale : int
-        As in `Axis`.
+        Number of indices of each result for one index of the axis.
     """
     def write(at: Expansion, operands: Sequence[Value], block: Block) -> Sequence[Value]:
         types = [resized(value.type, along, scale * block.size)

@@ -153,7 +153,7 @@ def _reshape(operation: Operation) -> Iterator[Axis]:
 
     Each axis divides one dimension of the result and one of the operand. The sizes of the
     dimensions before these two have the same product in both shapes. So each of the two is the
-    outermost dimension of a group (`_group`), and both groups hold the same elements.
+    outermost of a group of successive dimensions, and both groups hold the same elements.
     """
     [value], result = operation.operands, operation.result
     ends = {prod(value.shape[:at]): at for at in range(value.type.rank, -1, -1)}

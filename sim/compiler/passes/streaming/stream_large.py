@@ -143,7 +143,7 @@ class _Streams:
     def _chosen(self, operation: Operation) -> int:
         """Return the number of vectors of an operation's operands and results together.
 
-        They have the tilings that the operation's rule chooses for standard operands.
+        They have the tilings that the operation's kernel needs for operands in standard tiling.
         """
         choice = choose(operation, tuple(standard(value.shape, self._config)
                                          for value in operation.operands), self._config)
@@ -347,7 +347,8 @@ class _Blocks:
         For each operand: the first index of the first block's part, the distance between the parts
         of successive blocks, and the number of indices of a part; 0 for a whole operand.
     padding : tuple of (int, int)
-        As in `Block`.
+        For each operand, how many of the indices that a block needs lie before the operand's first
+        index, and how many after its last.
     outside : bool
         Whether the part of an operand is padding only.
     """

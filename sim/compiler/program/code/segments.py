@@ -77,7 +77,11 @@ class Segment:
 
     @property
     def descriptors(self) -> int:
-        """Number of descriptors in the segment's scalar image (see the module `overlay`)."""
+        """Number of descriptors in the segment's scalar image.
+
+        These are the descriptors that the segment uses, and two for each segment to which it can
+        branch: one loads the code, and one the scalar image.
+        """
         return 2 * len(self.targets) + len(self.used)
 
 

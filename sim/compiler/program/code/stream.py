@@ -24,8 +24,8 @@ Words: TypeAlias = npt.NDArray[np.uint32]
 Integers: TypeAlias = npt.NDArray[np.int64]
 
 _HIGH, _PART = s[7], s[8]
-"""Registers for the high word of an address and its increment. Like s1 to s4, they are also used by
-kernels, so their values do not outlive a transfer's start."""
+"""Scalar registers for the high word of an address and for its increment. Like s1 to s4, they are
+also used by kernels, so they keep their values only until the transfer has started."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,8 +107,8 @@ class Stream:
     def start(self, transfer: TransferWords) -> None:
         """Append code that starts a transfer.
 
-        If the transfer has terms, the code adds them to a copy of the descriptor and starts the
-        transfer from the copy; the original stays unchanged.
+        If the transfer has terms (`TransferWords.terms`), the code adds them to a copy of the
+        descriptor and starts the transfer from the copy; the original stays unchanged.
         """
         if not transfer.terms:
             self.bundle((Slot.MISC, "dma", (transfer,)))

@@ -78,7 +78,11 @@ class Rows:
 
 @dataclass(frozen=True)
 class Vectors:
-    """Vectors of vector memory from address ``first`` on; ``terms`` as in `Rows`, in vectors."""
+    """Vectors of vector memory from address ``first`` on.
+
+    ``terms`` are pairs (address, factor): while the program runs, the word of scalar memory at each
+    address, times its factor in vectors, is added to ``first``.
+    """
 
     first: int
     terms: tuple[tuple[int, int], ...] = ()

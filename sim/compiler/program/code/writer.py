@@ -58,8 +58,8 @@ class Overlays:
         For each kernel, the number of the first word of the bundle before it; in ``start`` if there
         is one segment, otherwise in ``rows``.
     row_numbers : tuple of (int, str)
-        Pairs (word, buffer): the number of the buffer's first row in HBM is added to that word of
-        ``start`` or ``rows``, as for ``stamps``.
+        Pairs (word, buffer): the number of the buffer's first row in HBM is added to that word; in
+        ``start`` if there is one segment, otherwise in ``rows``.
     """
 
     rows: Image
@@ -105,7 +105,8 @@ class Overlays:
 class SegmentWriter:
     """Writes segments and their scalar images to the rows of a buffer.
 
-    The scalar image of a segment is its part of scalar memory; see the module `overlay`.
+    The scalar image of a segment has the descriptors that the segment uses, and those that load the
+    segments to which it can branch.
     """
 
     def __init__(self, linear: Linear, constants: Image, config: Config,

@@ -142,7 +142,7 @@ class SlicesAhead:
             self._places.memory.release(buffer)
 
     def _start(self, later: int) -> int:
-        """Write code that starts to load the slices of the iteration ``later`` steps from now.
+        """Write code that starts to load the slices of the ``later``-th iteration after this one.
 
         Return the number of transfers.
         """

@@ -223,7 +223,9 @@ class BlockLoops:
     def _wanted(self, region: Graph, done: Sequence[int], counter: int | None) -> dict[int, Rows]:
         """Return the HBM rows of each result's block, by result number; leave out carried results.
 
-        ``done`` and ``counter`` are as in `_part` and `_sources`.
+        ``done`` are the sizes of the results of earlier parts, along the dimension that is divided.
+        ``counter`` is the address of the word that counts the blocks; None for a part with one
+        block.
         """
         found = {}
         for number, along in enumerate(self._attributes["result_dimensions"]):

@@ -13,8 +13,8 @@ from sim.compiler.tiling import Tiling
 __all__ = ["write_gather"]
 
 _AT, _INDEX = s[5], s[6]
-"""Registers for the position in the list of indices, and for the index at that position; code that
-starts transfers does not change them."""
+"""Scalar registers for the position in the list of indices, and for the index at that position;
+code that starts transfers does not change them."""
 
 
 def write_gather(context: Context, operation: Operation) -> None:

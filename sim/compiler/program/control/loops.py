@@ -123,7 +123,10 @@ def _carried_sources(body: Graph) -> dict[int, int]:
 
 
 def _long_cycles(body: Graph) -> set[int]:
-    """Return the numbers of carried values that rotate in a cycle longer than `_LONGEST_CYCLE`."""
+    """Return the numbers of carried values in permutation cycles longer than `_LONGEST_CYCLE`.
+
+    Each iteration moves every value of such a cycle to the place of the next one.
+    """
     sources, found = _carried_sources(body), set()
     for first in sources:
         path = [first]
@@ -167,7 +170,11 @@ def move_vectors(moves: Mapping[VmemBuffer, VmemBuffer], config: Config) -> Code
 
 
 def _cycle(moves: Mapping[VmemBuffer, VmemBuffer]) -> list[VmemBuffer]:
-    """Return a cycle of buffers whose contents rotate; every destination must be a source, too."""
+    """Return a permutation cycle of ``moves``, which maps destinations to sources.
+
+    Each of the returned buffers receives the contents of the next one, and the last those of the
+    first. Every destination must be a source, too.
+    """
     first = next(iter(moves))
     cycle = [first]
     while (following := moves[cycle[-1]]) != first:

@@ -160,7 +160,7 @@ class Slices:
     def _index(self, value: Value, last: int, word: int, later: int) -> None:
         """Write code that stores an index, clamped to 0 … ``last``, at address ``word``.
 
-        ``later`` is as in `rows`.
+        The index is that of the ``later``-th iteration after the current one.
         """
         stream = self._stream
         if value in self._counters:

@@ -31,7 +31,7 @@ _SOURCE_WORD = 2
 
 
 class KernelLowering:
-    """The `Lowering` of one operation.
+    """Interface between the compiler and the lowering rule of one operation; a `Lowering`.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class KernelLowering:
     def transfer(self, value: Value) -> SReg:
         """Let the kernel itself transfer a value that satisfies `can_transfer`.
 
-        Return a register that holds the number of the value's first HBM row.
+        Return a scalar register that holds the number of the value's first HBM row.
         """
         symbol = f"home{len(self.transferred)}"
         self.transferred[symbol] = value

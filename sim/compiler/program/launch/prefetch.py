@@ -47,6 +47,7 @@ class Upcoming:
     Attributes
     ----------
     operation : Operation
+        The operation.
     dying : set of Value
         Values that are not used after it.
     distance : callable

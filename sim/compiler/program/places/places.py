@@ -1,8 +1,9 @@
 """Tracks where each value is while a program runs: in vector memory, in HBM, or both.
 
-The *home* of a value is its place in HBM, or the word of a constant whose elements are all equal. A
-value in vector memory can be *evicted*: copied to its home, if it is not there yet, and its vectors
-freed.
+The *home* of a value is the rows of HBM that hold it, or the word of a constant whose elements are
+all equal. A value in vector memory can be *evicted*: copied to its home, if it is not there yet,
+and its vectors freed. In this package, a *buffer* without an adjective is a `VmemBuffer`:
+consecutive vectors of vector memory.
 """
 
 from collections.abc import Callable, Iterable
@@ -122,7 +123,7 @@ class Places:
     def _take(self, vectors: int, *, loaded: bool) -> int | None:
         """Allocate vectors in the smallest free run that is large enough; None if there is none.
 
-        See `sim.compiler.program.places.vectors.take`.
+        `sim.compiler.program.places.vectors.take` chooses the end of the run.
         """
         return take(self.memory.free, vectors, self._resident, self.distance,
                     self.is_home if loaded else None)
@@ -362,7 +363,7 @@ class Places:
                 self.drop(value)
         self.memory.wait_all()
 
-    # ---- fixed places
+    # ---- pinned values
 
     @property
     def pinned(self) -> dict[Value, VmemBuffer]:
@@ -395,8 +396,8 @@ class Places:
     def rename(self, value: Value, result: Value) -> bool:
         """Give a value's buffer to a result with equal vectors; the value must not be used again.
 
-        Return False, and change nothing, if the value or the result has a fixed place, or the value
-        is not in vector memory.
+        Return False, and change nothing, if the value is pinned or not in vector memory, or the
+        result has an assigned buffer.
         """
         if value not in self._resident or value in self._pinned or result in self.assigned:
             return False
@@ -419,7 +420,7 @@ class Places:
         return self._resident.get(value)
 
     def load_to(self, value: Value, buffer: VmemBuffer) -> None:
-        """Start to copy a value from its home to a buffer; its recorded place does not change."""
+        """Start to copy a value from its home to a buffer; its recorded buffer does not change."""
         self._fetch(value, buffer)
 
     def lift(self) -> dict[Value, VmemBuffer]:

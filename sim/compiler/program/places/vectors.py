@@ -89,6 +89,7 @@ def take(free: FreeVectors, vectors: int, buffers: Mapping[Value, VmemBuffer],
     Parameters
     ----------
     free : FreeVectors
+        The free vectors, from which the allocated ones are removed.
     vectors : int
         Number of vectors to allocate.
     buffers : mapping of Value to VmemBuffer
