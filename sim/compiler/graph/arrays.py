@@ -67,7 +67,8 @@ def shard(array: Array, dimension: int | None) -> tuple[Array, Array]:
     array : array
         The whole array.
     dimension : int or None
-        How to split it, as in `Sharding`; None: both devices get the whole array.
+        Dimension along which it is split in halves; `STACKED`, if its first dimension has one index
+        for each device; None, if both devices get the whole array.
 
     Raises
     ------

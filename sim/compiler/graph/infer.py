@@ -1,7 +1,7 @@
 """Type inference: the types of an operation's results, from its operands and attributes.
 
-A rule returns the types of an operation's results, or raises ValueError if operands or attributes
-are wrong. If the operands do not determine the type of a result, such as the shape of a
+An inference rule returns the types of an operation's results, or raises ValueError if operands or
+attributes are wrong. If the operands do not determine the type of a result, such as the shape of a
 ``reshape``, the rule checks the declared type and returns it.
 """
 

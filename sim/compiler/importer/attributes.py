@@ -46,7 +46,7 @@ def enum_name(attribute: Any) -> str:
 
 
 def strings(attribute: Any) -> tuple[str, ...]:
-    """Return the names in an array of enums, each as `enum_name` does."""
+    """Return the names in an array of enums, each without the dialect and the enum's type."""
     return tuple(enum_name(item) for item in attribute)
 
 

@@ -256,7 +256,8 @@ def _zeros(operation: Operation, at: Expansion) -> _Result:
 def _unchanged(operation: Operation, at: Expansion) -> _Result:
     """Replace an update or scatter by the values to be updated, if the updates have no elements.
 
-    A scatter of other updates is rewritten by `_at_origin`.
+    If the updates of a scatter have elements, its index vectors have none: then all its windows
+    begin at the origin, and it is rewritten with explicit indices of 0.
     """
     *_, update = operation.operands if operation.kind == "scatter" else operation.operands[:2]
     if update.type.size:

@@ -46,8 +46,12 @@ def compile_cached(graph: Graph, config: Config, *, name: str | None = None,
 
     Raises
     ------
-    MemoryError, UnsupportedError, ValueError
-        As in `compile_graph`.
+    MemoryError
+        If the program does not fit the chip's memories.
+    UnsupportedError
+        If operations have no kernel; the message lists all of them.
+    ValueError
+        If the chip has too few cores.
     """
     def compile() -> Executable:
         return compile_graph(graph, config, name=name, standard_inputs=standard_inputs)

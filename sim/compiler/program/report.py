@@ -46,7 +46,7 @@ class KernelCost:
     runs : int or None
         How often the kernel ran; None if that was not measured.
     counts : mapping of str to int
-        ``cycles`` and `COUNTERS`, as in `Device.counters`, summed over all runs. A run lasts from
+        ``cycles`` and the causes in `COUNTERS`, summed over all runs. A run lasts from
         the kernel's start to the start of the next kernel, so it includes the transfers between
         them.
     """

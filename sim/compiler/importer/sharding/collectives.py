@@ -36,7 +36,7 @@ def part(at: Expansion, value: Value, dimension: int, group: Group = (0, 1)) -> 
 
 
 def swapped(at: Expansion, value: Value, split: int, along: int, group: Group = (0, 1)) -> Value:
-    """Exchange halves, as ``all_to_all`` does.
+    """Exchange halves between the devices: StableHLO's ``all_to_all``.
 
     Each device splits its value in halves along dimension ``split``; half number n belongs to
     device number n of the group. The result is the executing device's halves of both values,

@@ -48,7 +48,7 @@ def expand_convolutions(graph: Graph, config: Config) -> None:
 class _Convolution:
     """A convolution that is being rewritten.
 
-    StableHLO's attributes, such as ``window_strides``, are attributes of the object.
+    The attributes have StableHLO's names and meanings, such as ``window_strides``.
     """
 
     to: Expansion

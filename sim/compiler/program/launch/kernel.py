@@ -137,7 +137,7 @@ class KernelLowering:
         return self._allocate("scratch", vectors)
 
     def spare(self, vectors: int) -> VmemBuffer | None:
-        """Allocate scratch as `scratch` does, but return None instead of evicting values."""
+        """Allocate a scratch buffer of ``vectors`` vectors; None if values had to be evicted."""
         return self.scratch(vectors) if self.is_free(vectors) else None
 
     def constant(self, words: npt.NDArray[Any]) -> VmemBuffer:
