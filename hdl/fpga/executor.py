@@ -118,7 +118,7 @@ class Executor(wiring.Component):
         return m
 
     def _fetch(self, m: Module) -> Value:
-        """Read the request byte by byte, in two cycles each; returns whether one is there."""
+        """Read the request byte by byte, in two cycles each; return whether a byte has arrived."""
         m.d.comb += self.read.eq(~self._fetched)
         m.d.sync += self._fetched.eq(~self._fetched)
         with m.If(self._fetched):

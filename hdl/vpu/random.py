@@ -1,4 +1,4 @@
-"""The random number unit of an element: Threefry-2x32 with 20 rounds (Salmon and others, 2011)."""
+"""Random number unit of a vector-unit element: Threefry-2x32, 20 rounds (Salmon et al., 2011)."""
 
 from amaranth import C, Module, Signal
 from amaranth.lib import wiring

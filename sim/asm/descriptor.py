@@ -3,8 +3,8 @@
     words = descriptor(config, hbm(0x4000, run=16, stride=8192), vmem(32), rows=64,
                        semaphore=sem[3])
 
-copies 64 rows, 16 from each of four places in HBM that are 8192 bytes apart, to vector memory from
-vector 32 on, and then adds 1 to semaphore 3. The words must be in scalar memory; a program can
+copies 64 rows, 16 from each of four addresses in HBM that are 8192 bytes apart, to vector memory
+from vector 32 on, and then adds 1 to semaphore 3. The words must be in scalar memory; a program can
 start the transfer any number of times by their address.
 """
 
@@ -95,7 +95,7 @@ def vmem(address: int, *, run: int = 0, stride: int = 0) -> Place:
     Raises
     ------
     TypeError, ValueError
-        As `hbm`.
+        If an argument is not an integer or out of range, or a stride is given without a run.
     """
     return _place(DmaSpace.VMEM, "address", address, run, stride)
 
@@ -139,7 +139,8 @@ def vreg(register: Vector, *, run: int = 0, stride: int = 0) -> Place:
     Raises
     ------
     TypeError, ValueError
-        If ``register`` is not a vector register, and as `hbm`.
+        If ``register`` is not a vector register, another argument is not an integer or out of
+        range, or a stride is given without a run.
     """
     if not isinstance(register, Vector):
         raise TypeError(f"register must be a vector register, not {register!r}")

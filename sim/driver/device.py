@@ -190,8 +190,13 @@ class Device(Residents):
         ------
         TypeError, ValueError
             If an array has another type or shape.
-        MemoryError, CoreFaultError, RuntimeError
-            As `matmul`.
+        MemoryError
+            If parameters and results do not fit in the free part of HBM, or if the chip's memories
+            are too small for the program.
+        CoreFaultError
+            If memory answers with an error, or a watchdog expires.
+        RuntimeError
+            If a program runs, or the device is closed.
         """
         if not isinstance(progress, bool):
             raise TypeError(f"progress must be True or False, not {progress!r}")

@@ -69,7 +69,13 @@ class Heap:
                           "free bytes")
 
     def free(self, buffer: Buffer) -> None:
-        """Free a buffer; errors as `check`."""
+        """Free a buffer.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If it is not a buffer, or belongs to another heap, or was freed.
+        """
         self.check(buffer)
         pieces = sorted([*self._free, self._used.pop(buffer)])
         merged = pieces[:1]

@@ -48,7 +48,13 @@ class Memory(Session):
 
     @property
     def largest_free_bytes(self) -> int:
-        """Largest number of bytes that one buffer can have now; errors as `free_bytes`."""
+        """Largest number of bytes that one buffer can have now.
+
+        Raises
+        ------
+        RuntimeError
+            If the device is closed.
+        """
         with self._open():
             return self._heap.largest_free_bytes
 

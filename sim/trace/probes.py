@@ -76,7 +76,8 @@ def record_layout(config: Config) -> data.StructLayout:
     ``reset``
         The core is in reset.
     ``x_accepted``, ``w_accepted``, ``waiting_{wait}``
-        As in `hdl.core.counters.CoreCounters`.
+        The array accepts an activation row, or a weight row; the bundle waits for this reason, one
+        of `hdl.core.interface.WAITS`.
     ``swap``, ``transpose``
         The activation row offered to the array swaps the weights; the weight row offered to it is a
         column.

@@ -52,7 +52,10 @@ class _Semaphore:
             self._units.append((amount, origin))
 
     def take(self, amount: int) -> Place | None:
-        """Subtracts ``amount``; returns the place of the last addition that it needed, or None."""
+        """Subtracts ``amount``; returns the place of the last addition that it needed.
+
+        None if it needed none, or if that addition has no place in the trace.
+        """
         origin = None
         while amount and self._units:
             units, origin = self._units.popleft()

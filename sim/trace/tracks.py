@@ -379,7 +379,7 @@ def _causes(spans: _Spans) -> Values:
 
 
 def _steps(spans: _Spans) -> Values:
-    """Key of each span on the track of the program (see `_KINDS`)."""
+    """Key of each span on the program's track: straight code, one bundle again, or one held."""
     on, pc = spans.on, spans.pc
     alone = spans.ends - spans.begins > 1
     wait = np.select([on[f"waiting_{wait}"] for wait in WAITS], range(len(WAITS)), len(WAITS))

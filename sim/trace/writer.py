@@ -46,7 +46,7 @@ def trace_paths(path: str | os.PathLike[str]) -> tuple[pathlib.Path, pathlib.Pat
 
 @dataclass(frozen=True)
 class Place:
-    """A cycle on a track: numbers of its process, track and cycle."""
+    """Place in a trace: a cycle on a track, by the numbers of process, track and cycle."""
 
     pid: int
     tid: int

@@ -137,7 +137,7 @@ class Model(Closeable):
 
     @property
     def finished(self) -> bool:
-        """Whether the design has called ``$finish``."""
+        """Whether the design has ended the simulation: it called ``$finish``, or failed."""
         return bool(self.library.systolith_finished(self.handle))
 
     def poke(self, name: str, value: SupportsIndex | npt.NDArray[np.generic]) -> None:
@@ -160,7 +160,7 @@ class Model(Closeable):
         return int.from_bytes(self.peek_words(name).astype("<u4").tobytes(), "little")
 
     def peek_words(self, name: str) -> Words:
-        """Value of port ``name`` as 32-bit words, lowest first; otherwise as `peek`."""
+        """Value of port ``name`` after combinational logic has settled, as words, lowest first."""
         handle = self.handle
         port = self._port(name)
         words = np.zeros(port.words, np.uint32)
@@ -206,9 +206,10 @@ class Model(Closeable):
         Raises
         ------
         KeyError, TypeError, ValueError
-            As `poke`, and if the inputs do not agree on the number of cycles.
+            If there is no such port, an array is wrong, or the arrays do not agree on the number of
+            cycles.
         RuntimeError
-            As `tick`.
+            If the design ends the simulation with an error, or has ended it before.
         """
         ports = [self._settable(name) for name in inputs]
         recorded = [self._port(name) for name in outputs]

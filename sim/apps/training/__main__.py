@@ -90,9 +90,11 @@ def report(task: Task, config: Config, *, everything: bool = False, progress: bo
     folder : path, optional
         Folder for the pictures; without it, none are drawn.
     trace : path, optional
-        Run one more step, and trace it: common prefix of the trace's files, as in `Device.open`.
-    run, save
-        As in `sim.apps.training.run.train`.
+        Run one more step, and trace it to this path with ``.json`` and with ``.vcd`` added.
+    run : Run, optional
+        A training that ended after some of its steps, to be continued.
+    save : callable
+        Called with the run so far after each call.
 
     Returns
     -------

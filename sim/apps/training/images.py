@@ -34,11 +34,12 @@ def image_task(name: str, title: str, batch: int, epochs: int, init: Callable[[A
     Parameters
     ----------
     name, title : str
-        As in `Task`; the number of digits is added to the title.
+        A word that names the task, and one line that describes it, to which the number of digits
+        is added.
     batch, epochs : int
         Number of digits in a step, and how often each digit is used.
     init : callable
-        As in `Task`.
+        Makes random parameters, a pytree, from a key of ``jax.random``.
     logits : callable
         Takes parameters, images, and the step's number, or None for the test; returns logits of
         shape (classes, batch).
@@ -66,7 +67,7 @@ def image_task(name: str, title: str, batch: int, epochs: int, init: Callable[[A
 
 
 def convolve(x: Any, kernels: Any) -> Any:
-    """Convolve images with kernels of 3 x 3, shape (features, 9 * channels), without a border."""
+    """Convolve images with 3 x 3 convolution kernels, shape (features, 9 * channels), no border."""
     import jax.numpy as jnp
 
     rows, columns = x.shape[0] - 2, x.shape[1] - 2

@@ -114,7 +114,7 @@ def train(task: Task, device: Device,
     progress : callable
         Called repeatedly during each call, and after it.
     run : Run, optional
-        A training that stopped after some of its steps, to be continued.
+        A training that ended after some of its steps, to be continued.
     save : callable
         Called with the run so far after each call.
 

@@ -31,9 +31,10 @@ __all__ = ["outputs_body", "step_body", "work_estimate"]
 
 
 def step_body(grid: TileGrid, plan: Plan, ports: Ports, uniform: UniformValues) -> list[str]:
-    """C++ statements that step the grid of state ``g``; ``stepped`` says whether any tile was.
+    """C++ statements that step the grid of state ``g``.
 
-    If ``stepped`` is not set, the outputs have not changed.
+    They set the C++ variable ``stepped`` if any tile was stepped. If it is not set, the outputs
+    have not changed.
     """
     loads = _loads(plan, ports)
     rows = _step_active(grid, plan, ports, loads) if can_skip(grid, plan) else _step_all(loads)

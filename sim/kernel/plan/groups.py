@@ -27,7 +27,7 @@ def order_groups(plan: Plan, groups: Sequence[Group]) -> tuple[list[list[int]], 
     list of list of int
         Numbers of the groups in order; those in one list must be merged.
     set of int
-        Groups that store late.
+        Numbers of the groups that store late, after all others.
     """
     reads = [_reads(plan, group) for group in groups]
     stores: list[set[_Place]] = [{("reg", update.register) for update in group.updates}
