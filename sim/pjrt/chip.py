@@ -95,7 +95,7 @@ class Chip:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Number of values, and number of programs."""
+        """Number of arrays in HBM (values), and number of registered programs."""
         return len(self._values), len(self._programs)
 
     def end(self) -> None:

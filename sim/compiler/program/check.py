@@ -14,7 +14,7 @@ _BETWEEN = frozenset({"by_device", "exchange"})
 
 
 def check(graph: Graph, config: Config) -> None:
-    """Refuse a graph that has operations without a kernel, and chips that kernels do not support.
+    """Refuse operations without a kernel, and sizes of a chip that are not powers of two.
 
     Parameters
     ----------
