@@ -37,7 +37,7 @@ class LayerKind:
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """A dense layer, ``relu(x @ weights + bias)``.
+    """A dense layer, ``relu(x @ weights + bias)``, from K columns of ``x`` to N of the result.
 
     Attributes
     ----------

@@ -1,8 +1,8 @@
 """Addresses: affine indexes become a scalar register plus an offset.
 
-The part of an address that grows with a loop lives in a register that the loop advances (`steps`);
-all addresses that differ only by a constant share it. Parts that do not change in a loop are
-computed before the loop. The constant part becomes the operation's offset.
+The part of an address that grows with a loop lives in a register that the loop advances
+(`Loop.steps`); all addresses that differ only by a constant share it. Parts that do not change in a
+loop are computed before the loop. The constant part becomes the operation's offset.
 """
 
 from dataclasses import dataclass, field

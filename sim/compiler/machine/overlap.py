@@ -113,7 +113,8 @@ class Usage:
 def overlap(loop: Loop, config: Config, usage: "Usage", numbers: Iterator[int]) -> Pipeline | None:
     """Return a pipeline for the loop, or None if no pipeline is possible or worthwhile.
 
-    A loop with control flow or barriers has none.
+    A loop has none if it contains control flow, or operations past which no access to memory may
+    move. ``numbers`` yields the numbers of new registers.
     """
     ops = [item for item in loop.body if isinstance(item, Op)]
     if loop.count is None or len(ops) != len(loop.body) or not 0 < len(ops) <= _OPERATIONS \

@@ -61,7 +61,7 @@ class Allocation:
 
 
 def successors(lines: Sequence[Line], labels: Mapping[str, int], number: int) -> list[int]:
-    """Return the numbers of the lines that can follow a line; the end is ``len(lines)``."""
+    """Return the numbers of the bundles that can follow one; the end is ``len(lines)``."""
     found = [number + 1]
     for _, op in lines[number]:
         if op.operation.unit is Unit.BRANCH:
