@@ -474,10 +474,12 @@ class Bundle:
     @staticmethod
     def _check_room(where: str, keys: Sequence[int | str | None], named: Sequence[bool],
                     wanted: Mapping[tuple[Slot, int], tuple[str, int | str]]) -> None:
-        """Checks that enough immediates are left for the values that operands want.
+        """Checks that a bundle has enough free immediates for the values of its operands.
 
-        ``keys`` are the contents of the immediates; ``named`` tells which are set or named already;
-        ``wanted`` has the field and the value of each operand that needs an immediate.
+        ``keys`` holds the value or label in each of the bundle's immediates, None if it has none.
+        ``named`` says which immediates the program chose itself, such as ``imm1``: they are not
+        free. ``wanted`` maps each operand that needs an immediate, by slot and position, to its
+        field and its value or label.
         """
         taken = [key or 0 for key, used in zip(keys, named, strict=True) if used]
         others = dict.fromkeys(key for _, key in wanted.values() if key not in keys)

@@ -553,7 +553,10 @@ def _choose(op: Operation, at: Lowering, windows: _Windows, tiling: Tiling) -> P
 
 
 def _inside(at: Lowering, windows: _Windows, tiling: Tiling) -> Place:
-    """Return a place of the padded operand's shape: 0 for padding, and 1 for other elements."""
+    """Write a mask in the shape of the operand with its windows' padding; return its place.
+
+    An element is 1 if it belongs to the operand, and 0 in the padding.
+    """
     b = at.builder
     place = _space(at, windows.padded, tiling)
     with b.loop(place.tiling.vectors) as i:

@@ -79,12 +79,12 @@ class Elements:
         name : str
             An operation of the vector slots that applies to each element.
         sources
-            The operands in the order of the text form, without the destination.
+            The operands, without the destination, in the order in which assembly text writes them.
 
         Raises
         ------
         TypeError
-            If the mask of a `select` is an integer; `Elements.select` accepts one.
+            If the mask of a ``select`` is an integer; `Elements.select` accepts an integer mask.
         """
         words = tuple(source & 0xFFFFFFFF if isinstance(source, int)
                       else source if isinstance(source, Node) else bits(source)

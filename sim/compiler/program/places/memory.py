@@ -75,9 +75,10 @@ class VectorMemory:
     # ---- transfers
 
     def issue(self, source: Any, destination: Any, rows: int) -> int:
-        """Write code that starts to copy ``rows`` rows; return the number of the last transfer.
+        """Write code that starts to copy ``rows`` rows; return the number of its last transfer.
 
-        Source and destination are `Rows`, `Vectors` or `Words`.
+        Transfers are numbered from 1 in the order in which they start, so that a caller can wait
+        for this one. Source and destination are `Rows`, `Vectors` or `Words`.
         """
         started = self.start_transfer(source, destination, rows, MOVED)
         self.clock.start(rows, started)
