@@ -65,7 +65,7 @@ class Status(IntEnum):
     REFUSED = 1
     """An access was refused; the response counts the words before it."""
     MALFORMED = 2
-    """This module defines no such request; nothing was done."""
+    """The request is none that this module defines; nothing was done."""
 
 
 def frame(payload: bytes) -> bytes:

@@ -25,7 +25,10 @@ class Kind:
 
 
 class Job(ctypes.Structure):
-    """A job: ``JobView`` of ``queue.hpp``. It is valid until the thread takes its next job."""
+    """A request of JAX that a Python thread carries out; ``JobView`` of ``queue.hpp``.
+
+    It is valid until the thread that took it takes its next job.
+    """
 
     _fields_ = (
         ("kind", ctypes.c_int64),

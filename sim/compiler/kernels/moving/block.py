@@ -348,7 +348,9 @@ class _Block:
 
 
 def coalesce(loops: Sequence[tuple[int, tuple[int, int]]]) -> list[tuple[int, tuple[int, int]]]:
-    """Reorder loops from outer to inner, and merge them where possible.
+    """Put the loops with the largest strides of the destination outside, and merge neighbours.
+
+    Two loops become one if the outer one continues the inner one on both sides.
 
     A loop is (number of iterations, (stride of the source, stride of the destination)), in vectors.
     """

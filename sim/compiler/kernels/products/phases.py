@@ -102,7 +102,7 @@ class PhaseConvolution:
 
     @cached_property
     def copies(self) -> int:
-        """Number of copies of the input: each serves up to `together` column offsets."""
+        """Number of copies of the input; a copy has the data of up to `together` column offsets."""
         return -(-self.windows[1] // self.together)
 
     @cached_property

@@ -80,7 +80,8 @@ class Scheme(Protocol):
         """Add a vector of results to ``sum``, and return the total, in register ``into`` if given.
 
         Where the mask ``started`` is clear, the total is the result alone; None means that it is
-        set everywhere. If ``sum`` is None, the total is the result. ``tag`` is what `tag` returned.
+        set everywhere. If ``sum`` is None, the total is the result. ``tag`` is the
+        setting that the method `tag` returned for this pass.
         """
 
 

@@ -375,7 +375,7 @@ class _Writer:
 
     def _step(self, results: "_Results | None", *, last: bool = False, starts: bool = False,
               waits: bool = False, stores: bool = False) -> None:
-        """Write a step: its rows, the weights of the next one, and the results of an earlier one.
+        """Generate a step's code: push its rows and the next one's weights, pop earlier results.
 
         With ``starts``, the step starts a transfer that loads operands; with ``stores``, one that
         stores a block of results. With ``waits``, it waits for the operands of the next step.

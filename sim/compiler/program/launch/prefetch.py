@@ -30,7 +30,7 @@ IN_PLACE = frozenset({"dynamic_update_slice", "fusion", *table.KINDS})
 _SAVED = 4
 """Number of following operations for which values are saved while a kernel runs, to make room."""
 _SMALL = 32
-"""A value smaller than 1 / _SMALL of vector memory is not saved before it is evicted."""
+"""A value smaller than 1 / _SMALL of vector memory is copied to HBM only when it is evicted."""
 _LARGE = 4
 """An operand of at least 1 / _LARGE of vector memory is not loaded here if the product that uses it
 can load it itself."""
