@@ -480,7 +480,7 @@ class _Splitter:
         return self._images((whole,), count, to)
 
     def _images(self, parts: tuple[Value, ...], count: int, to: Expansion) -> tuple[Value, ...]:
-        """Join parts into one, or split them into single images, so that there are ``count``."""
+        """Return the same images as ``count`` parts: one that joins all, or one for each image."""
         if len(parts) == count:
             return parts
         whole = to.concatenate(parts, 1)
