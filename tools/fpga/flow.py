@@ -14,7 +14,7 @@ from hdl.tiles import ModuleInterface, VerilogLibrary
 from tools.fpga.pins import DEVICE, constraints
 from tools.fpga.synthesis import passes
 
-__all__ = ["TOP", "open_unused_carries", "pack", "place_and_route", "synthesise", "write"]
+__all__ = ["TOP", "open_carries", "pack", "place_and_route", "synthesise", "write"]
 
 TOP = "board"
 """Name of the top module."""
@@ -52,15 +52,17 @@ def synthesise(folder: pathlib.Path, modules: dict[str, ModuleInterface]) -> dic
     path = folder / f"{TOP}.json"
     design = json.loads(path.read_text())
     netlist: dict[str, Any] = design["modules"][TOP]
-    open_unused_carries(netlist)
+    open_carries(netlist)
     path.write_text(json.dumps(design))
     return netlist
 
 
-def open_unused_carries(netlist: Mapping[str, Any]) -> int:
-    """Disconnect the carry outputs of a netlist that drive nothing; return their number.
+def open_carries(netlist: Mapping[str, Any]) -> int:
+    """Disconnect ends of carry chains that have no effect; return their number.
 
-    nextpnr would spend two combinational cells on each, to lead it out of its carry chain.
+    These are carry outputs that drive nothing, and constant carry inputs that the first position
+    of ``carry.v`` ignores. For each, nextpnr would spend two combinational cells to lead it out of
+    or into its chain.
     """
     used: set[int | str] = set()
     for port in netlist["ports"].values():
@@ -69,11 +71,25 @@ def open_unused_carries(netlist: Mapping[str, Any]) -> int:
         for name, direction in cell.get("port_directions", {}).items():
             if direction != "output":
                 used.update(cell["connections"][name])
-    unused = [cell["connections"] for cell in netlist["cells"].values()
-              if cell["type"] == "CCU2C" and not used.intersection(cell["connections"]["COUT"])]
-    for connections in unused:
-        connections["COUT"] = ["x"]
-    return len(unused)
+    opened = 0
+    for cell in netlist["cells"].values():
+        if cell["type"] == "CCU2C":
+            pins = cell["connections"]
+            if not used.intersection(pins["COUT"]):
+                pins["COUT"] = ["x"]
+                opened += 1
+            if not _takes_carry(cell, used):
+                pins["CIN"] = ["x"]
+                opened += 1
+    return opened
+
+
+def _takes_carry(cell: Mapping[str, Any], used: set[int | str]) -> bool:
+    """Whether the carry input of a CCU2C has an effect: not if LUT4 is 0, and sum 0 unused."""
+    pins = cell["connections"]
+    constant = pins["CIN"][0] in ("0", "1", "x")
+    zero = pins["C0"] == pins["D0"] == ["1"] and cell["parameters"]["INIT0"][:4] == "0000"
+    return not (constant and zero and not used.intersection(pins["S0"]))
 
 
 def _run(tool: str, arguments: list[str], folder: pathlib.Path) -> None:

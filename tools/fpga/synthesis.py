@@ -9,7 +9,7 @@ from hdl.target import Target
 from hdl.verilog import TOP, export
 from tools.bench.cell import synthesise
 
-__all__ = ["comb", "fpga_figures", "passes"]
+__all__ = ["CARRY", "comb", "fpga_figures", "passes"]
 
 _COMB = 83_640
 """Number of combinational cells of an LFE5U-85F."""
@@ -17,14 +17,24 @@ _WEIGHTS = {"LUT4": 1, "CCU2C": 2, "TRELLIS_DPR16X4": 6}
 """Number of combinational cells that place and route uses for each cell of the netlist. A pair of
 carry bits needs two. A memory of 16 words of 4 bits needs four, and two for its write port."""
 
+CARRY = pathlib.Path(__file__).with_name("carry.v")
+"""Map of Yosys' ``techmap`` for adders with a constant carry input."""
+
 
 def passes(top: str) -> str:
     """Yosys commands that flatten a design and map it to an ECP5, with its multipliers.
 
     These are the steps of ``synth_ecp5 -nowidelut``, without ``share`` and ``fsm``: ``share``
-    merges read ports of register files through the fault logic, which makes long paths.
+    merges read ports of register files through the fault logic, which makes long paths; and with
+    adders of ``carry.v``.
     """
     return f"""\
+design -push
+read_verilog -icells <<END_OF_FILE
+{CARRY.read_text()}
+END_OF_FILE
+design -save carry
+design -pop
 synth_ecp5 -run begin:coarse -top {top}
 proc
 flatten
@@ -45,7 +55,9 @@ alumacc
 opt
 memory -nomap
 opt_clean
-synth_ecp5 -nowidelut -run map_ram: -top {top}"""
+synth_ecp5 -nowidelut -run map_ram:map_gates -top {top}
+techmap -map %carry
+synth_ecp5 -nowidelut -run map_gates: -top {top}"""
 
 
 def comb(cells: Mapping[str, int]) -> int:

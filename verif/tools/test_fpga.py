@@ -12,7 +12,7 @@ from hdl.tiles import ModuleInterface
 from tools.fpga import __main__ as command
 from tools.fpga.area import areas
 from tools.fpga.report import figures, write_report
-from tools.fpga.synthesis import comb, passes
+from tools.fpga.synthesis import CARRY, comb, passes
 
 _CHILD = """\
 module child(input clk, input [7:0] a, input [7:0] b, output reg [7:0] sum);
@@ -49,22 +49,73 @@ def test_cells_belong_to_the_module_that_drives_them(tmp_path: pathlib.Path) -> 
     assert found[""]["COMB"] == comb(found[""]) > found["adder"]["COMB"]
 
 
-def test_only_carries_that_drive_nothing_are_opened() -> None:
-    from tools.fpga.flow import open_unused_carries
+def test_only_ends_of_carry_chains_without_effect_are_opened() -> None:
+    from tools.fpga.flow import open_carries
 
-    def carry(carry_in: int | str, carry_out: int) -> dict:
-        return {"type": "CCU2C", "port_directions": {"CIN": "input", "COUT": "output"},
-                "connections": {"CIN": [carry_in], "COUT": [carry_out]}}
+    def carry(carry_in: int | str, carry_out: int, init: str = "1001", pin: str = "1",
+              total: int = 8) -> dict:
+        return {"type": "CCU2C", "parameters": {"INIT0": f"{init}000000001000"},
+                "port_directions": {"C0": "input", "D0": "input", "CIN": "input",
+                                    "S0": "output", "COUT": "output"},
+                "connections": {"C0": [pin], "D0": ["1"], "S0": [total], "CIN": [carry_in],
+                                "COUT": [carry_out]}}
 
     netlist = {"ports": {"out": {"bits": [9]}}, "cells": {
         "first": carry("0", 2), "last": carry(2, 3), "pin": carry("1", 9), "logic": carry(3, 4),
         "lut": {"type": "LUT4", "port_directions": {"A": "input", "Z": "output"},
                 "connections": {"A": [4], "Z": [5]}},
-        "other": carry("x", 6), "again": carry("x", 7)}}
-    assert open_unused_carries(netlist) == 2
-    left = [cell["connections"]["COUT"] for cell in netlist["cells"].values()
-            if cell["type"] == "CCU2C"]
-    assert left == [[2], [3], [9], [4], ["x"], ["x"]]
+        "other": carry("x", 6), "again": carry("x", 7),
+        "ignored": carry("0", 4, "0000"), "unused": carry("1", 10, "0000"),
+        "takes": carry("0", 4, "0000", pin="0"), "driven": carry(2, 4, "0000"),
+        "sum": carry("0", 4, "0000", total=9)}}
+    assert open_carries(netlist) == 5
+    left = [(cell["connections"]["CIN"][0], cell["connections"]["COUT"][0])
+            for cell in netlist["cells"].values() if cell["type"] == "CCU2C"]
+    assert left == [("0", 2), (2, 3), ("1", 9), (3, 4), ("x", "x"), ("x", "x"), ("x", 4),
+                    ("x", "x"), ("0", 4), (2, 4), ("0", 4)]
+
+
+def prove_carries(tmp_path: pathlib.Path, width: int, change: tuple[str, str] = ("", "")) -> None:
+    """Compare adders and subtracters of ``carry.v`` with those of Yosys, for all inputs."""
+    kinds = [(carry_in, invert) for carry_in in (0, 1) for invert in (0, 1)]
+    ports = [f"output [{width - 1}:0] X{kind}, Y{kind}, CO{kind}" for kind in range(len(kinds))]
+    adders = [f"\\$alu #(.A_SIGNED(1), .B_SIGNED(1), .A_WIDTH({width}), .B_WIDTH({width - 1}), "
+              f".Y_WIDTH({width})) alu{kind} (.A(A), .B(B), .CI(1'b{carry_in}), .BI(1'b{invert}), "
+              f".X(X{kind}), .Y(Y{kind}), .CO(CO{kind}));"
+              for kind, (carry_in, invert) in enumerate(kinds)]
+    (tmp_path / "subject.v").write_text("\n".join([
+        f"module subject(input [{width - 1}:0] A, input [{width - 2}:0] B,", ",\n".join(ports),
+        ");", *adders, "endmodule\n"]))
+    text = CARRY.read_text()
+    assert text.count("1'bx") == 1
+    assert change[0] in text
+    script = ["read_verilog -icells subject.v", "techmap", "rename subject wanted",
+              "design -stash wanted"]
+    for open_carry in (0, 1):
+        (tmp_path / f"carry_{open_carry}.v").write_text(
+            text.replace("1'bx", f"1'b{open_carry}").replace(*change, 1))
+        script += [
+            "design -reset", "read_verilog -icells subject.v", f"techmap -map carry_{open_carry}.v",
+            f"select -assert-count {4 * ((width + 1) // 2)} t:CCU2C", "techmap",
+            "read_verilog -D NO_INCLUDES +/ecp5/cells_sim.v",
+            "hierarchy -top subject", "proc", "flatten", "rename subject found",
+            "design -copy-from wanted wanted", "miter -equiv -flatten wanted found miter",
+            "hierarchy -top miter", "opt_clean", "sat -verify -prove trigger 0 miter"]
+    yosys.run("\n".join(script), cwd=tmp_path)
+
+
+@pytest.mark.parametrize("width", [5, 8])
+def test_adders_without_a_carry_input_equal_those_of_yosys(
+        width: int, tmp_path: pathlib.Path) -> None:
+    """Whatever an open carry input is."""
+    prove_carries(tmp_path, width)
+
+
+@pytest.mark.parametrize("change", [
+    ("16'hb : 16'h2", "16'hb : 16'h8"), (".C1(BI)", ".C1(1'b0)"), ("X[0] ^ CI", "X[0]")])
+def test_a_wrong_adder_is_found(change: tuple[str, str], tmp_path: pathlib.Path) -> None:
+    with pytest.raises(RuntimeError, match="proof did fail"):
+        prove_carries(tmp_path, 5, change)
 
 
 _ROUTED = {
