@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from golden import vpu, xlu
-from golden.numerics import to_bf16
 from golden.state import WORD_MASK, ArchitecturalState
 from hdl import isa
 from hdl.dma.format import DESCRIPTOR_WORDS
@@ -36,6 +35,7 @@ _Bits = NDArray[np.bool_]
 _Rows = NDArray[Any]
 _SmemStore = tuple[int, int]
 _VmemStore = tuple[int, _Words, _Bits]
+_WholeStore = tuple[int, _Words]
 _Target = int | None
 _Number = Callable[[], int]
 _Register = Callable[[], _Words]
@@ -280,7 +280,8 @@ def _vector(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
     b = decoder.vector_source(fields["b"]) if has_b else None
     if operation.operands[0].kind is Kind.MASK_OUT:
         assert b is not None
-        decoder.do(lambda: vpu.compare(op, a(), b()), decoder.mask_out[fields["d"]])
+        compare = vpu.comparison(op)
+        decoder.do(lambda: compare(a(), b()), decoder.mask_out[fields["d"]])
         return
     d = decoder.vector_out[fields["d"]]
     if op == VectorOp.LANE:
@@ -293,6 +294,9 @@ def _vector(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
     elif op == VectorOp.SELECT:
         m = fields["m"]
         decoder.do(lambda: np.where(state.masks[m], a(), b()), d)
+    elif op in vpu.SHIFTS and isa.FIRST_IMMEDIATE <= fields["b"] < isa.VECTOR_FLAG:
+        shift = vpu.shift(op, decoder.constant(fields["b"]))
+        decoder.do(lambda: shift(a()), d)
     else:
         binary = vpu.binary(op)
         decoder.do(lambda: binary(a(), b()), d)
@@ -312,7 +316,13 @@ def _vector_memory(decoder: Decoder, operation: Operation, fields: _Fields) -> N
     def store(value: _VmemStore) -> None:
         np.copyto(state.vmem[value[0]], value[1], where=value[2])
 
-    decoder.do(lambda: (address(), state.vectors[d].copy(), state.masks[m].copy()), store)
+    def store_all(value: _WholeStore) -> None:
+        state.vmem[value[0]] = value[1]
+
+    if m == 0:
+        decoder.do(lambda: (address(), state.vectors[d].copy()), store_all)
+    else:
+        decoder.do(lambda: (address(), state.vectors[d].copy(), state.masks[m].copy()), store)
 
 
 def _array(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
@@ -328,7 +338,8 @@ def _push(decoder: Decoder, op: PushOp, fields: _Fields) -> None:
     a = decoder.vector_in[fields["a"]]
 
     def rows() -> _Rows:
-        return to_bf16(a().view(np.float32))
+        # The array rounds them when it multiplies; the register may change before.
+        return a().view(np.float32).copy()
 
     if op in (PushOp.WEIGHTS, PushOp.WEIGHTS_T):
         transposed = op == PushOp.WEIGHTS_T

@@ -18,6 +18,8 @@ __all__ = ["column_sum", "dense", "matmul", "tile_matmul"]
 # that they and their products fit the second-level cache.
 _BLOCK = 16384
 _BLOCK_COLUMNS = 1024
+_FEW = 8192
+"""Products that are computed at once, if there are no more."""
 _TINY = np.float32(2.0**-126)
 
 
@@ -86,6 +88,12 @@ def _exponents(steps: NDArray[np.float32]) -> NDArray[np.int64]:
     return np.where(field == 0, 255, field).min(axis=1, initial=255).astype(np.int64)
 
 
+def _least_exponent(a: NDArray[np.float32]) -> int:
+    """Lowest biased exponent of the nonzero numbers; 256 if there are none."""
+    # Without the sign, zero wraps to the largest number.
+    return (int(((a.view(np.uint32) << 1) - 1).min()) + 1) >> 24
+
+
 def _flush_in_place(a: NDArray[np.float32], scratch: NDArray[np.float32]) -> None:
     np.abs(a, out=scratch)
     # The factor is 1, or 0 below the least normal number; it keeps signs, infinities and NaN.
@@ -102,6 +110,12 @@ def _accumulate(left: NDArray[np.float32], right: NDArray[np.float32],
     # Every nonzero product of step k is at least 2**exponent[k], and a multiple of that over 2**14;
     # so is every sum of the steps so far, and its rounding. No subnormal arises from a multiple of
     # a normal number, so only the steps marked here have something to flush.
+    few = 0 < len(left) * out.size <= _FEW
+    if few and _least_exponent(left) + _least_exponent(right) - 2 * 127 - 14 >= -126:
+        sums = np.add.accumulate(left[:, :, None] * right[:, None], axis=0)
+        # As if they had begun with +0.0: they are -0.0 if all products are.
+        np.add(sums[-1], 0.0, out=out)
+        return
     exponent = _exponents(left) + _exponents(right) - 2 * 127
     flush_product = exponent < -126
     flush_sum = np.minimum.accumulate(exponent - 14) < -126

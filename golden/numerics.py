@@ -28,6 +28,7 @@ __all__ = [
     "bits",
     "canonical",
     "flush",
+    "flushed",
     "from_bits",
     "mac",
     "to_bf16",
@@ -48,10 +49,10 @@ BF16_INF = 0x7F80
 F32_MIN_NORMAL = 0x00800000
 """The pattern of 2**-126, the least positive number that is not flushed."""
 
-_F32_SIGN = np.uint32(0x80000000)
-_BF16_EXPONENT = np.uint16(0x7F80)
-_BF16_MAGNITUDE = np.uint16(0x7FFF)
-_TINY = np.float32(2.0**-126)
+_F32 = np.dtype(np.float32)
+# Arrays, because numpy makes one of a number in each call.
+_TINY = np.array(2.0**-126, np.float32)
+_ZERO = np.array(0.0, np.float32)
 
 
 def _checked(name: str, value: ArrayLike, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -83,25 +84,28 @@ def from_bits(a: ArrayLike) -> NDArray[Any]:
 
 def flush(a: ArrayLike) -> NDArray[np.float32]:
     """Copy a float32 array, with each subnormal replaced by the zero of its sign."""
-    a = _checked("a", a, np.dtype(np.float32)).copy()
-    np.copyto(a, np.copysign(np.float32(0), a), where=np.abs(a) < _TINY)
-    return a
+    with np.errstate(all="ignore"):
+        return flushed(_checked("a", a, _F32))
 
 
-def _flushed(a: NDArray[np.float32]) -> NDArray[np.float32]:
-    """As `flush`, but faster; the pattern of a NaN may change.
+def flushed(a: NDArray[np.float32]) -> NDArray[np.float32]:
+    """As `flush`, but faster: ``a`` is not checked, and the pattern of a NaN may change.
 
     numpy reports an error for a signalling NaN, unless the caller ignores it.
     """
-    kept = np.abs(a, out=np.empty_like(a))
-    # 1, or 0 below the least normal number: a factor that keeps signs, infinities and NaN.
-    np.greater_equal(kept, _TINY, out=kept)
-    return np.multiply(a, kept, out=kept)
+    y = np.array(a)
+    # The product with zero is the zero of the factor's sign.
+    y[np.abs(y) < _TINY] *= _ZERO
+    return y
 
 
 def canonical(a: ArrayLike) -> NDArray[np.float32]:
     """Copy a float32 array, with each NaN replaced by the pattern `F32_NAN`."""
-    a = _checked("a", a, np.dtype(np.float32)).copy()
+    return _canonical(_checked("a", a, _F32).copy())
+
+
+def _canonical(a: NDArray[np.float32]) -> NDArray[np.float32]:
+    """As `canonical`, in place."""
     a.view(np.uint32)[np.isnan(a)] = F32_NAN
     return a
 
@@ -117,10 +121,10 @@ def to_bf16(x: ArrayLike) -> NDArray[Any]:
     -------
     array of bfloat16, same shape
     """
-    x = _checked("x", x, np.dtype(np.float32))
+    x = _checked("x", x, _F32)
     with np.errstate(all="ignore"):
         # Rounds to nearest, ties to even, and to infinity from halfway to 2**128 on.
-        y = _flushed(x).astype(bf16)
+        y = flushed(x).astype(bf16)
     y.view(np.uint16)[np.isnan(x)] = BF16_NAN
     return y
 
@@ -136,11 +140,9 @@ def to_f32(x: ArrayLike) -> NDArray[np.float32]:
     -------
     array of float32, same shape
     """
-    u = _checked("x", x, bf16).view(np.uint16)
-    y = np.asarray(u.astype(np.uint32) << 16)
-    y[(u & _BF16_EXPONENT) == 0] &= _F32_SIGN
-    y[(u & _BF16_MAGNITUDE) > BF16_INF] = F32_NAN
-    return y.view(np.float32)
+    x = _checked("x", x, bf16)
+    with np.errstate(all="ignore"):
+        return _canonical(flushed(x.astype(np.float32)))
 
 
 def bf16_product(x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
@@ -157,7 +159,7 @@ def bf16_product(x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
     """
     x, w = to_f32(_checked("x", x, bf16)), to_f32(_checked("w", w, bf16))
     with np.errstate(all="ignore"):
-        return canonical(_flushed(np.asarray(x * w)))
+        return _canonical(flushed(x * w))
 
 
 def add_f32(a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
@@ -171,10 +173,9 @@ def add_f32(a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
     -------
     array of float32, the broadcast shape
     """
-    a = _checked("a", a, np.dtype(np.float32))
-    b = _checked("b", b, np.dtype(np.float32))
+    a, b = _checked("a", a, _F32), _checked("b", b, _F32)
     with np.errstate(all="ignore"):
-        return canonical(_flushed(np.asarray(_flushed(a) + _flushed(b))))
+        return _canonical(flushed(flushed(a) + flushed(b)))
 
 
 def mac(acc: ArrayLike, x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
@@ -190,5 +191,5 @@ def mac(acc: ArrayLike, x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
     -------
     array of float32, the broadcast shape
     """
-    acc = _checked("acc", acc, np.dtype(np.float32))
+    acc = _checked("acc", acc, _F32)
     return add_f32(acc, bf16_product(x, w))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from golden import dma
 from golden.dma import Descriptor
 from golden.mxu import tile_matmul
-from golden.numerics import bf16
+from golden.numerics import bf16, to_bf16
 from hdl import isa
 from hdl.checks import instance, integer
 from hdl.config import Config
@@ -34,9 +34,9 @@ _Words = NDArray[Any]
 
 @dataclass
 class _Result:
-    """Pushed rows, and their product once it has been computed."""
+    """Pushed rows, not rounded yet, and their product once it has been computed."""
 
-    rows: NDArray[Any]
+    rows: NDArray[np.float32]
     weights: NDArray[Any]
     value: _Words | None = None
 
@@ -80,8 +80,9 @@ class ArchitecturalState:
         Instruction memory: a bundle for each address.
     transposer : array of uint32, shape (lanes, lanes)
         Tile of the cross-lane unit's transposer.
-    next_weights : array of bfloat16, shape (lanes, lanes)
-        The weight tile that is being loaded; only pushed rows or columns are defined.
+    next_weights : array of float32, shape (lanes, lanes)
+        The weight tile that is being loaded, not rounded yet; only pushed rows or columns are
+        defined.
     loaded : int
         Pushes of that load, 0 to ``config.tile_vregs``.
     transposed : bool
@@ -124,7 +125,7 @@ class ArchitecturalState:
         self.semaphores: _Words = np.zeros(isa.SEMAPHORES, np.uint32)
         self.program: list[int] = [0] * config.imem_bundles
         self.transposer: _Words = np.zeros((lanes, lanes), np.uint32)
-        self.next_weights: NDArray[Any] = np.zeros((lanes, lanes), bf16)
+        self.next_weights = np.zeros((lanes, lanes), np.float32)
         self.loaded = 0
         self.transposed = False
         self.weights: NDArray[Any] = np.zeros((lanes, lanes), bf16)
@@ -228,8 +229,8 @@ class ArchitecturalState:
             self._multiply()
         return [result.value.copy() for result in self._results if result.value is not None]
 
-    def push_weights(self, rows: NDArray[Any], transposed: bool) -> None:
-        """Add rows of bfloat16, or columns if ``transposed``, to the next weight tile."""
+    def push_weights(self, rows: NDArray[np.float32], transposed: bool) -> None:
+        """Add rows, or columns if ``transposed``, to the next weight tile."""
         first = self.loaded * self._config.sublanes
         part = slice(first, first + self._config.sublanes)
         if transposed:
@@ -239,12 +240,11 @@ class ArchitecturalState:
         self.transposed = transposed
         self.loaded += 1
 
-    def push_rows(self, rows: NDArray[Any], swap: bool) -> None:
-        """Multiply rows of bfloat16 by the active weights, with ``swap`` by the next ones."""
+    def push_rows(self, rows: NDArray[np.float32], swap: bool) -> None:
+        """Multiply rows by the active weights, with ``swap`` by the next ones."""
         if swap:
             # A new array: results that are still to be computed refer to the previous weights.
-            self.weights = self.next_weights
-            self.next_weights = np.zeros_like(self.weights)
+            self.weights = to_bf16(self.next_weights)
             self.loaded = 0
             self.active = True
         self._results.append(_Result(rows, self.weights))

@@ -13,21 +13,24 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from golden import transcendental
-from golden.numerics import F32_INF, F32_NAN, add_f32, to_bf16, to_f32
+from golden.numerics import F32_NAN, add_f32, flushed, to_bf16
 from golden.transcendental import Function
 from hdl.checks import instance, integer
 from hdl.isa import VectorOp
 
-__all__ = ["binary", "compare", "evaluate", "fmax", "fmin", "fmul", "threefry2x32", "unary"]
+__all__ = ["SHIFTS", "binary", "compare", "comparison", "evaluate", "fmax", "fmin", "fmul", "shift",
+           "threefry2x32", "unary"]
 
 # Arrays of uint32. Type checkers take uint32 with a Python integer for signed; numpy does not.
 _Words = NDArray[Any]
 _Bits = NDArray[np.bool_]
 _Function = TypeVar("_Function", bound=Callable[..., _Words])
 
-_SIGN = np.uint32(0x80000000)
-_MAGNITUDE = np.uint32(0x7FFFFFFF)
-_EXPONENT = np.uint32(0x7F800000)
+# Arrays, because numpy makes one of a number in each call.
+_SIGN = np.array(0x80000000, np.uint32)
+_MAGNITUDE = np.array(0x7FFFFFFF, np.uint32)
+_ZERO = np.array(0, np.uint32)
+_WIDTH = np.array(32, np.uint32)
 
 # Exact products below this one round to less than 2**-126; this one is a tie and rounds up.
 _LEAST_KEPT = (1 - 2.0**-25) * 2.0**-126
@@ -120,32 +123,35 @@ def compare(op: VectorOp, a: ArrayLike, b: ArrayLike) -> _Bits:
         If the operation is not one of these, or the shapes do not broadcast.
     """
     instance("op", op, VectorOp)
-    a, b = _checked("a", a), _checked("b", b)
-    if op in _FLOAT_COMPARE:
-        with np.errstate(all="ignore"):
-            return np.asarray(_FLOAT_COMPARE[op](_number(a), _number(b)))
-    if op in _SIGNED_COMPARE:
-        return np.asarray(_SIGNED_COMPARE[op](a.view(np.int32), b.view(np.int32)))
-    if op in _UNSIGNED_COMPARE:
-        return np.asarray(_UNSIGNED_COMPARE[op](a, b))
-    raise ValueError(f"op must be a comparison, not {op!r}")
+    return np.asarray(comparison(op)(_checked("a", a), _checked("b", b)))
+
+
+def comparison(op: VectorOp) -> Callable[[_Words, _Words], _Bits]:
+    """The function of a comparison, of arrays of uint32 that it does not check.
+
+    Raises
+    ------
+    ValueError
+        If the operation is not one.
+    """
+    if op not in _COMPARE:
+        raise ValueError(f"op must be a comparison, not {op!r}")
+    return _COMPARE[op]
 
 
 # fp32
 
 
-def _flushed(u: _Words) -> _Words:
-    """The patterns, with subnormals replaced by the zero of their sign."""
-    return np.where(u & _EXPONENT == 0, u & _SIGN, u)
-
-
 def _number(u: _Words) -> NDArray[np.float32]:
-    """The fp32 numbers with these patterns."""
-    return _flushed(u).view(np.float32)
+    """The fp32 numbers with these patterns; subnormals are the zero of their sign."""
+    return flushed(u.view(np.float32))
 
 
-def _is_nan(u: _Words) -> _Bits:
-    return (u & _MAGNITUDE) > F32_INF
+def _pattern(y: NDArray[np.float32]) -> _Words:
+    """The pattern of results that are not subnormal, with one for NaN; changes ``y``."""
+    u = y.view(np.uint32)
+    u[np.isnan(y)] = F32_NAN
+    return u
 
 
 def _fadd(a: _Words, b: _Words) -> _Words:
@@ -170,16 +176,10 @@ def fmul(a: _Words, b: _Words) -> _Words:
     """
     with np.errstate(all="ignore"):
         # Signalling NaNs and infinity times zero are valid operands.
-        exact = _number(a).astype(np.float64) * _number(b)
-        exact = np.where(np.abs(exact) < _LEAST_KEPT, np.copysign(0.0, exact), exact)
-        y = exact.astype(np.float32).view(np.uint32)
-    return np.where(np.isnan(exact), np.uint32(F32_NAN), y)
-
-
-def _order(u: _Words) -> NDArray[np.int32]:
-    """Map patterns to signed integers in the order of the numbers, -0 below +0; self-inverse."""
-    s = u.view(np.int32)
-    return s ^ ((s >> 31) & 0x7FFFFFFF)
+        exact = np.asarray(_number(a).astype(np.float64) * _number(b))
+        # The product with zero is the zero of the factor's sign.
+        exact[np.abs(exact) < _LEAST_KEPT] *= 0.0
+        return _pattern(exact.astype(np.float32))
 
 
 def fmax(a: _Words, b: _Words) -> _Words:
@@ -195,8 +195,8 @@ def fmax(a: _Words, b: _Words) -> _Words:
     -------
     array of uint32, the broadcast shape
     """
-    larger = _order(np.maximum(_order(_flushed(a)), _order(_flushed(b))).view(np.uint32))
-    return np.where(_is_nan(a) | _is_nan(b), np.uint32(F32_NAN), larger.view(np.uint32))
+    # Both operands of a zero result are negative or zero.
+    return _extreme(np.maximum, np.bitwise_and, a, b)
 
 
 def fmin(a: _Words, b: _Words) -> _Words:
@@ -210,23 +210,40 @@ def fmin(a: _Words, b: _Words) -> _Words:
     -------
     array of uint32, the broadcast shape
     """
-    smaller = _order(np.minimum(_order(_flushed(a)), _order(_flushed(b))).view(np.uint32))
-    return np.where(_is_nan(a) | _is_nan(b), np.uint32(F32_NAN), smaller.view(np.uint32))
+    # Both operands of a zero result are positive or zero.
+    return _extreme(np.minimum, np.bitwise_or, a, b)
+
+
+def _extreme(choose: np.ufunc, sign: np.ufunc, a: _Words, b: _Words) -> _Words:
+    """The larger or the smaller of two numbers, with a function for the sign of a zero."""
+    with np.errstate(all="ignore"):
+        x, y = _number(a), _number(b)
+        chosen = np.asarray(choose(x, y))
+        zeros = chosen == 0
+        signs = sign(x.view(np.uint32), y.view(np.uint32)) & _SIGN
+        chosen.view(np.uint32)[zeros] = np.asarray(signs)[zeros]
+        return _pattern(chosen)
 
 
 def _fabs(a: _Words) -> _Words:
-    return np.where(_is_nan(a), np.uint32(F32_NAN), _flushed(a) & _MAGNITUDE)
+    with np.errstate(all="ignore"):
+        return _pattern(np.asarray(np.abs(_number(a))))
 
 
 def _fneg(a: _Words) -> _Words:
-    return np.where(_is_nan(a), np.uint32(F32_NAN), _flushed(a) ^ _SIGN)
+    with np.errstate(all="ignore"):
+        return _pattern(np.asarray(np.negative(_number(a))))
 
 
 def _f2i(a: _Words) -> _Words:
     with np.errstate(all="ignore"):
         # The bounds of the range and all fp32 numbers are exact in float64.
-        x = np.clip(np.trunc(a.view(np.float32).astype(np.float64)), -(2.0**31), 2.0**31 - 1)
-    return np.where(np.isnan(x), 0.0, x).astype(np.int32).view(np.uint32)
+        x = a.view(np.float32).astype(np.float64)
+        np.minimum(x, 2.0**31 - 1, out=x)
+        np.maximum(x, -(2.0**31), out=x)
+        x[np.isnan(x)] = 0.0
+        # Truncates.
+        return x.astype(np.int32).view(np.uint32)
 
 
 def _i2f(a: _Words) -> _Words:
@@ -234,35 +251,49 @@ def _i2f(a: _Words) -> _Words:
 
 
 def _bf16(a: _Words) -> _Words:
-    return to_f32(to_bf16(a.view(np.float32))).view(np.uint32)
+    # Exact: neither subnormals nor other NaN patterns are left.
+    return to_bf16(a.view(np.float32)).astype(np.float32).view(np.uint32)
 
 
 def _transcendental(function: Function) -> Callable[[_Words], _Words]:
     return lambda a: transcendental.evaluate(function, a.view(np.float32)).view(np.uint32)
 
 
-# numpy's integers wrap. Only its scalars warn about it, hence the arrays.
-
-
-def _add(a: _Words, b: _Words) -> _Words:
-    return np.add(np.atleast_1d(a), b).reshape(np.broadcast_shapes(a.shape, b.shape))
-
-
-def _subtract(a: _Words, b: _Words) -> _Words:
-    return np.subtract(np.atleast_1d(a), b).reshape(np.broadcast_shapes(a.shape, b.shape))
+# Integers; numpy's wrap.
 
 
 def _shl(a: _Words, b: _Words) -> _Words:
     # In numpy, shifts by the width or more are undefined.
-    return np.where(b < 32, a << (b & 31), np.uint32(0))
+    return np.where(b < _WIDTH, a << (b & 31), _ZERO)
 
 
 def _shr(a: _Words, b: _Words) -> _Words:
-    return np.where(b < 32, a >> (b & 31), np.uint32(0))
+    return np.where(b < _WIDTH, a >> (b & 31), _ZERO)
 
 
 def _sar(a: _Words, b: _Words) -> _Words:
     return (a.view(np.int32) >> np.minimum(b, 31).astype(np.int32)).view(np.uint32)
+
+
+def shift(op: VectorOp, amount: int) -> Callable[[_Words], _Words]:
+    """As `unary`, of a shift by a constant: a word of 32 bits.
+
+    Raises
+    ------
+    ValueError
+        If the operation is not a shift.
+    """
+    if op not in SHIFTS:
+        raise ValueError(f"op must be a shift, not {op!r}")
+    if op is VectorOp.SAR:
+        places = np.array(min(amount, 31), np.int32)
+        return lambda a: (a.view(np.int32) >> places).view(np.uint32)
+    if amount >= _WIDTH:
+        return np.zeros_like
+    distance = np.array(amount, np.uint32)
+    if op is VectorOp.SHL:
+        return lambda a: a << distance
+    return lambda a: a >> distance
 
 
 # Random words
@@ -339,8 +370,8 @@ _BINARY: dict[VectorOp, Callable[[_Words, _Words], _Words]] = {
     VectorOp.FMUL: fmul,
     VectorOp.FMIN: fmin,
     VectorOp.FMAX: fmax,
-    VectorOp.ADD: _add,
-    VectorOp.SUB: _subtract,
+    VectorOp.ADD: np.add,
+    VectorOp.SUB: np.subtract,
     VectorOp.AND: np.bitwise_and,
     VectorOp.OR: np.bitwise_or,
     VectorOp.XOR: np.bitwise_xor,
@@ -350,25 +381,35 @@ _BINARY: dict[VectorOp, Callable[[_Words, _Words], _Words]] = {
     VectorOp.RANDOM: _random,
 }
 
-_FLOAT_COMPARE: dict[VectorOp, Callable[[Any, Any], _Bits]] = {
-    VectorOp.FEQ: np.equal,
-    VectorOp.FNE: np.not_equal,
-    VectorOp.FLT: np.less,
-    VectorOp.FLE: np.less_equal,
-    VectorOp.FGT: np.greater,
-    VectorOp.FGE: np.greater_equal,
-}
+SHIFTS = frozenset((VectorOp.SHL, VectorOp.SHR, VectorOp.SAR))
+"""Operations that `shift` knows."""
 
-_SIGNED_COMPARE: dict[VectorOp, Callable[[Any, Any], _Bits]] = {
+
+def _of_floats(compare: np.ufunc) -> Callable[[_Words, _Words], _Bits]:
+    def function(a: _Words, b: _Words) -> _Bits:
+        with np.errstate(all="ignore"):
+            return compare(_number(a), _number(b))
+
+    return function
+
+
+def _of_signed(compare: np.ufunc) -> Callable[[_Words, _Words], _Bits]:
+    return lambda a, b: compare(a.view(np.int32), b.view(np.int32))
+
+
+_COMPARE: dict[VectorOp, Callable[[_Words, _Words], _Bits]] = {
+    VectorOp.FEQ: _of_floats(np.equal),
+    VectorOp.FNE: _of_floats(np.not_equal),
+    VectorOp.FLT: _of_floats(np.less),
+    VectorOp.FLE: _of_floats(np.less_equal),
+    VectorOp.FGT: _of_floats(np.greater),
+    VectorOp.FGE: _of_floats(np.greater_equal),
     VectorOp.EQ: np.equal,
     VectorOp.NE: np.not_equal,
-    VectorOp.LT: np.less,
-    VectorOp.LE: np.less_equal,
-    VectorOp.GT: np.greater,
-    VectorOp.GE: np.greater_equal,
-}
-
-_UNSIGNED_COMPARE: dict[VectorOp, Callable[[Any, Any], _Bits]] = {
+    VectorOp.LT: _of_signed(np.less),
+    VectorOp.LE: _of_signed(np.less_equal),
+    VectorOp.GT: _of_signed(np.greater),
+    VectorOp.GE: _of_signed(np.greater_equal),
     VectorOp.LTU: np.less,
     VectorOp.GEU: np.greater_equal,
 }
