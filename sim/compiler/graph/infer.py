@@ -383,34 +383,36 @@ def _convolution(operation: Operation) -> TensorType:
 def _phase_convolution(operation: Operation) -> TensorType:
     (lhs, rhs), attributes = operation.operands, operation.attributes
     _require(lhs.type.rank == 5, f"the input must have 5 dimensions, not {lhs.type.rank}")
-    lines, images, phases, places, features = lhs.shape
+    lines, images, phases, positions, features = lhs.shape
     depth = rhs.shape[attributes["kernel_input_feature_dimension"]]
     _require(features == depth, f"input features must be {depth}, not {features}")
-    result = _windows([lines, phases * places],
+    result = _windows([lines, phases * positions],
                       [rhs.shape[i] for i in attributes["kernel_spatial_dimensions"]],
                       attributes["window_strides"], attributes["padding"],
                       attributes["lhs_dilation"], attributes["rhs_dilation"])
     found = phases * attributes["lhs_dilation"][1] // attributes["window_strides"][1]
-    _require(result[1] == found * places, f"columns must be {found * places}, not {result[1]}")
+    width = found * positions
+    _require(result[1] == width, f"columns must be {width}, not {result[1]}")
     outputs = rhs.shape[attributes["kernel_output_feature_dimension"]]
     columns = attributes["columns"]
     _require(columns > 0 and outputs % columns == 0,
              f"output features must be a multiple of {columns}, not {outputs}")
-    return TensorType((result[0], images, found * columns, places, outputs // columns),
+    return TensorType((result[0], images, found * columns, positions, outputs // columns),
                       operation.result.dtype)
 
 
 @_infers("line_convolution")
 def _line_convolution(operation: Operation) -> TensorType:
-    (lines, kernel), stride = operation.operands, operation.attributes["stride"]
-    _require(lines.type.rank == 5 and kernel.type.rank == 2,
-             f"operands must have 5 and 2 dimensions, not {lines.type.rank} and {kernel.type.rank}")
+    (lines, filters), stride = operation.operands, operation.attributes["stride"]
+    ranks = lines.type.rank, filters.type.rank
+    _require(ranks == (5, 2),
+             f"operands must have 5 and 2 dimensions, not {ranks[0]} and {ranks[1]}")
     images, count, features, offsets, columns = lines.shape
-    _require(kernel.shape[1] % (features * offsets) == 0,
-             f"depth must be a multiple of {features * offsets}, not {kernel.shape[1]}")
-    window = kernel.shape[1] // (features * offsets)
-    _require(stride >= 1 and window <= count, f"the kernel must have {count} lines or fewer")
-    return TensorType(((count - window) // stride + 1, images, kernel.shape[0], columns),
+    _require(filters.shape[1] % (features * offsets) == 0,
+             f"depth must be a multiple of {features * offsets}, not {filters.shape[1]}")
+    window = filters.shape[1] // (features * offsets)
+    _require(stride >= 1 and window <= count, f"the filter must have {count} lines or fewer")
+    return TensorType(((count - window) // stride + 1, images, filters.shape[0], columns),
                       operation.result.dtype)
 
 

@@ -96,14 +96,14 @@ KINDS: dict[str, Kind] = {
         "output_batch_dimension": "i", "output_feature_dimension": "i",
         "output_spatial_dimensions": "is", "feature_group_count": "i", "batch_group_count": "i",
         "precision_config": "ss"}),
-    # Operand and result have shape (lines, images, phases, places, features): the columns of a line
-    # are split into phases (see sim.compiler.kernels.products.phases).
+    # Operand and result have shape (lines, images, phases, positions, features): the columns of a
+    # line are split into phases (sim.compiler.kernels.products.phases).
     "phase_convolution": Kind(2, attributes={
         "window_strides": "is", "padding": "pairs", "lhs_dilation": "is", "rhs_dilation": "is",
         "window_reversal": "bs", "kernel_input_feature_dimension": "i",
         "kernel_output_feature_dimension": "i", "kernel_spatial_dimensions": "is",
         "precision_config": "ss", "columns": "i"}),
-    # Operand 0 has shape (images, lines, features, offsets, columns), the kernel (operand 1) has
+    # Operand 0 has shape (images, lines, features, offsets, columns), the filter (operand 1) has
     # shape (outputs, offsets of lines * offsets * features), and the result has shape (lines,
     # images, outputs, columns).
     "line_convolution": Kind(2, attributes={"stride": "i", "precision_config": "ss"}),

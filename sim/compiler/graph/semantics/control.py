@@ -8,7 +8,7 @@ from sim.compiler.graph.semantics.rules import Context, evaluates
 
 __all__: list[str] = []
 
-_CHUNK = 1 << 20
+_PAIRS = 1 << 20
 """Number of comparisons of a sort that are evaluated in one numpy call."""
 
 
@@ -76,7 +76,7 @@ def _sort(operation: Operation, operands: list[Array], context: Context) -> list
     # earlier ones that are equal.
     ranks = np.zeros(flat[0].shape, np.int64)
     earlier = np.arange(size)[None, :, None] > np.arange(size)[None, None, :]
-    for first in range(0, len(flat[0]), step := max(_CHUNK // size ** 2, 1)):
+    for first in range(0, len(flat[0]), step := max(_PAIRS // size ** 2, 1)):
         mine = [array[first:first + step, :, None] for array in flat]
         other = [array[first:first + step, None, :] for array in flat]
         pairs = [side for pair in zip(other, mine, strict=True) for side in pair]

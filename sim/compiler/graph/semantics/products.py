@@ -121,9 +121,9 @@ def _convolution(operation: Operation, operands: list[Array], context: Context) 
 
 
 def _convolve(lhs: Array, rhs: Array, operation: Operation) -> Array:
-    """Convolve an input with a convolution kernel.
+    """Convolve an input with a filter.
 
-    The input has shape (batch, features, ...), the convolution kernel (outputs, features of a
+    The input has shape (batch, features, ...), the filter (outputs, features of a
     feature group, ...), and the result (batch, outputs, ...). The input is already padded and
     dilated.
     """
@@ -141,12 +141,12 @@ def _convolve(lhs: Array, rhs: Array, operation: Operation) -> Array:
     rhs = rhs.reshape(count, outputs // max(count, 1), *rhs.shape[1:])
     total = np.zeros((count, batch, *shape, outputs // max(count, 1)), lhs.dtype)
     for offset in np.ndindex(*rhs.shape[3:]):
-        places = [slice(at * dilation, at * dilation + (size - 1) * stride + 1, stride)
+        positions = [slice(at * dilation, at * dilation + (size - 1) * stride + 1, stride)
                   if size else slice(0, 0)
                   for at, dilation, size, stride in zip(
                       offset, attributes["rhs_dilation"], shape, attributes["window_strides"],
                       strict=True)]
-        window = np.moveaxis(lhs[(slice(None),) * 3 + tuple(places)], 2, -1)
+        window = np.moveaxis(lhs[(slice(None),) * 3 + tuple(positions)], 2, -1)
         weights = rhs[(slice(None),) * 3 + offset]
         flat = window.reshape(count, -1, window.shape[-1])
         total += np.matmul(flat, np.swapaxes(weights, 1, 2)).reshape(total.shape)
@@ -156,8 +156,8 @@ def _convolve(lhs: Array, rhs: Array, operation: Operation) -> Array:
 
 @evaluates("phase_convolution")
 def _phase_convolution(operation: Operation, operands: list[Array], context: Context) -> Array:
-    lines, images, phases, places, features = operands[0].shape
-    whole = np.swapaxes(operands[0], 2, 3).reshape(lines, images, phases * places, features)
+    lines, images, phases, positions, features = operands[0].shape
+    whole = np.swapaxes(operands[0], 2, 3).reshape(lines, images, phases * positions, features)
     result, together = operation.result.shape, operation.attributes["columns"]
     columns = (*result[:2], result[2] * result[3] // together, result[4] * together)
     plain = Operation("convolution", operation.operands, (Value(TensorType(
@@ -172,13 +172,13 @@ def _phase_convolution(operation: Operation, operands: list[Array], context: Con
 
 @evaluates("line_convolution")
 def _line_convolution(operation: Operation, operands: list[Array], context: Context) -> Array:
-    lines, kernel = operands
+    lines, filters = operands
     images, _, features, offsets, columns = lines.shape
     count, stride = operation.result.shape[0], operation.attributes["stride"]
-    window = kernel.shape[1] // (offsets * features)
+    window = filters.shape[1] // (offsets * features)
     # (images, lines, offsets of lines, offsets, features, columns)
     windows = np.stack([lines[:, at:at + window] for at in range(0, count * stride, stride)], 1)
-    deep = np.swapaxes(windows, 3, 4).reshape(images, count, kernel.shape[1], columns)
-    result = _product(operation, np.broadcast_to(kernel, (images, count, *kernel.shape)), deep,
+    deep = np.swapaxes(windows, 3, 4).reshape(images, count, filters.shape[1], columns)
+    result = _product(operation, np.broadcast_to(filters, (images, count, *filters.shape)), deep,
                       context, np.matmul)
     return np.swapaxes(result, 0, 1)

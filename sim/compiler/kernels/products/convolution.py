@@ -1,12 +1,12 @@
 """Convolutions on the array, as products over shifted rows.
 
-In the modules on convolutions, *kernel* means the convolution's second operand, its weights. A
-convolution is a product in which each sum also runs over the offsets within the kernel: a step for
-an offset pushes the input's rows shifted by that offset. Input features run along the lanes.
-The sublanes hold the batch, or a spatial dimension in which the kernel has size 1 and stride 1. All
-other dimensions are outer: a shift or a stride in them is a distance of whole vectors.
+The *filter* is the convolution's second operand, its weights. A convolution is a product in which
+each sum also runs over the offsets within the filter: the steps for an offset push the input's
+rows, shifted by that offset. Input features run along the lanes. The sublanes hold the batch, or a
+spatial dimension in which the filter has size 1 and stride 1. All other dimensions are outer: a
+shift or a stride in them is a distance of whole vectors.
 
-The rule supports convolutions without padding, without dilated inputs, without reversed kernels and
+The rule supports convolutions without padding, without dilated inputs, without reversed filters and
 without groups of features or of the batch; `sim.compiler.passes` expands all others into such
 convolutions and copies.
 """
@@ -37,7 +37,7 @@ __all__ = ["Convolution", "is_plain"]
 
 
 def is_plain(operation: Operation) -> bool:
-    """Whether a convolution has no padding, dilated input, reversed kernel or groups.
+    """Whether a convolution has no padding, dilated input, reversed filter or groups.
 
     Only such a convolution can be computed without a pass that expands it first.
     """
@@ -56,7 +56,7 @@ class Convolution:
     ----------
     operation : Operation
     rows, weights, result : Tiling
-        Tilings of the input, of the kernel, which is loaded as weights, and of the result.
+        Tilings of the input, of the filter, which is loaded as weights, and of the result.
     """
 
     operation: Operation
@@ -68,7 +68,7 @@ class Convolution:
                 finish: Finish | None = None) -> Product:
         """Return the product that computes the convolution on these buffers."""
         operation, attributes = self.operation, self.operation.attributes
-        kernel = operation.operands[1].shape
+        filters = operation.operands[1].shape
         tile = config.tile_vregs
         transposed = self.weights.lane_dimension == attributes["kernel_input_feature_dimension"]
         if transposed:
@@ -86,11 +86,11 @@ class Convolution:
         for number, dimension in enumerate(attributes["input_spatial_dimensions"]):
             if dimension not in source:
                 continue
-            kernel_dimension = attributes["kernel_spatial_dimensions"][number]
+            filter_dimension = attributes["kernel_spatial_dimensions"][number]
             result_dimension = attributes["output_spatial_dimensions"][number]
-            sums.append(Level(kernel[kernel_dimension],
+            sums.append(Level(filters[filter_dimension],
                               source[dimension] * attributes["rhs_dilation"][number],
-                              offset[kernel_dimension]))
+                              offset[filter_dimension]))
             many.append(Level(operation.result.shape[result_dimension],
                               source[dimension] * attributes["window_strides"][number],
                               results=target[result_dimension]))
@@ -116,8 +116,8 @@ def _ways(operation: Operation, tilings: Sequence[Tiling], config: Config
         attributes["input_spatial_dimensions"], attributes["output_spatial_dimensions"],
         attributes["kernel_spatial_dimensions"], attributes["window_strides"], strict=True)
         if rhs[pair[2]] == 1 and pair[3] == 1]
-    kernel = (attributes["kernel_input_feature_dimension"],
-              attributes["kernel_output_feature_dimension"])
+    features = (attributes["kernel_input_feature_dimension"],
+                attributes["kernel_output_feature_dimension"])
     usual = standard(shape, config)
     for sublane, to in along:
         rows, cycles = relaid(lhs, tilings[0], sublane, attributes["input_feature_dimension"],
@@ -125,7 +125,7 @@ def _ways(operation: Operation, tilings: Sequence[Tiling], config: Config
         result, _ = relaid(shape, usual, to, attributes["output_feature_dimension"], config)
         if result != usual:
             cycles += COPY_CYCLES * max(result.vectors, usual.vectors)
-        for pair in (kernel, kernel[::-1]):
+        for pair in (features, features[::-1]):
             weights, copies = relaid(rhs, tilings[1], *pair, config=config)
             yield cycles + copies, Convolution(operation, rows, weights, result)
 
@@ -133,7 +133,7 @@ def _ways(operation: Operation, tilings: Sequence[Tiling], config: Config
 @chooses("convolution")
 def _choose(operation: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
     if not is_plain(operation):
-        raise ValueError("convolution must have no padding, no dilated input, no reversed kernel "
+        raise ValueError("convolution must have no padding, no dilated input, no reversed filter "
                          f"and no groups of features or batch, not {operation.attributes!r}")
     nowhere = VmemBuffer("", 0, 0)
     _, way = min(_ways(operation, operands, config), key=lambda pair: pair[0] + pair[1].product(

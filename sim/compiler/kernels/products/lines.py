@@ -1,8 +1,8 @@
 """Convolutions of few features: columns run along the lanes, and the input is loaded as weights.
 
 Where an input has few features, its rows would fill few of the array's lanes. So the roles are
-exchanged: the convolution kernel's outputs are the rows, and a weight tile holds the features of a
-whole line of the input, for several offsets within the kernel.
+exchanged: the filter is pushed as rows, one for each output feature, and a weight tile holds the
+features of a whole line of the input, for several offsets within the filter.
 `sim.compiler.passes.convolutions.split_lines` writes such convolutions.
 """
 
@@ -30,8 +30,8 @@ class LineConvolution:
     ----------
     operation : Operation
         Its first operand is the input, shape (images, lines, features, offsets, columns), with one
-        copy of each line for each column offset within the kernel. The second is the kernel,
-        shape (outputs, kernel lines * offsets * features).
+        copy of each line for each column offset within the filter. The second is the filter,
+        shape (outputs, filter lines * offsets * features).
     config : Config
     """
 
@@ -40,17 +40,17 @@ class LineConvolution:
 
     @property
     def tilings(self) -> tuple[Tiling, Tiling]:
-        """Tilings of the input and the kernel.
+        """Tilings of the input and the filter.
 
-        Along the sublanes run the input's features and the kernel's outputs. All vectors of an
-        image's lines that contribute to one sum are consecutive.
+        Along the sublanes run the input's features and the filter's output features. All vectors
+        of an image's lines that contribute to one sum are consecutive.
         """
-        lines, kernel = (value.shape for value in self.operation.operands)
+        lines, filters = (value.shape for value in self.operation.operands)
         config = self.config
         return (Tiling(lines, (0, 1, 3, 2, 4), True, config.sublanes, config.lanes),
-                standard(kernel, config))
+                standard(filters, config))
 
-    def product(self, lines: VmemBuffer, kernel: VmemBuffer, results: VmemBuffer,
+    def product(self, lines: VmemBuffer, filters: VmemBuffer, results: VmemBuffer,
                 finish: Finish | None = None) -> Product:
         """Return the product that computes the convolution on these buffers."""
         operation, config = self.operation, self.config
@@ -64,7 +64,7 @@ class LineConvolution:
                         results=images * tiles),
                   Level(images, weights=count * line, results=tiles))
         return cheapest(
-            Product(config, kernel, lines, results,
+            Product(config, filters, lines, results,
                     scheme(right.dtype, left.dtype, precision(operation)), sums, others, Level(1),
                     rows.columns, False, rows.columns // config.sublanes, finish),
             [Level(tiles, 1, results=1)])
@@ -82,8 +82,8 @@ def _choose(operation: Operation, operands: tuple[Tiling, ...], config: Config) 
 
 @lowers("line_convolution")
 def _lower(operation: Operation, at: Lowering) -> None:
-    lines, kernel = (at.place(value).buffer for value in operation.operands)
+    lines, filters = (at.place(value).buffer for value in operation.operands)
     b = at.builder
     product = LineConvolution(operation, at.config).product(
-        lines, kernel, at.place(operation.result).buffer, finisher(b, operation.result.dtype))
+        lines, filters, at.place(operation.result).buffer, finisher(b, operation.result.dtype))
     write_product(b, split_ahead(product, at), at.smem)

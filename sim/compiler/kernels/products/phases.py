@@ -1,21 +1,21 @@
 """Convolutions over two dimensions whose columns are split into phases.
 
-In a line of *P* · *Q* columns, column *p* · *Q* + *q* is at *place* *p* of *phase* *q*. Places run
-along the sublanes, and phases are an outer dimension. So the next column is at the same place of
-the next phase, which is another vector; only after the last phase, the place increases by one. A
-convolution with a stride uses some of the phases. The rows for all offsets within the convolution's
-kernel are therefore made by few rotations, and in vectors of a result, *P* of the sublanes are in
-use.
+A line of an image with *P* · *Q* columns is split into *Q* phases of *P* columns: column
+*p* · *Q* + *q* is at *position* *p* of *phase* *q*. A vector holds one phase: its sublanes are the
+positions, and its lanes the features. So the next column is in the same sublane of another vector,
+except after the last phase, where the next column is one sublane further in the vector of phase 0.
+Therefore, few rotations produce the input rows for all column offsets of the filter, and a
+convolution with a stride reads only some of the phases.
 
-Values have the shape (lines, images, phases, places, features). Lines are outer to images, so that
-the rows of all images are consecutive, and an offset of lines is the same distance for all of them.
+Values have the shape (lines, images, phases, positions, features). The rows of one line of all
+images are consecutive in memory. So a line offset is the same distance in vectors for all images.
 
-The kernel's output features may be those of several adjacent columns, as may be the input's. Then
-a row of results holds several phases of the result, which are consecutive vectors, too.
+The output features of several adjacent columns may be computed together (attribute ``columns``).
+Then a row of results holds several phases of the result, which are consecutive vectors.
 
-The code first copies the rows for each offset of columns to scratch, with zeros around them, and
-then multiplies (`sim.compiler.kernels.products.product`). If an input with few features leaves
-lanes free, several offsets share a vector, next to each other in its lanes.
+The code first copies the rows for each column offset to scratch, with zeros around them, and then
+multiplies (`sim.compiler.kernels.products.product`). If an input with few features leaves lanes
+free, the rows for several column offsets share a vector: each has its own *lane range*.
 """
 
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ class PhaseConvolution:
     operation : Operation
     config : Config
     weights : Tiling
-        Tiling of the convolution's kernel.
+        Tiling of the filter.
     """
 
     operation: Operation
@@ -55,7 +55,7 @@ class PhaseConvolution:
 
     @cached_property
     def windows(self) -> tuple[int, int]:
-        """Number of lines and number of columns of the convolution's kernel."""
+        """Number of lines and number of columns of the convolution's filter."""
         attributes, shape = self.operation.attributes, self.operation.operands[1].shape
         lines, columns = attributes["kernel_spatial_dimensions"]
         return shape[lines], shape[columns]
@@ -91,7 +91,7 @@ class PhaseConvolution:
 
     @cached_property
     def together(self) -> int:
-        """Number of the kernel's column offsets whose features share the lanes of a vector."""
+        """Number of the filter's column offsets whose features share the lanes of a vector."""
         columns = self.operation.attributes["kernel_spatial_dimensions"][1]
         fits = (not self.transposed and self.weights.lane_tiles == 1
                 and self.features % self.config.sublanes == 0
@@ -117,7 +117,7 @@ class PhaseConvolution:
 
     @cached_property
     def by_offset(self) -> bool:
-        """Whether each line offset of the kernel has its own copy of the lines that it needs.
+        """Whether each line offset of the filter has its own copy of the lines that it needs.
 
         Otherwise, all line offsets use one copy.
         """
@@ -141,11 +141,11 @@ class PhaseConvolution:
         """Number of vectors of the scratch that holds all copies."""
         return self.copies * self.parts * self.lane_tiles * self.lines * self.line
 
-    def place(self, copy: int, part: int) -> int:
-        """Return where part ``part`` of copy ``copy`` begins in the scratch: a vector's number.
+    def first_vector(self, copy: int, part: int) -> int:
+        """Return the number of the first vector of a part of a copy, within the scratch.
 
-        This vector belongs to the first tile of features; ``copy`` is less than `copies`, and
-        ``part`` less than `parts`.
+        ``copy`` is less than `copies`, and ``part`` less than `parts`. The vector belongs to the
+        first tile of features.
         """
         return (copy * self.parts + part) * self.lane_tiles * self.lines * self.line
 
@@ -170,11 +170,12 @@ class PhaseConvolution:
         depth, weight_rows, first = self.features, tiling.row_tiles, 0
         if self.together > 1:
             depth, weight_rows = depth * width, weight_rows * width
-            sums = [Level(self.copies, self.place(1, 0), weight_row=tile, depth=config.lanes)]
+            sums = [Level(self.copies, self.first_vector(1, 0), weight_row=tile,
+                          depth=config.lanes)]
         elif width > 1:
-            sums.append(Level(width, self.place(1, 0), columns))
+            sums.append(Level(width, self.first_vector(1, 0), columns))
         if height > 1:
-            step = (self.place(0, 1) if self.by_offset
+            step = (self.first_vector(0, 1) if self.by_offset
                     else self.line * attributes["rhs_dilation"][0])
             if attributes["window_reversal"][0]:
                 first, step = step * (height - 1), -step
@@ -201,8 +202,8 @@ class _Copies:
         # The masks are computed before the loops that use them.
         for _, _, _, shift in self._entries():
             self._mask(shift)
-        self._sides = {slot: b.compare("ge", self._lane, slot * way.features)
-                       for slot in range(1, way.together)}
+        self._lane_ranges = {number: b.compare("ge", self._lane, number * way.features)
+                             for number in range(1, way.together)}
 
     def write(self) -> None:
         """Write the code that copies all lines."""
@@ -235,7 +236,7 @@ class _Copies:
         if first == end:
             return
         with self._b.loop(way.copies) as copy, self._b.loop(way.lane_tiles) as tile:
-            self._clear(way.place(0, part) + copy * way.place(1, 0)
+            self._clear(way.first_vector(0, part) + copy * way.first_vector(1, 0)
                         + tile * (way.lines * way.line) + first * way.line,
                         (end - first) * way.line)
 
@@ -250,7 +251,7 @@ class _Copies:
         vectors = phases * way.lane_tiles
         inner = way.phases
         with b.loop(way.lane_tiles) as tile:
-            base = tile * (way.lines * way.line) + way.place(0, part) + lines[0] * way.line
+            base = tile * (way.lines * way.line) + way.first_vector(0, part) + lines[0] * way.line
             first = tile + source * images * vectors
             if step == stride == 1:
                 with b.loop(len(lines) * images) as row:
@@ -262,67 +263,73 @@ class _Copies:
                     + image * vectors, base + line * (step * way.line) + image * inner)
 
     def _rows(self, source: Index, target: Index) -> None:
-        """Copy the vectors of one line of an image to all copies."""
+        """Copy one line of an image, of one tile of features, to all copies of the input.
+
+        ``source`` is the number of the line's first vector in the input; ``target`` is that of its
+        vectors in the first copy.
+        """
         b, way = self._b, self._way
-        pieces: dict[tuple[int, int, int], VReg] = {}
+        moved: dict[tuple[int, int, int], VReg] = {}
         loaded: dict[int, VReg] = {}
-        made: dict[tuple[int, int], VReg] = {}
-        for offset, place, phase, shift in self._entries():
-            slot = offset % way.together
+        merged: dict[tuple[int, int], VReg] = {}
+        for offset, row_phase, phase, shift in self._entries():
+            lane_range = offset % way.together
             if phase < 0:
                 vector = self._zero
             else:
                 if phase not in loaded:
                     loaded[phase] = b.load(self._source, source + phase * way.lane_tiles)
-                key = phase, shift, slot
-                if key not in pieces:
-                    pieces[key] = self._moved(loaded[phase], shift, slot)
-                vector = pieces[key]
+                key = phase, shift, lane_range
+                if key not in moved:
+                    moved[key] = self._moved(loaded[phase], shift, lane_range)
+                vector = moved[key]
             copy = offset // way.together
-            if slot:
-                vector = b.vector("select", vector, made[copy, place], self._sides[slot])
-            made[copy, place] = vector
-            if slot + 1 == way.together or offset + 1 == way.windows[1]:
-                b.store(vector, self._target, target + way.place(copy, 0) + place)
+            if lane_range:
+                vector = b.vector("select", vector, merged[copy, row_phase],
+                                  self._lane_ranges[lane_range])
+            merged[copy, row_phase] = vector
+            if lane_range + 1 == way.together or offset + 1 == way.windows[1]:
+                b.store(vector, self._target, target + way.first_vector(copy, 0) + row_phase)
 
     def _entries(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yield the vectors of a line that are needed, as (offset, to, phase, shift).
+        """Yield the source of each row phase for each column offset of the filter.
 
-        ``offset`` is a column offset of the kernel, and ``to`` a phase of the rows that the product
-        multiplies. Phase ``phase`` of the input is copied there: place p, a sublane, gets the
-        elements of place p + ``shift``. A ``phase`` of -1 means zeros.
+        A source is (offset, row_phase, phase, shift). The row phases are the phases of the rows
+        that the product multiplies. At position p (a sublane), row phase ``row_phase`` for column
+        offset ``offset`` holds the elements at position p + ``shift`` of the input's phase
+        ``phase``. A ``phase`` of -1 means that it holds zeros.
         """
         way, attributes = self._way, self._attributes
         phases = way.phases
         stride, low = attributes["window_strides"][1], attributes["padding"][1][0]
         dilation = attributes["lhs_dilation"][1]
-        for place in range(phases):
+        for row_phase in range(phases):
             for offset in range(way.windows[1]):
                 at = way.windows[1] - 1 - offset if attributes["window_reversal"][1] else offset
-                column = place * stride + at * attributes["rhs_dilation"][1] - low
+                column = row_phase * stride + at * attributes["rhs_dilation"][1] - low
                 shift, phase = divmod(column, phases * stride)
                 if phase % dilation or abs(shift) >= self._lhs[3]:
-                    yield offset, place, -1, 0
+                    yield offset, row_phase, -1, 0
                 else:
-                    yield offset, place, phase // dilation, shift
+                    yield offset, row_phase, phase // dilation, shift
 
-    def _moved(self, vector: VReg, shift: int, slot: int) -> VReg:
-        """Move elements to other places, and features to the lanes of a column offset.
+    def _moved(self, vector: VReg, shift: int, lane_range: int) -> VReg:
+        """Move a vector's elements along the sublanes, and its features to a range of lanes.
 
-        Place p gets the elements of place p + ``shift``, or zeros if there is no such place;
-        ``slot`` is the number of the offset among those that share the vector.
+        Sublane p gets the elements of sublane p + ``shift``, or zeros if there is none. Feature f
+        moves from lane f to lane ``lane_range * way.features + f``.
         """
         b = self._b
         if shift:
             sublanes = self._way.config.sublanes
             vector = b.cross("rotate_sublanes", vector, -shift % sublanes)
             vector = b.vector("select", vector, self._zero, self._mask(shift))
-        if slot:
-            vector = b.cross("rotate_lanes", vector, slot * self._way.features)
+        if lane_range:
+            vector = b.cross("rotate_lanes", vector, lane_range * self._way.features)
         return vector
 
     def _mask(self, shift: int) -> MReg:
-        """Return the mask of the places that have a source after a move by ``shift``."""
+        """Return the mask of the sublanes p for which the input has a position p + ``shift``."""
         if shift and shift not in self._masks:
             self._masks[shift] = (self._b.compare("lt", self._sublane, self._lhs[3] - shift)
                                   if shift > 0 else self._b.compare("ge", self._sublane, -shift))
@@ -335,10 +342,10 @@ def _choose(operation: Operation, operands: tuple[Tiling, ...], config: Config) 
     if attributes["columns"] > 1 and made % config.lanes:
         raise ValueError(f"output features of a column must be a multiple of {config.lanes}, not "
                          f"{made}, if rows have several columns")
-    kernel = operation.operands[1].shape
+    shape = operation.operands[1].shape
     pair = (attributes["kernel_input_feature_dimension"],
             attributes["kernel_output_feature_dimension"])
-    weights, _ = min((relaid(kernel, operands[1], *order, config=config)
+    weights, _ = min((relaid(shape, operands[1], *order, config=config)
                       for order in (pair, pair[::-1])), key=lambda way: way[1])
     return Choice((standard(operation.operands[0].shape, config), weights),
                   (standard(operation.result.shape, config),))

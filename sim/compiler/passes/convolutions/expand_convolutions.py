@@ -1,18 +1,18 @@
 """Rewrites all convolutions as plain convolutions, for which there is a lowering rule.
 
-In this module, *kernel* is a convolution's array of weights, and *group* a feature group: in a
-grouped convolution, the features of each group of results depend on one group of input features.
+In a grouped convolution, each *feature group* of the result depends on one feature group of the
+input.
 
-Padding, dilation of the input, and reversal of the kernel become copies. A grouped convolution
+Padding, dilation of the input, and reversal of the filter become copies. A grouped convolution
 becomes one convolution for each group, or, if a group has one feature, multiplications and sums.
 
-In a plain convolution, the sublanes hold the batch, or a spatial dimension along which the kernel
+In a plain convolution, the sublanes hold the batch, or a spatial dimension along which the filter
 has size 1. If the batch is small, a spatial dimension is *packed*: slices of the input, one for
-each offset of the kernel along that dimension, are concatenated along the features, which lie in
+each offset of the filter along that dimension, are concatenated along the features, which lie in
 the lanes. Further dimensions are packed if that fills the array's depth better.
 
-A convolution whose result has fewer spatial positions than its kernel, such as the gradient of a
-kernel, becomes one product for each position.
+A convolution whose result has fewer spatial positions than its filter, such as the gradient of a
+filter, becomes one product for each position.
 """
 
 import math
@@ -31,7 +31,7 @@ __all__ = ["expand_convolutions"]
 
 _FULL = 0.8
 """If at least this share of the sublanes is used, no dimension is packed to fill them."""
-_PLACES = 64
+_POSITIONS = 64
 """Maximum number of spatial positions of a result that is computed by a product for each one."""
 _GAIN = 1.4
 """Another dimension is packed if the number of weight tiles falls by at least this factor."""
@@ -75,7 +75,7 @@ class _Convolution:
     def expanded(self, config: Config) -> Value:
         """Write the convolution as operations that have lowering rules; return its result."""
         return self._without_reversal()._without_padding()._without_groups(
-            lambda plain: plain._by_places() if plain._has_few_places
+            lambda plain: plain._by_positions() if plain._has_few_positions
             else plain._packed(config)._written())
 
     def _written(self) -> Value:
@@ -85,7 +85,7 @@ class _Convolution:
 
     @property
     def windows(self) -> tuple[int, ...]:
-        """Spatial sizes of the kernel."""
+        """Spatial sizes of the filter."""
         return tuple(self.rhs.shape[dimension] for dimension in self.kernel_spatial_dimensions)
 
     @property
@@ -121,7 +121,10 @@ class _Convolution:
         return self.changed(lhs, self.rhs, padding=((0, 0),) * count, lhs_dilation=(1,) * count)
 
     def _without_groups(self, write: "Callable[[_Convolution], Value]") -> Value:
-        """Write one convolution for each group; groups of one feature become multiplications."""
+        """Write one convolution for each feature group.
+
+        If a feature group has one input feature, it becomes multiplications.
+        """
         features, batches = self.feature_group_count, self.batch_group_count
         groups = max(features, batches)
         if groups == 1:
@@ -144,6 +147,10 @@ class _Convolution:
             parts.append(write(replace(part, type=TensorType(tuple(shape), self.type.dtype))))
         return self.to.concatenate(parts, self.output_feature_dimension)
 
+    def _window_starts(self, position: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the spatial indices of the input at which a result position's window starts."""
+        return tuple(at * step for at, step in zip(position, self.window_strides, strict=True))
+
     def _shifted(self, value: Value, offsets: tuple[int, ...], counts: tuple[int, ...],
                  steps: tuple[int, ...]) -> Value:
         """Slice the spatial dimensions: ``counts`` indices, ``steps`` apart, from ``offsets``."""
@@ -153,7 +160,7 @@ class _Convolution:
         return value
 
     def _depthwise(self, outputs: int) -> Value:
-        """Multiply each input feature by its own ``outputs`` kernels; sum over kernel offsets."""
+        """Multiply each input feature by its own ``outputs`` filters; sum over filter offsets."""
         to = self.to
         lhs, rhs = (widened(value, to) for value in (self.lhs, self.rhs))
         features = rhs.shape[self.kernel_output_feature_dimension]
@@ -189,9 +196,9 @@ class _Convolution:
                                (*before, size * times, *behind))
 
     def _depthwise_gradient(self, outputs: int) -> Value:
-        """Write a gradient of a depthwise kernel.
+        """Write a gradient of a depthwise filter.
 
-        Each spatial position of the result is a sum over the kernel's positions and features.
+        Each spatial position of the result is a sum over the filter's positions and features.
         """
         to = self.to
         lhs, rhs = (widened(value, to) for value in (self.lhs, self.rhs))
@@ -205,33 +212,33 @@ class _Convolution:
                   if dimension != self.kernel_output_feature_dimension]
         shape = [1] * len(self.type.shape)
         shape[self.output_feature_dimension] = rhs.shape[self.kernel_output_feature_dimension]
-        places = {}
-        for place in _indexes(self.results):
-            starts = tuple(at * step for at, step in zip(place, self.window_strides, strict=True))
+        positions = {}
+        for position in _indexes(self.results):
+            starts = self._window_starts(position)
             rows = self._shifted(lhs, starts, self.windows, self.rhs_dilation)
             rows = self._repeated(to.transpose(rows, order), self.kernel_output_feature_dimension,
                                   outputs)
             term = to.binary("multiply", rows, rhs)
-            places[place] = to.reshape(to.sum(term, summed), shape)
-        return finished(self._joined(places), self.type.dtype, to)
+            positions[position] = to.reshape(to.sum(term, summed), shape)
+        return finished(self._joined(positions), self.type.dtype, to)
 
     @property
-    def _has_few_places(self) -> bool:
-        """Whether the result has few spatial positions, and fewer than the kernel.
+    def _has_few_positions(self) -> bool:
+        """Whether the result has few spatial positions, and fewer than the filter.
 
-        A typical case is the gradient of a kernel.
+        A typical case is the gradient of a filter.
         """
-        places = math.prod(self.results)
-        return places < math.prod(self.windows) and places <= _PLACES
+        positions = math.prod(self.results)
+        return positions < math.prod(self.windows) and positions <= _POSITIONS
 
-    def _by_places(self) -> Value:
+    def _by_positions(self) -> Value:
         """Write one product for each spatial position of the result.
 
-        Each product sums over the kernel's positions and features.
+        Each product sums over the filter's positions and features.
         """
         to = self.to
         deep = (self.input_feature_dimension, *self.input_spatial_dimensions)
-        kernel = (self.kernel_input_feature_dimension, *self.kernel_spatial_dimensions)
+        filter_deep = (self.kernel_input_feature_dimension, *self.kernel_spatial_dimensions)
         # Features and positions stay in the input's order, so that only the batch moves.
         order = sorted(range(len(deep)), key=deep.__getitem__)
         batch, outputs = self.input_batch_dimension, self.kernel_output_feature_dimension
@@ -241,11 +248,11 @@ class _Convolution:
             turned = to.transpose(value, [*(dimensions[number] for number in order), free])
             return to.reshape(turned, (depth, value.shape[free]))
 
-        weights = flat(self.rhs, kernel, outputs)
+        weights = flat(self.rhs, filter_deep, outputs)
         sizes = (self.lhs.shape[batch], self.rhs.shape[outputs])
-        places = {}
-        for place in _indexes(self.results):
-            starts = tuple(at * step for at, step in zip(place, self.window_strides, strict=True))
+        positions = {}
+        for position in _indexes(self.results):
+            starts = self._window_starts(position)
             rows = flat(self._shifted(self.lhs, starts, self.windows, self.rhs_dilation), deep,
                         batch)
             product = to.add(
@@ -253,8 +260,8 @@ class _Convolution:
                 lhs_batching_dimensions=(), rhs_batching_dimensions=(),
                 lhs_contracting_dimensions=(0,), rhs_contracting_dimensions=(0,),
                 precision_config=self.precision_config)
-            places[place] = self._spread(product)
-        return self._joined(places)
+            positions[position] = self._spread(product)
+        return self._joined(positions)
 
     def _spread(self, product: Value) -> Value:
         """Reshape a product of shape (batch, outputs) to one spatial position of the result."""
@@ -266,15 +273,19 @@ class _Convolution:
             product = self.to.transpose(product, (1, 0))
         return self.to.reshape(product, shape)
 
-    def _joined(self, places: dict[tuple[int, ...], Value]) -> Value:
-        """Concatenate the values of all spatial positions; ``places`` maps indices to values."""
+    def _joined(self, positions: dict[tuple[int, ...], Value]) -> Value:
+        """Concatenate the values of all spatial positions of the result.
+
+        ``positions`` maps a position, as an index for each spatial dimension, to its value.
+        """
         for level in reversed(range(len(self.results))):
             parts: dict[tuple[int, ...], list[Value]] = {}
-            for place, value in places.items():
-                parts.setdefault(place[:level], []).append(value)
-            places = {place: self.to.concatenate(values, self.output_spatial_dimensions[level])
-                      for place, values in parts.items()}
-        return places[()]
+            for position, value in positions.items():
+                parts.setdefault(position[:level], []).append(value)
+            along = self.output_spatial_dimensions[level]
+            positions = {position: self.to.concatenate(values, along)
+                         for position, values in parts.items()}
+        return positions[()]
 
     def _packed(self, config: Config) -> "_Convolution":
         """Pack spatial dimensions until the sublanes and the array's depth are well filled."""
@@ -300,7 +311,7 @@ class _Convolution:
             packed = packed._with_packed(max(gains)[1])
 
     def _with_packed(self, number: int) -> "_Convolution":
-        """Pack spatial dimension ``number``: turn the kernel's offsets along it into features.
+        """Pack spatial dimension ``number``: turn the filter's offsets along it into features.
 
         In the new feature dimension, the offset is the major index and the old feature the minor.
         """

@@ -1,16 +1,15 @@
 """Pairs of adjacent image columns in one row, for convolutions that fill only half of the lanes.
 
-In this module, *kernel* is a convolution's array of weights.
 
-For example, a kernel of 3 x 3 offsets with 64 input and 64 output features fills half of the
-array's 128 columns. A kernel that is one image column wider, padded with zeros, computes the
+For example, a filter of 3 x 3 offsets with 64 input and 64 output features fills half of the
+array's 128 columns. A filter that is one image column wider, padded with zeros, computes the
 outputs of two adjacent image columns at once: there are half as many rows, and offsets fill the
 lanes better.
 This is done if only elementwise operations and 1 x 1 convolutions use the result. Until then its
-columns stay in pairs; the kernel of such a 1 x 1 convolution becomes block diagonal, with two
+columns stay in pairs; the filter of such a 1 x 1 convolution becomes block diagonal, with two
 copies of itself.
 
-The zeros in these kernels are multiplied by numbers that the original convolution does not use: an
+The zeros in these filters are multiplied by numbers that the original convolution does not use: an
 infinity or a NaN in one column of a pair makes the result of the other column NaN, too.
 """
 
@@ -55,12 +54,12 @@ class Pairing:
         """Return whether a convolution needs fewer tiles if it computes two columns at once."""
         if operation.kind != "convolution":
             return False
-        a, kernel, lanes = operation.attributes, operation.operands[1].shape, self._config.lanes
-        if len(a["window_strides"]) != 2 or not kernel or 0 in kernel:
+        a, filters, lanes = operation.attributes, operation.operands[1].shape, self._config.lanes
+        if len(a["window_strides"]) != 2 or not filters or 0 in filters:
             return False
-        features = kernel[a["kernel_input_feature_dimension"]]
-        outputs = kernel[a["kernel_output_feature_dimension"]]
-        width = kernel[a["kernel_spatial_dimensions"][1]]
+        features = filters[a["kernel_input_feature_dimension"]]
+        outputs = filters[a["kernel_output_feature_dimension"]]
+        width = filters[a["kernel_spatial_dimensions"][1]]
         steps = *a["window_strides"], *a["lhs_dilation"], *a["rhs_dilation"]
         if (set(steps) != {1} or any(a["window_reversal"]) or width == 1
                 or features % self._config.sublanes or lanes % features or 2 * outputs > lanes):
@@ -100,33 +99,33 @@ class Pairing:
         """
         if operation.kind != "convolution":
             return False
-        a, kernel = operation.attributes, operation.operands[1].shape
+        a, filters = operation.attributes, operation.operands[1].shape
         steps = *a["window_strides"], *a["lhs_dilation"], *a["rhs_dilation"]
         return (set(steps) == {1} and not any(map(any, a["padding"]))
-                and math.prod(kernel[i] for i in a["kernel_spatial_dimensions"]) == 1
+                and math.prod(filters[i] for i in a["kernel_spatial_dimensions"]) == 1
                 and a["feature_group_count"] * a["batch_group_count"] == 1
-                and kernel[a["kernel_output_feature_dimension"]] % self._config.lanes == 0)
+                and filters[a["kernel_output_feature_dimension"]] % self._config.lanes == 0)
 
 
-def for_two_columns(kernel: Value, attributes: dict[str, Any], to: Expansion
+def for_two_columns(filters: Value, attributes: dict[str, Any], to: Expansion
                     ) -> tuple[Value, dict[str, Any]]:
-    """Return a kernel that computes the outputs of two adjacent columns at once.
+    """Return a filter that computes the outputs of two adjacent columns at once.
 
-    Also return the attributes of a convolution that change with the kernel.
+    Also return the attributes of a convolution that change with the filter.
     """
-    plain = _in_order(kernel, attributes, to)
+    plain = _in_order(filters, attributes, to)
     strides = attributes["window_strides"]
     return (to.concatenate([_padded(plain, 1, 0, 1, to), _padded(plain, 1, 1, 0, to)], 3),
             {**_ORDER, "window_strides": (strides[0], 2 * strides[1])})
 
 
-def block_diagonal(kernel: Value, attributes: dict[str, Any], to: Expansion
+def block_diagonal(filters: Value, attributes: dict[str, Any], to: Expansion
                    ) -> tuple[Value, dict[str, Any]]:
-    """Return a block diagonal kernel, whose two blocks are copies of a 1 x 1 kernel.
+    """Return a block diagonal filter, whose two blocks are copies of a 1 x 1 filter.
 
-    Also return the attributes of a convolution that change with the kernel.
+    Also return the attributes of a convolution that change with the filter.
     """
-    plain = _in_order(kernel, attributes, to)
+    plain = _in_order(filters, attributes, to)
     outputs = plain.shape[3]
     return (to.concatenate([_padded(plain, 3, 0, outputs, to), _padded(plain, 3, outputs, 0, to)],
                            2), {**_ORDER, "columns": 2})
@@ -146,11 +145,11 @@ _ORDER = {"kernel_spatial_dimensions": (0, 1), "kernel_input_feature_dimension":
           "kernel_output_feature_dimension": 3}
 
 
-def _in_order(kernel: Value, attributes: dict[str, Any], to: Expansion) -> Value:
-    """Transpose a kernel to dimensions (lines, columns, inputs, outputs)."""
-    return to.transpose(kernel, (*attributes["kernel_spatial_dimensions"],
-                                 attributes["kernel_input_feature_dimension"],
-                                 attributes["kernel_output_feature_dimension"]))
+def _in_order(filters: Value, attributes: dict[str, Any], to: Expansion) -> Value:
+    """Transpose a filter to dimensions (lines, columns, inputs, outputs)."""
+    return to.transpose(filters, (*attributes["kernel_spatial_dimensions"],
+                                  attributes["kernel_input_feature_dimension"],
+                                  attributes["kernel_output_feature_dimension"]))
 
 
 def _padded(value: Value, dimension: int, low: int, high: int, to: Expansion) -> Value:

@@ -1,13 +1,12 @@
 """Convolutions of few features, computed with image columns along the lanes.
 
-`sim.compiler.kernels.products.lines` generates their machine code. In this module, *kernel* is a
-convolution's array of weights.
+`sim.compiler.kernels.products.lines` generates their machine code.
 
 The columns of the result are sorted by phase. With *S* sublanes and *Q* phases, lane *q* · *S* +
-*p* holds column *p* · *Q* + *q*: place *p* of phase *q*. So a transpose of the tiled dimensions
+*p* holds column *p* · *Q* + *q*: position *p* of phase *q*. So a transpose of the tiled dimensions
 gives a value split into phases (`split_phases`).
 Products with constant matrices of ones and zeros bring the input's columns to that order, one copy
-for each column distance that the kernel and the stride require. This loses no precision, because
+for each column distance that the filter and the stride require. This loses no precision, because
 the array rounds the input to bf16 in any case.
 """
 
@@ -28,7 +27,7 @@ Order = tuple[int, int, int, int]
 """Numbers of a value's dimensions for image lines, images, image columns, and features."""
 
 
-def few_features(operation: Operation, takes: Order, places: int, config: Config) -> bool:
+def few_features(operation: Operation, takes: Order, positions: int, config: Config) -> bool:
     """Return whether a convolution has so few features that columns should lie along the lanes.
 
     Parameters
@@ -37,7 +36,7 @@ def few_features(operation: Operation, takes: Order, places: int, config: Config
         The convolution.
     takes : Order
         Dimensions of its input.
-    places : int
+    positions : int
         Columns in each phase of the result.
     config : Config
         The chip.
@@ -48,14 +47,14 @@ def few_features(operation: Operation, takes: Order, places: int, config: Config
     padded = (lines[0] - 1) * a["window_strides"][0] + rhs.shape[
         a["kernel_spatial_dimensions"][0]] - a["padding"][0][0]
     return (lhs.shape[takes[3]] * a["window_strides"][1] <= config.sublanes
-            and window > 1 and lines[1] // places * config.sublanes <= config.lanes
+            and window > 1 and lines[1] // positions * config.sublanes <= config.lanes
             and a["lhs_dilation"] == a["rhs_dilation"] == (1, 1)
             and not any(a["window_reversal"]) and a["padding"][0][0] >= 0
             and padded >= lhs.shape[takes[0]]
             and all(name == "DEFAULT" for name in a["precision_config"]))
 
 
-def line_convolution(operation: Operation, takes: Order, places: int, config: Config,
+def line_convolution(operation: Operation, takes: Order, positions: int, config: Config,
                      to: Expansion) -> Value:
     """Replace a convolution by a `line_convolution`, whose columns run along the lanes.
 
@@ -73,7 +72,7 @@ def line_convolution(operation: Operation, takes: Order, places: int, config: Co
     first = -(low // stride) - (low % stride > 0)
     offsets = (size - 1 - low) // stride - first + 1
     source = _lines(operation, takes, config, to)
-    order = _selection(columns, places, config.sublanes, range(first, first + offsets))
+    order = _selection(columns, positions, config.sublanes, range(first, first + offsets))
     ones = to.add("constant", (), TensorType(order.shape, lhs.dtype),
                   value=order.astype(array_dtype(lhs.dtype)))
     lines = to.add(
@@ -81,12 +80,12 @@ def line_convolution(operation: Operation, takes: Order, places: int, config: Co
         TensorType((*source.shape[:3], *order.shape[:2]), lhs.dtype),
         lhs_batching_dimensions=(), rhs_batching_dimensions=(), lhs_contracting_dimensions=(3,),
         rhs_contracting_dimensions=(2,), precision_config=("DEFAULT", "DEFAULT"))
-    kernel = _kernel(operation, -low - stride * first, offsets * stride, source.shape[2], to)
+    filters = _filters(operation, -low - stride * first, offsets * stride, source.shape[2], to)
     images = lhs.shape[takes[1]]
     height = operation.result.shape[a["output_spatial_dimensions"][0]]
     return to.add(
-        "line_convolution", (lines, kernel),
-        TensorType((height, images, kernel.shape[0], order.shape[1]), operation.result.dtype),
+        "line_convolution", (lines, filters),
+        TensorType((height, images, filters.shape[0], order.shape[1]), operation.result.dtype),
         stride=a["window_strides"][0], precision_config=a["precision_config"])
 
 
@@ -106,22 +105,22 @@ def _lines(operation: Operation, takes: Order, config: Config, to: Expansion) ->
                           2: (0, -stride * features % config.sublanes)}, to)
 
 
-def _kernel(operation: Operation, low: int, columns: int, features: int, to: Expansion) -> Value:
-    """Reshape the kernel to (outputs, lines * (columns / stride) * features).
+def _filters(operation: Operation, low: int, columns: int, features: int, to: Expansion) -> Value:
+    """Reshape the filter to (outputs, lines * (columns / stride) * features).
 
-    ``low`` zero columns are added before the kernel's columns, others after them, up to
+    ``low`` zero columns are added before the filter's columns, others after them, up to
     ``columns``. ``features`` is the stride times the input features, padded by zeros.
     """
     a, rhs = operation.attributes, operation.operands[1]
     order = (*a["kernel_spatial_dimensions"], a["kernel_input_feature_dimension"],
              a["kernel_output_feature_dimension"])
-    kernel = to.transpose(rhs, order)
-    lines, size, inputs, outputs = kernel.shape
-    kernel = _padded(kernel, {1: (low, columns - low - size)}, to)
+    filters = to.transpose(rhs, order)
+    lines, size, inputs, outputs = filters.shape
+    filters = _padded(filters, {1: (low, columns - low - size)}, to)
     stride = a["window_strides"][1]
-    kernel = to.reshape(kernel, (lines, columns // stride, stride * inputs, outputs))
-    kernel = _padded(kernel, {2: (0, features - stride * inputs)}, to)
-    return to.transpose(to.reshape(kernel, (math.prod(kernel.shape[:3]), outputs)), (1, 0))
+    filters = to.reshape(filters, (lines, columns // stride, stride * inputs, outputs))
+    filters = _padded(filters, {2: (0, features - stride * inputs)}, to)
+    return to.transpose(to.reshape(filters, (math.prod(filters.shape[:3]), outputs)), (1, 0))
 
 
 def _padded(value: Value, pads: dict[int, tuple[int, int]], to: Expansion,
@@ -140,31 +139,31 @@ def _padded(value: Value, pads: dict[int, tuple[int, int]], to: Expansion,
                   edge_padding_high=tuple(high), interior_padding=(0,) * len(shape))
 
 
-def _selection(columns: int, places: int, sublanes: int, distances: Sequence[int]
+def _selection(columns: int, positions: int, sublanes: int, distances: Sequence[int]
                ) -> "np.ndarray[tuple[int, int, int], np.dtype[np.float32]]":
     """Return matrices that select columns, shape (distances, lanes, columns).
 
     In the matrix of a distance, the element at a lane and a column is 1 if the column equals the
     lane's column plus the distance; otherwise it is 0.
     """
-    phases = columns // places
+    phases = columns // positions
     found = np.zeros((len(distances), phases * sublanes, columns), np.float32)
     for number, distance in enumerate(distances):
         for column in range(columns):
-            place, phase = divmod(column, phases)
+            position, phase = divmod(column, phases)
             if 0 <= column + distance < columns:
-                found[number, phase * sublanes + place, column + distance] = 1
+                found[number, phase * sublanes + position, column + distance] = 1
     return found
 
 
-def as_phases(value: Value, places: int, sublanes: int, to: Expansion) -> Value:
+def as_phases(value: Value, positions: int, sublanes: int, to: Expansion) -> Value:
     """Split a value, whose columns run along the lanes, into phases.
 
     Parameters
     ----------
     value : Value
         Shape (lines, images, features, phases * sublanes).
-    places : int
+    positions : int
         Columns in each phase.
     sublanes : int
         Sublanes of the chip.
@@ -174,12 +173,12 @@ def as_phases(value: Value, places: int, sublanes: int, to: Expansion) -> Value:
     Returns
     -------
     Value
-        Shape (lines, images, phases, places, features).
+        Shape (lines, images, phases, positions, features).
     """
     lines, images, features, lanes = value.shape
     rows = to.reshape(to.transpose(value, (0, 1, 3, 2)),
                       (lines, images, lanes // sublanes, sublanes, features))
-    return to.slice(rows, 3, 0, places)
+    return to.slice(rows, 3, 0, positions)
 
 
 def pooled(operation: Operation, value: Value, dimension: int, along: int, to: Expansion,
@@ -203,7 +202,7 @@ def pooled(operation: Operation, value: Value, dimension: int, along: int, to: E
     pads = a["padding"][along] if padding is None else padding
 
     def alone(number: int) -> tuple[int, ...]:
-        return tuple(number if place == dimension else 1 for place in range(rank))
+        return tuple(number if each == dimension else 1 for each in range(rank))
 
     window, stride = a["window_dimensions"][along], a["window_strides"][along]
     count = (value.shape[dimension] + sum(pads) - window) // stride + 1
@@ -211,7 +210,7 @@ def pooled(operation: Operation, value: Value, dimension: int, along: int, to: E
     return to.add(
         "reduce_window", (value, operation.operands[1]), TensorType(shape, value.dtype),
         deepcopy(operation.regions), window_dimensions=alone(window), window_strides=alone(stride),
-        padding=tuple(tuple(pads) if place == dimension else (0, 0) for place in range(rank)),
+        padding=tuple(tuple(pads) if each == dimension else (0, 0) for each in range(rank)),
         base_dilations=(1,) * rank, window_dilations=(1,) * rank)
 
 
@@ -223,7 +222,7 @@ def pooled_phases(operation: Operation, value: Value, along: int, to: Expansion)
     operation : Operation
         The ``reduce_window``.
     value : Value
-        The operand, shape (lines, images, phases, places, features).
+        The operand, shape (lines, images, phases, positions, features).
     along : int
         The dimension of columns, as numbered in the operation's attributes.
     to : Expansion
@@ -234,26 +233,27 @@ def pooled_phases(operation: Operation, value: Value, along: int, to: Expansion)
     Value or None
         The result, split into phases; None if the windows do not match the phases.
     """
-    a, (_, _, phases, places, _) = operation.attributes, value.shape
+    a, (_, _, phases, positions, _) = operation.attributes, value.shape
     window, stride = a["window_dimensions"][along], a["window_strides"][along]
     low, high = a["padding"][along]
-    columns = (phases * places + low + high - window) // stride + 1
-    if phases % stride or columns * stride != phases * places:
+    columns = (phases * positions + low + high - window) // stride + 1
+    if phases % stride or columns * stride != phases * positions:
         return None
-    # The windows of the last phase end here; phases from `phases` on are those of the next place.
+    # The windows of the last phase end here. Phase number `phases` + n is phase n of the next
+    # position.
     end = (phases // stride - 1) * stride + window - low
     if not 0 <= low <= phases or not 0 < end <= 2 * phases:
         return None
     fill, parts = operation.operands[1], []
     if low:
         last = to.slice(value, 2, phases - low, low)
-        parts.append(_padded(to.slice(last, 3, 0, places - 1), {3: (1, 0)}, to, fill)
-                     if places > 1 else _filled(last, fill, to))
+        parts.append(_padded(to.slice(last, 3, 0, positions - 1), {3: (1, 0)}, to, fill)
+                     if positions > 1 else _filled(last, fill, to))
     parts.append(to.slice(value, 2, 0, min(phases, end)))
     if end > phases:
         first = to.slice(value, 2, 0, end - phases)
-        parts.append(_padded(to.slice(first, 3, 1, places - 1), {3: (0, 1)}, to, fill)
-                     if places > 1 else _filled(first, fill, to))
+        parts.append(_padded(to.slice(first, 3, 1, positions - 1), {3: (0, 1)}, to, fill)
+                     if positions > 1 else _filled(first, fill, to))
     return pooled(operation, to.concatenate(parts, 2), 2, along, to, (0, 0))
 
 

@@ -1,8 +1,6 @@
 """Splits the columns of images into phases, for convolutions that become faster by it.
 
-In this module, *kernel* is a convolution's array of weights.
-
-With *Q* phases, column *p* · *Q* + *q* of an image becomes place *p* of phase *q*. A convolution
+With *Q* phases, column *p* · *Q* + *q* of an image becomes position *p* of phase *q*. A convolution
 over two dimensions becomes a ``phase_convolution`` (`sim.compiler.kernels.products.phases`) of
 values whose columns are split in this way. Elementwise operations and reductions of its result are
 applied to the split value, so columns are not joined between successive convolutions. Operations
@@ -38,24 +36,24 @@ from sim.compiler.tiling import standard
 __all__ = ["split_phases"]
 
 _FULL = 0.75
-"""If one number of places per phase suits all convolutions and fills at least this share of the
+"""If one number of positions per phase suits all convolutions and fills at least this share of the
 sublanes, all of them use it."""
 _LEAST = 0.6
-"""Least share of the sublanes that the places of a phase must fill, unless a phase holds a whole
+"""Least share of the sublanes that the positions of a phase must fill, unless a phase holds a whole
 line."""
 
 _ROOM = 0.5
 """A convolution that needs more than this share of vector memory is computed image by image."""
 _SHARE = 0.4
-"""A kernel that takes at least this share of vector memory is multiplied line by line."""
+"""A filter that takes at least this share of vector memory is multiplied line by line."""
 _OFFSETS = 9
-"""A kernel may have up to this many offsets even if its result has fewer spatial positions."""
+"""A filter may have up to this many offsets even if its result has fewer spatial positions."""
 
 
 def split_phases(graph: Graph, config: Config) -> None:
     """Split the columns of a graph's convolutions into phases, where that makes them faster."""
     shapes = [shape for operation in graph.walk() if (shape := _Shape.of(operation)) is not None]
-    common = _places(math.gcd(*(shape.results for shape in shapes)), config.sublanes)
+    common = _positions(math.gcd(*(shape.results for shape in shapes)), config.sublanes)
     splitter = _Splitter(config, common if common >= _FULL * config.sublanes else None,
                          Pairing(graph, config))
     expand(graph, splitter.rule)
@@ -90,7 +88,7 @@ def _order_by_use(graph: Graph) -> None:
     graph.operations = ordered
 
 
-def _places(columns: int, most: int) -> int:
+def _positions(columns: int, most: int) -> int:
     """Return the largest divisor of ``columns`` that is at most ``most``."""
     return max((n for n in range(1, most + 1) if columns % n == 0), default=1)
 
@@ -121,17 +119,17 @@ class _Shape:
                 or not (lhs.dtype.is_float and rhs.dtype.is_float)
                 or not operation.result.type.size or not lhs.type.size):
             return None
-        places = [operation.result.shape[i] for i in a["output_spatial_dimensions"]]
+        sizes = [operation.result.shape[i] for i in a["output_spatial_dimensions"]]
         windows = [rhs.shape[i] for i in a["kernel_spatial_dimensions"]]
         strides, dilations = a["window_strides"], a["lhs_dilation"]
-        if math.prod(windows) > max(math.prod(places), _OFFSETS) or any(
+        if math.prod(windows) > max(math.prod(sizes), _OFFSETS) or any(
                 step > 1 and dilation > 1 for step, dilation in zip(strides, dilations,
                                                                     strict=True)):
             return None
         columns = lhs.shape[a["input_spatial_dimensions"][1]]
-        if columns * dilations[1] != places[1] * strides[1]:
+        if columns * dilations[1] != sizes[1] * strides[1]:
             return None
-        return cls(a, columns, places[1])
+        return cls(a, columns, sizes[1])
 
     @property
     def takes(self) -> Order:
@@ -155,7 +153,7 @@ class _Split:
     Attributes
     ----------
     parts : tuple of Value
-        One value of shape (lines, images, phases, places, features), or one such value for each
+        One value of shape (lines, images, phases, positions, features), or one such value for each
         image.
     order : Order
         Dimensions of the value before its columns were split.
@@ -180,31 +178,31 @@ class _Lines:
         Shape (lines, images, features, phases * sublanes).
     order : Order
         Dimensions of the value before it was converted to this layout.
-    places : int
+    positions : int
         Number of columns in each phase; further lanes of a phase are padding.
     """
 
     value: Value
     order: Order
-    places: int
+    positions: int
 
 
 def _pair(type: TensorType) -> TensorType:
     """Return the paired form of a type in phases: each row holds the features of two columns."""
-    lines, images, phases, places, features = type.shape
-    return TensorType((lines, images, phases // 2, places, 2 * features), type.dtype)
+    lines, images, phases, positions, features = type.shape
+    return TensorType((lines, images, phases // 2, positions, 2 * features), type.dtype)
 
 
 class _Splitter:
     """Splits columns of values into phases, and remembers the split form of each value."""
 
-    def __init__(self, config: Config, places: int | None, pairing: Pairing) -> None:
+    def __init__(self, config: Config, positions: int | None, pairing: Pairing) -> None:
         self._config = config
         self._pairing = pairing
         # For each value in paired columns, its parts: rows hold the features of two columns.
         self._pairs: dict[Value, tuple[Value, ...]] = {}
         self._sublanes = config.sublanes
-        self._common = places
+        self._common = positions
         self._splits: dict[Value, _Split] = {}
         self._lines: dict[Value, _Lines] = {}
         self._wholes: dict[tuple[Value, ...], Value] = {}
@@ -227,15 +225,17 @@ class _Splitter:
         shape, (lhs, rhs) = _Shape.of(operation), operation.operands
         if shape is None:
             return None
-        places = self._common or _places(shape.results, self._sublanes)
+        positions = self._common or _positions(shape.results, self._sublanes)
         columns = shape.results
-        if columns % places == 0 and few_features(operation, shape.takes, places, self._config):
+        if columns % positions == 0 and few_features(operation, shape.takes, positions,
+                                                     self._config):
             return self._from_lines(_Lines(line_convolution(
-                operation, shape.takes, places, self._config, to), shape.makes, places), to)
-        if not self._gains(lhs.shape[shape.takes[1]], lhs.shape[shape.takes[3]], places, columns):
+                operation, shape.takes, positions, self._config, to), shape.makes, positions), to)
+        if not self._gains(lhs.shape[shape.takes[1]], lhs.shape[shape.takes[3]], positions,
+                           columns):
             return None
-        phases = shape.inputs // places
-        if shape.inputs % places or phases * shape.attributes["lhs_dilation"][1] % (
+        phases = shape.inputs // positions
+        if shape.inputs % positions or phases * shape.attributes["lhs_dilation"][1] % (
                 shape.attributes["window_strides"][1]):
             return None
         wanted = tuple(operation.result.shape[dimension] for dimension in shape.makes)
@@ -247,85 +247,85 @@ class _Splitter:
         if producer is not None and producer.kind == "reverse" and (
                 set(producer.attributes["dimensions"]) <= set(
                     attributes["kernel_spatial_dimensions"])):
-            # A gradient reverses the kernel first.
+            # A gradient reverses the filter first.
             [rhs] = producer.operands
             attributes["window_reversal"] = tuple(
                 reversal != (dimension in producer.attributes["dimensions"])
                 for reversal, dimension in zip(attributes["window_reversal"],
                                                attributes["kernel_spatial_dimensions"],
                                                strict=True))
-        type = TensorType((*wanted[:2], columns // places, places, wanted[3]),
+        type = TensorType((*wanted[:2], columns // positions, positions, wanted[3]),
                           operation.result.dtype)
         count = wanted[1] if self._is_large(lhs, rhs, type, attributes) else 1
         type = TensorType((type.shape[0], wanted[1] // count, *type.shape[2:]), type.dtype)
         if operation.result in self._pairing.made and type.shape[2] % 2 == 0:
-            kernel, changed = for_two_columns(rhs, attributes, to)
+            filters, changed = for_two_columns(rhs, attributes, to)
             return self._paired([to.add(
-                "phase_convolution", (rows, kernel), _pair(type), **attributes | changed)
+                "phase_convolution", (rows, filters), _pair(type), **attributes | changed)
                 for rows in self._split(lhs, shape.takes, phases, count, to)], shape.makes, to)
         if (lhs in self._pairs and self._splits[lhs].order == shape.takes
                 and self._pairing.takes_pairs(operation)):
-            kernel, changed = block_diagonal(rhs, attributes, to)
+            filters, changed = block_diagonal(rhs, attributes, to)
             return self._merged(_Split(tuple(to.add(
-                "phase_convolution", (rows, kernel), type, **attributes | changed)
+                "phase_convolution", (rows, filters), type, **attributes | changed)
                 for rows in self._images(self._pairs[lhs], count, to)), shape.makes), to)
-        kernels = self._kernels(rhs, type, attributes, to)
-        results = [to.total([to.add("phase_convolution", (rows, kernel), type,
-                                    **attributes | changed) for kernel, changed in kernels])
+        parts = self._filter_parts(rhs, type, attributes, to)
+        results = [to.total([to.add("phase_convolution", (rows, filters), type,
+                                    **attributes | changed) for filters, changed in parts])
                    for rows in self._split(lhs, shape.takes, phases, count, to)]
         return self._merged(_Split(tuple(results), shape.makes), to)
 
-    def _kernels(self, kernel: Value, type: TensorType, attributes: dict[str, Any], to: Expansion
-                 ) -> list[tuple[Value, dict[str, Any]]]:
-        """Return a convolution's kernel, or the kernel's lines if it fills much of vector memory.
+    def _filter_parts(self, filters: Value, type: TensorType, attributes: dict[str, Any],
+                      to: Expansion) -> list[tuple[Value, dict[str, Any]]]:
+        """Return a convolution's filter, or each of its lines if it fills much of vector memory.
 
-        Each line is a kernel of its own, so that it is read from HBM while the line before is
-        multiplied. Each kernel is paired with the attributes that change with it.
+        A line is then a filter of its own, so it is read from HBM while the line before is
+        multiplied. Each filter comes with the attributes of the convolution that change with it.
         """
         spatial, config = attributes["kernel_spatial_dimensions"], self._config
-        along, size = spatial[0], kernel.shape[spatial[0]]
+        along, size = spatial[0], filters.shape[spatial[0]]
         if (size == 1 or along != 0 or attributes["window_reversal"][0]
-                or type.dtype is not DType.F32 or kernel in to.producers
-                or standard(kernel.shape, config).vectors < _SHARE * config.vmem_vectors):
-            return [(kernel, {})]
+                or type.dtype is not DType.F32 or filters in to.producers
+                or standard(filters.shape, config).vectors < _SHARE * config.vmem_vectors):
+            return [(filters, {})]
         (low, high), columns = attributes["padding"]
         step, found = attributes["rhs_dilation"][0], []
         for line in range(size):
             pads = low - line * step, high - (size - 1 - line) * step
-            found.append((to.slice(kernel, along, line, 1), {"padding": (pads, columns)}))
+            found.append((to.slice(filters, along, line, 1), {"padding": (pads, columns)}))
         return found
 
     def _is_large(self, lhs: Value, rhs: Value, type: TensorType, attributes: dict[str, Any]
                   ) -> bool:
         """Return whether a convolution of all images needs more than `_ROOM` of vector memory."""
-        def vectors(elements: int, features: int, places: int) -> int:
-            return elements // features // places * -(-features // self._config.lanes)
+        def vectors(elements: int, features: int, positions: int) -> int:
+            return elements // features // positions * -(-features // self._config.lanes)
 
-        places = type.shape[3]
+        positions = type.shape[3]
         features = rhs.shape[attributes["kernel_input_feature_dimension"]]
         height, width = (rhs.shape[i] for i in attributes["kernel_spatial_dimensions"])
-        result = vectors(type.size, type.shape[4], places)
-        copied = vectors(type.size // type.shape[4] * features, features, places) * width * (
+        result = vectors(type.size, type.shape[4], positions)
+        copied = vectors(type.size // type.shape[4] * features, features, positions) * width * (
             height if attributes["window_strides"][0] > 1 else 1)
         if width == 1 and attributes["window_strides"] == (1, 1):
             copied = 0
         elif features < self._config.lanes:
             copied = -(-copied * features // self._config.lanes)
-        total = vectors(lhs.type.size, features, places) + result + copied
+        total = vectors(lhs.type.size, features, positions) + result + copied
         return total > self._config.vmem_vectors * _ROOM
 
-    def _gains(self, images: int, features: int, places: int, columns: int) -> bool:
+    def _gains(self, images: int, features: int, positions: int, columns: int) -> bool:
         """Return whether a split into phases pays off for a convolution.
 
-        Its features must fill the sublanes. The places of a phase, in the sublanes, must fill at
+        Its features must fill the sublanes. The positions of a phase, in the sublanes, must fill at
         least `_LEAST` of them, or be all columns, and fill them as well as the images would.
         """
         def filled(size: int) -> float:
             return size / (-(-size // self._sublanes) * self._sublanes)
 
-        if features < self._sublanes or filled(images) > filled(places):
+        if features < self._sublanes or filled(images) > filled(positions):
             return False
-        return filled(places) >= _LEAST or places == columns
+        return filled(positions) >= _LEAST or positions == columns
 
     def _elementwise(self, operation: Operation, to: Expansion) -> Value | None:
         lines = [self._lines[value] for value in operation.operands if value in self._lines]
@@ -337,7 +337,7 @@ class _Splitter:
                 result = to.add(operation.kind, operands,
                                 TensorType(form.value.shape, operation.result.dtype), (),
                                 **operation.attributes)
-                return self._from_lines(_Lines(result, form.order, form.places), to)
+                return self._from_lines(_Lines(result, form.order, form.positions), to)
         pairs = self._elementwise_pairs(operation, to)
         if pairs is not None:
             return pairs
@@ -381,25 +381,25 @@ class _Splitter:
         """Record a value in paired columns; return the value in its original layout."""
         split = []
         for part in parts:
-            lines, images, phases, places, features = part.shape
+            lines, images, phases, positions, features = part.shape
             turned = to.transpose(to.reshape(
-                part, (lines, images, phases, places, 2, features // 2)), (0, 1, 2, 4, 3, 5))
+                part, (lines, images, phases, positions, 2, features // 2)), (0, 1, 2, 4, 3, 5))
             split.append(to.reshape(
-                turned, (lines, images, 2 * phases, places, features // 2)))
+                turned, (lines, images, 2 * phases, positions, features // 2)))
         value = self._merged(_Split(tuple(split), order), to)
         self._pairs[value] = tuple(parts)
         return value
 
     def _reduce(self, operation: Operation, to: Expansion) -> Value | None:
-        """Reduce a split value over its columns, that is over phases and places."""
+        """Reduce a split value over its columns, that is over phases and positions."""
         split = self._splits.get(operation.operands[0])
         dimensions = operation.attributes["dimensions"]
         if split is None or len(operation.operands) != 2 or split.order[2] not in dimensions:
             return None
         new = (0, 1, (2, 3), 4)
         kept = [number for number in (0, 1, 3) if split.order[number] not in dimensions]
-        reduced = [place for number in range(4) if number not in kept
-                   for place in np.atleast_1d(new[number]).tolist()]
+        reduced = [dimension for number in range(4) if number not in kept
+                   for dimension in np.atleast_1d(new[number]).tolist()]
         whole = self._whole(split, to)
         shape = tuple(whole.shape[4 if number == 3 else number] for number in kept)
         result = to.add("reduce", (whole, operation.operands[1]),
@@ -421,7 +421,7 @@ class _Splitter:
                or a["window_strides"][number] > 1 for number in (images, features)):
             return None
         if lines is not None:
-            value = as_phases(pooled(operation, lines.value, 0, height, to), lines.places,
+            value = as_phases(pooled(operation, lines.value, 0, height, to), lines.positions,
                               self._sublanes, to)
         else:
             value = pooled(operation, self._whole(split, to), 0, height, to)
@@ -432,7 +432,7 @@ class _Splitter:
 
     def _from_lines(self, lines: _Lines, to: Expansion) -> Value:
         """Record a value with columns along the lanes; return it in its original layout."""
-        rows = as_phases(lines.value, lines.places, self._sublanes, to)
+        rows = as_phases(lines.value, lines.positions, self._sublanes, to)
         value = self._merged(_Split((rows,), lines.order), to)
         self._lines[value] = lines
         return value
@@ -447,8 +447,8 @@ class _Splitter:
             columns = form.order[2]
             return self._repeated(value, (height, images, features, columns), form.value.shape, 3,
                                   to)
-        same = (known.order, known.places, known.value.shape) == (
-            form.order, form.places, form.value.shape)
+        same = (known.order, known.positions, known.value.shape) == (
+            form.order, form.positions, form.value.shape)
         return known.value if same else None
 
     def _whole(self, split: _Split, to: Expansion) -> Value:
@@ -506,22 +506,22 @@ class _Splitter:
         if producer is None or producer.kind != "broadcast_in_dim":
             return None
         [source] = producer.operands
-        places = [order.index(i) for i in producer.attributes["broadcast_dimensions"]]
-        if columns in places or any(
-                size not in (1, shape[place + (len(shape) - 4) * (place > columns)])
-                for place, size in zip(places, source.shape, strict=True)):
+        targets = [order.index(i) for i in producer.attributes["broadcast_dimensions"]]
+        if columns in targets or any(
+                size not in (1, shape[target + (len(shape) - 4) * (target > columns)])
+                for target, size in zip(targets, source.shape, strict=True)):
             return None
-        places = [place + len(shape) - 4 if place > columns else place for place in places]
-        if places != sorted(places):
+        targets = [target + len(shape) - 4 if target > columns else target for target in targets]
+        if targets != sorted(targets):
             return None
-        return to.broadcast(source, shape, places)
+        return to.broadcast(source, shape, targets)
 
     def _merged(self, split: _Split, to: Expansion) -> Value:
         """Record a split value; return it in its original layout, which may remain unused."""
         whole = self._whole(split, to)
-        lines, images, phases, places, features = whole.shape
+        lines, images, phases, positions, features = whole.shape
         flat = to.reshape(to.transpose(whole, (0, 1, 3, 2, 4)),
-                          (lines, images, phases * places, features))
+                          (lines, images, phases * positions, features))
         value = to.transpose(flat, sorted(range(4), key=split.order.__getitem__))
         self._splits[value] = split
         return value

@@ -256,10 +256,10 @@ def _phase_convolution(operation: Operation) -> Iterator[Axis]:
 
 @axes("line_convolution")
 def _line_convolution(operation: Operation) -> Iterator[Axis]:
-    (lines, kernel), stride = operation.operands, operation.attributes["stride"]
+    (lines, filters), stride = operation.operands, operation.attributes["stride"]
     count, images, outputs, _ = operation.result.shape
-    window = kernel.shape[1] // (lines.shape[2] * lines.shape[3])
-    yield Axis(images, ((lines, Part(0)), (kernel, None)), (1,), same_kind(operation, (1,)))
-    yield Axis(count, ((lines, Part(1, 0, stride, window)), (kernel, None)), (0,),
+    window = filters.shape[1] // (lines.shape[2] * lines.shape[3])
+    yield Axis(images, ((lines, Part(0)), (filters, None)), (1,), same_kind(operation, (1,)))
+    yield Axis(count, ((lines, Part(1, 0, stride, window)), (filters, None)), (0,),
                same_kind(operation, (0,)))
-    yield Axis(outputs, ((lines, None), (kernel, Part(0))), (2,), same_kind(operation, (2,)))
+    yield Axis(outputs, ((lines, None), (filters, Part(0))), (2,), same_kind(operation, (2,)))

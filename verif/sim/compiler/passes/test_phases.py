@@ -90,7 +90,7 @@ def test_a_block_never_puts_columns_together(columns: int) -> None:
 
 @pytest.mark.parametrize(("wide", "seen"), [(3, False), (3, True), (5, False), (1, False)])
 def test_two_columns_share_lanes(wide: int, seen: bool) -> None:
-    """Unless the result is needed elsewhere, or the kernel is not wide."""
+    """Unless the result is needed elsewhere, or the filter is not wide."""
     graph = Graph([Value(TensorType(shape, DType.F32)) for shape in [
         (2, 4, 8, 2), (wide, wide, 2, 2), (2,), (1, 1, 2, 8)]])
     x, first, scale, second = graph.inputs

@@ -20,7 +20,7 @@ SEED = 20261122
 
 def phases(lhs: tuple[int, ...], rhs: tuple[int, ...], layout: str = "01io",
            dtype: DType = DType.F32, **attributes: Any) -> Operation:
-    """A convolution of a value in phases by a kernel whose dimensions the layout names."""
+    """A convolution of a value in phases by a filter whose dimensions the layout names."""
     operation = Operation("phase_convolution", (Value(TensorType(lhs, dtype)),
                                                 Value(TensorType(rhs, dtype))), (), {
         "window_strides": (1, 1), "padding": ((0, 0), (0, 0)), "lhs_dilation": (1, 1),
@@ -40,12 +40,12 @@ CASES = {
     "same": phases((3, 2, 2, 2, 5), (3, 3, 5, 6), padding=SAME),
     "side by side": phases((3, 1, 4, 2, 2), (3, 3, 2, 3), padding=SAME),
     "one phase": phases((4, 2, 1, 2, 4), (3, 3, 4, 4), padding=SAME),
-    "one place": phases((4, 1, 4, 1, 3), (3, 5, 3, 2), padding=((1, 1), (2, 2))),
+    "one position": phases((4, 1, 4, 1, 3), (3, 5, 3, 2), padding=((1, 1), (2, 2))),
     "strided": phases((6, 2, 4, 2, 4), (3, 3, 4, 5), padding=((0, 1), (0, 1)),
                       window_strides=(2, 2)),
     "strided by one offset": phases((6, 2, 4, 2, 5), (1, 1, 5, 9), window_strides=(2, 2)),
     "strided lines": phases((7, 1, 2, 2, 3), (3, 3, 3, 2), padding=SAME, window_strides=(2, 1)),
-    "dilated kernel": phases((6, 1, 4, 2, 3), (3, 3, 3, 2), padding=((2, 2), (2, 2)),
+    "dilated filter": phases((6, 1, 4, 2, 3), (3, 3, 3, 2), padding=((2, 2), (2, 2)),
                              rhs_dilation=(2, 2)),
     "gradient": phases((3, 2, 2, 2, 5), (3, 3, 4, 5), "01oi", padding=SAME,
                        window_reversal=(True, True)),
