@@ -33,14 +33,14 @@ class _Sort:
         self._op, self._at, self._b = op, at, at.builder
         shape, dimension = op.operands[0].shape, op.attributes["dimension"]
         self._length = shape[dimension]
-        self._steps = (self._length - 1).bit_length()
+        self._stages = (self._length - 1).bit_length()
         lanes = at.config.lanes
         if lanes & (lanes - 1):
             raise ValueError(f"lanes must be a power of two for a sort, not {lanes!r}")
-        wide = [1 << self._steps if d == dimension else size for d, size in enumerate(shape)]
+        wide = [1 << self._stages if d == dimension else size for d, size in enumerate(shape)]
         order = [d for d in range(len(shape)) if d != dimension] + [dimension]
         self._tiling = Tiling(tuple(wide), tuple(order), True, at.config.sublanes, lanes)
-        self._within = min(self._steps, lanes.bit_length() - 1)
+        self._within = min(self._stages, lanes.bit_length() - 1)
         # The operands, and last the indices of their elements.
         self._places = [Place(at.scratch(self._tiling.vectors), self._tiling)
                         for _ in range(len(op.operands) + 1)]
@@ -51,10 +51,10 @@ class _Sort:
         axes = [Axis(size, d, d) for d, size in enumerate(self._op.operands[0].shape)]
         for value, place in zip(self._op.operands, self._places, strict=False):
             copy(self._at, self._at.place(value), place, axes)
-        if self._steps:
+        if self._stages:
             self._number()
-            with self._b.loop(self._steps) as step:
-                self._merge(self._b.value(step + 1))
+            with self._b.loop(self._stages) as stage:
+                self._merge(self._b.value(stage + 1))
         for value, place in zip(self._op.results, self._places, strict=False):
             copy(self._at, place, self._at.place(value), axes)
 
@@ -69,20 +69,20 @@ class _Sort:
         first = Index.of(outer) * tiling.lane_tiles + Index.of(tile)  # type: ignore[arg-type]
         return first * tiling.row_tiles
 
-    def _merge(self, step: SReg) -> None:
-        """Merge sorted runs of 2**(step - 1) elements to runs of 2**step.
+    def _merge(self, stage: SReg) -> None:
+        """Merge sorted runs of 2**(stage - 1) elements to runs of 2**stage.
 
         The new runs are alternately ascending and descending.
         """
         b = self._b
-        run = b.scalar("shl", b.value(1), step)
-        if self._steps > self._within:
-            with b.when("lt", b.value(self._within), step), \
-                    b.loop(b.value(step - self._within)) as i:
-                # The distance, 2**(step - 1 - i) elements, is passed in tiles.
-                self._across(b.scalar("shl", b.value(1), b.value(step - i - 1 - self._within)),
+        run = b.scalar("shl", b.value(1), stage)
+        if self._stages > self._within:
+            with b.when("lt", b.value(self._within), stage), \
+                    b.loop(b.value(stage - self._within)) as i:
+                # The distance, 2**(stage - 1 - i) elements, is passed in tiles.
+                self._across(b.scalar("shl", b.value(1), b.value(stage - i - 1 - self._within)),
                              run)
-        steps = b.scalar("min", step, self._within)
+        steps = b.scalar("min", stage, self._within)
         with b.loop(steps) as i:
             self._inside(b.scalar("shl", b.value(1), b.value(steps - i - 1)), run)
 

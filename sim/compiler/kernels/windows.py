@@ -49,7 +49,7 @@ class _Axis:
         of this dimension.
     size, many : int
         Number of elements of the operand, and number of windows, along this dimension.
-    step : int
+    stride : int
         Number of elements from the start of a window to the start of the next one.
     """
 
@@ -57,16 +57,16 @@ class _Axis:
     inner: int
     size: int
     many: int
-    step: int
+    stride: int
 
     def span(self, shift: int) -> tuple[int, int, int]:
         """Find the windows whose element at offset ``shift`` lies in the operand, not in padding.
 
-        For window i, that is element i * step + shift of the operand. Returns (shift, first, end);
-        the windows are ``first`` to ``end - 1``.
+        For window i, that is element i * stride + shift of the operand. Returns (shift, first,
+        end); the windows are ``first`` to ``end - 1``.
         """
-        first = min(max(0, -(shift // self.step)), self.many)
-        last = min(self.many, (self.size - 1 - shift) // self.step + 1)
+        first = min(max(0, -(shift // self.stride)), self.many)
+        last = min(self.many, (self.size - 1 - shift) // self.stride + 1)
         return shift, first, max(first, last)
 
     def source(self, a: IndexLike, i: IndexLike, v: IndexLike) -> Index:
@@ -310,7 +310,7 @@ class _Reduction:
         with nest(b, [axis.around, last - first, axis.inner], {}) as (a, i, v):
             vectors = self._reducer.neutral
             for shift, _, _ in spans:
-                at = axis.source(a, Index.of(i) * axis.step + (first * axis.step + shift), v)
+                at = axis.source(a, Index.of(i) * axis.stride + (first * axis.stride + shift), v)
                 vectors = self._reducer(vectors,
                                         [b.load(place.buffer, at) for place in self._places])
             for place, vector in zip(totals, vectors, strict=True):
@@ -336,7 +336,8 @@ class _Reduction:
                 with nest(b, [axis.around, right - left, axis.inner], {}) as (a, i, v):
                     terms = padding
                     if (start, stop) == (first, last):
-                        at = axis.source(a, Index.of(i) * axis.step + (left * axis.step + shift), v)
+                        at = axis.source(
+                            a, Index.of(i) * axis.stride + (left * axis.stride + shift), v)
                         terms = [b.load(place.buffer, at) for place in self._places]
                     self._add(totals, axis.target(a, Index.of(i) + left, v), terms)
 

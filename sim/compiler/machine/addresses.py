@@ -110,14 +110,14 @@ class _Lowering:
             if terms in known.known:
                 return known.known[terms]
             known = None if known.loop is not None else known.parent
-        home = scope
-        while home.loop is None and home.parent is not None:
-            home = home.parent
-        if home.loop is None:
+        body = scope
+        while body.loop is None and body.parent is not None:
+            body = body.parent
+        if body.loop is None:
             return self._compute(terms, scope)
-        fixed = frozenset(term for term in terms if term[0] not in home.written)
+        fixed = frozenset(term for term in terms if term[0] not in body.written)
         if fixed == terms:
-            return self._fixed(terms, home)
+            return self._fixed(terms, body)
         return self._sum(terms - fixed, self._register(fixed, scope), scope, terms)
 
     def _here(self, terms: _Terms, scope: _Scope) -> SReg:
@@ -138,20 +138,20 @@ class _Lowering:
 
     def _variable(self, variable: LoopVariable, scope: _Scope) -> SReg:
         """Return the register that holds a loop's variable."""
-        home = scope
-        while home.loop is None or home.loop.variable is not variable:
-            assert home.parent is not None, "a loop variable is used outside of its loop"
-            home = home.parent
+        body = scope
+        while body.loop is None or body.loop.variable is not variable:
+            assert body.parent is not None, "a loop variable is used outside of its loop"
+            body = body.parent
         terms = frozenset({(variable, 1)})
-        return home.known[terms] if terms in home.known else self._fixed(terms, home)
+        return body.known[terms] if terms in body.known else self._fixed(terms, body)
 
-    def _fixed(self, terms: _Terms, home: _Scope) -> SReg:
-        """Return a register with a sum that is computed before the loop whose scope is ``home``.
+    def _fixed(self, terms: _Terms, body: _Scope) -> SReg:
+        """Return a register with a sum of terms, computed before the loop whose scope is ``body``.
 
-        The loop's body changes none of the terms, except that they may include the loop's variable:
-        then the loop advances the register.
+        The loop changes none of the terms, except that they may include its variable: then the loop
+        advances the register in each iteration.
         """
-        loop, outside = home.loop, home.parent
+        loop, outside = body.loop, body.parent
         assert loop is not None
         assert outside is not None
         steps = [factor for term, factor in terms if term is loop.variable]
@@ -162,7 +162,7 @@ class _Lowering:
             outside.block.append(Op(_ADD, (register, outer, 0)))
             loop.steps.append((register, steps[0]))
             outer = register
-        home.known[terms] = outer
+        body.known[terms] = outer
         return outer
 
     def _compute(self, terms: _Terms, scope: _Scope) -> SReg:

@@ -103,22 +103,22 @@ class Layout:
 
     def block(self, block: Block, last: Op | None = None) -> None:
         """Append a block, and the branch ``last``, if any, as its last operation."""
-        run: list[Op] = []
+        before: list[Op] = []
         for item in block:
             if isinstance(item, Op):
-                run.append(item)
+                before.append(item)
             elif isinstance(item, Branch):
-                self._branch(item, run)
-                run = []
+                self._branch(item, before)
+                before = []
             elif item.count == 1:
-                before, run = run, []
-                self.block([*before, *item.body])
+                joined, before = [*before, *item.body], []
+                self.block(joined)
             else:
-                self._loop(item, run)
-                run = []
-        self.run(run, last)
+                self._loop(item, before)
+                before = []
+        self.straight(before, last)
 
-    def run(self, ops: Sequence[Op], last: Op | None = None) -> None:
+    def straight(self, ops: Sequence[Op], last: Op | None = None) -> None:
         """Append operations without control flow, and the branch ``last``, if any, after them."""
         if self.options.schedule:
             if self.options.ahead:
@@ -130,23 +130,23 @@ class Layout:
             self.lines += [[(op.operation.slots[0], op)]
                            for op in (*ops, *([last] if last is not None else []))]
 
-    def _loop(self, loop: Loop, run: list[Op]) -> None:
-        """Append the operations ``run``, which precede a loop, and then the loop."""
+    def _loop(self, loop: Loop, before: list[Op]) -> None:
+        """Append the operations ``before``, which precede a loop, and then the loop."""
         pipeline = None
         if self.options.schedule and self.options.pipeline:
             pipeline = overlap(loop, self.config, self.usage, self.numbers)
         counter = self._scalar()
         if pipeline is None:
             if loop.count is not None:
-                run.append(_set(counter, loop.count))
-            self.run(run)
+                before.append(_set(counter, loop.count))
+            self.straight(before)
             with_atom = len(self.lines)
             self._simple(loop, counter)
         elif isinstance(loop.count, int):
-            with_atom = self._counted(pipeline, loop.count, counter, run)
+            with_atom = self._counted(pipeline, loop.count, counter, before)
         else:
             assert loop.count is not None
-            with_atom = self._dynamic(loop, pipeline, counter, run)
+            with_atom = self._dynamic(loop, pipeline, counter, before)
         self._atom(with_atom)
 
     def _atom(self, first: int) -> None:
@@ -167,17 +167,17 @@ class Layout:
         self.loops.append(Loops(first, len(self.lines),
                                 loop.count if isinstance(loop.count, int) else None, unroll))
 
-    def _counted(self, pipeline: Pipeline, iterations: int, counter: SReg, run: list[Op]) -> int:
+    def _counted(self, pipeline: Pipeline, iterations: int, counter: SReg, before: list[Op]) -> int:
         """Append a pipelined loop with a known number of iterations.
 
         Returns the number of its first bundle.
         """
         passes, rest = divmod(iterations - pipeline.lead, pipeline.unroll)
         if passes < 2:
-            self.run(run)
+            self.straight(before)
             self.lines += pipeline.flat(iterations)
             return len(self.lines)
-        self.run([*run, _set(counter, passes)])
+        self.straight([*before, _set(counter, passes)])
         first = len(self.lines)
         self._kernel(pipeline, pipeline.lead + rest, counter, passes)
         return first
@@ -191,7 +191,7 @@ class Layout:
         self.loops.append(Loops(first, len(self.lines), passes, pipeline.unroll))
         self.lines += epilogue
 
-    def _dynamic(self, loop: Loop, pipeline: Pipeline, counter: SReg, run: list[Op]) -> int:
+    def _dynamic(self, loop: Loop, pipeline: Pipeline, counter: SReg, before: list[Op]) -> int:
         """Append a pipelined loop for a number of iterations known only at run time.
 
         Iterations that the pipelined loop leaves over run first, without overlap. If there are too
@@ -202,27 +202,27 @@ class Layout:
         least, unroll = pipeline.lead + pipeline.unroll, pipeline.unroll
         number, total, rest = (self._scalar() for _ in range(3))
         first_label, pipelined, end = map(self._name, ("some", "pipelined", "end"))
-        self.run([
-            *run, _set(number, loop.count), Op(_SUB, (total, number, pipeline.lead)),
+        self.straight([
+            *before, _set(number, loop.count), Op(_SUB, (total, number, pipeline.lead)),
             Op(_AND, (rest, total, unroll - 1)),
             Op(_SHR, (counter, total, unroll.bit_length() - 1))])
         first = len(self.lines)
-        self.run([], _jump(Condition("ge", number, least), first_label))
-        self.run([_set(rest, number)])
+        self.straight([], _jump(Condition("ge", number, least), first_label))
+        self.straight([_set(rest, number)])
         self.labels[first_label] = len(self.lines)
-        self.run([], _jump(Condition("eq", rest, 0), pipelined))
+        self.straight([], _jump(Condition("eq", rest, 0), pipelined))
         self._simple(loop, rest, 0)
         self.labels[pipelined] = len(self.lines)
-        self.run([], _jump(Condition("lt", number, least), end))
+        self.straight([], _jump(Condition("lt", number, least), end))
         self._kernel(pipeline, pipeline.lead, counter, None)
         self.labels[end] = len(self.lines)
         return first
 
-    def _branch(self, branch: Branch, run: list[Op]) -> None:
+    def _branch(self, branch: Branch, before: list[Op]) -> None:
         otherwise, end = self._name("else"), self._name("end")
-        before = len(self.lines)
-        self.run(run, _jump(branch.condition.inverse, otherwise))
-        first = max(before, len(self.lines) - 1)
+        begin = len(self.lines)
+        self.straight(before, _jump(branch.condition.inverse, otherwise))
+        first = max(begin, len(self.lines) - 1)
         self.depth += 1
         self.block(branch.then, Op(_JUMP, (end,)) if branch.otherwise else None)
         self.labels[otherwise] = len(self.lines)

@@ -157,7 +157,7 @@ class _Fusion:
         self._positions = {operation: at for at, operation in enumerate(graph.operations)}
         self._limit = min(_MOST_NODES, config.imem_bundles * 3 // 8)
         self._groups: dict[int, _Group] = {}
-        self._home: dict[Value, _Group] = {}
+        self._group_of: dict[Value, _Group] = {}
         self._sizes: dict[tuple[int, ...], int] = {}
 
     def apply(self) -> None:
@@ -166,12 +166,12 @@ class _Fusion:
             group = self._groups[number] = _Group(number, [operation])
             for producer in self._producers(operation):
                 group.ancestors |= producer.ancestors | producer.bit
-            self._home.update(dict.fromkeys(operation.results, group))
+            self._group_of.update(dict.fromkeys(operation.results, group))
             if self._fusible(operation):
                 group.nodes = self._count(operation)
                 for value in operation.operands:
-                    if value not in self._views and value in self._home:
-                        group = self._merged(self._home[value], group)
+                    if value not in self._views and value in self._group_of:
+                        group = self._merged(self._group_of[value], group)
         operations = [self._replacement(group) for group in self._groups.values()]
         self._graph.operations[:] = self._used(list(_sorted(operations)))
 
@@ -180,8 +180,8 @@ class _Fusion:
         for value in operation.operands:
             view = self._views.get(value)
             for read in (value, None if view is None else view.source):
-                if read in self._home:
-                    yield self._home[read]
+                if read in self._group_of:
+                    yield self._group_of[read]
 
     def _fusible(self, operation: Operation) -> bool:
         if operation.kind not in table.KINDS or stages(operation) is not None or not (
@@ -215,7 +215,7 @@ class _Fusion:
         first.nodes += second.nodes
         first.ancestors |= second.ancestors & ~first.bit
         for operation in second.operations:
-            self._home[operation.result] = first
+            self._group_of[operation.result] = first
         for group in self._groups.values():
             if group is not first and group.ancestors & (first.bit | second.bit):
                 group.ancestors = (group.ancestors & ~second.bit) | first.bit | first.ancestors

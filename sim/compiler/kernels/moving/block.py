@@ -162,13 +162,14 @@ class _Block:
             return step // tiling.sublanes
         return step * outer_strides(tiling)[dimension]
 
-    def phases(self) -> Iterator["_Block"]:
-        """Divide the copy into several, whose blocks begin at one constant sublane each.
+    def with_constant_sublane(self) -> Iterator["_Block"]:
+        """Divide the copy into copies in each of which the block's first sublane is constant.
 
-        With S sublanes, the axes around a block may advance it by steps that are not multiples of
-        S. Then the sublane at which it begins repeats after p steps, and the axis is divided into p
-        axes. The copy is not divided if this would give more than S copies, or if the lane at which
-        the block begins varies too.
+        With S sublanes, an iteration of an axis around the block may advance the block by a number
+        of elements that is not a multiple of S. Then the sublane at which the block begins repeats
+        after p iterations, and the axis is divided into p axes: axis i has iterations i, i + p,
+        i + 2p and so on. The copy is not divided if this would give more than S copies, or if the
+        lane at which the block begins varies too.
         """
         self._join()
         unit = self.b.config.sublanes
@@ -177,9 +178,9 @@ class _Block:
         if self.lanes.varies or not periods or math.prod(periods.values()) > unit:
             yield self
             return
-        for phase in itertools.product(*map(range, periods.values())):
+        for firsts in itertools.product(*map(range, periods.values())):
             axes, starts = dict(self.axes), tuple(map(list, self.starts))
-            for (number, period), first in zip(periods.items(), phase, strict=True):
+            for (number, period), first in zip(periods.items(), firsts, strict=True):
                 axis = axes[number]
                 axes[number] = replace(axis, size=-(-(axis.size - first) // period),
                                        source_step=axis.source_step * period,
@@ -376,5 +377,5 @@ def copy_blocks(b: Builder, source: Place, destination: Place, axes: Sequence[Ax
     if starts is None:
         starts = ([0] * len(source.tiling.shape), [0] * len(destination.tiling.shape))
     block = _Block(b, source, destination, axes, starts)
-    for part in block.phases():
+    for part in block.with_constant_sublane():
         part.run(combine, mask)

@@ -94,11 +94,12 @@ class _Counters:
                 self.levels[number] = kind, level, following
                 b.smem_store(following, self._smem[number])
 
-    def place(self, name: str) -> Index:
-        """Return the vectors from the first step's ``name`` to those of the counters' step.
+    def offset(self, name: str) -> Index:
+        """Return the offset of the current step's operand from the first step's operand.
 
-        ``name`` is a distance of `Level`: ``rows``, ``weights``, ``results`` and so on. This is
-        the sum, over all levels, of the counter times that distance.
+        ``name`` is a distance of `Level`: ``rows``, ``weights``, ``results``, ``weight_row`` or
+        ``depth``; the offset has its unit. It is the sum, over all levels, of the level's counter
+        times its distance.
         """
         total = Index(0)
         for kind, level, counter in self.levels:
@@ -331,7 +332,7 @@ class _Writer:
         """Advance the state to the next step."""
         b = self._b
         self._counters.read()
-        rows = _Operand(self._counters.place("rows") + self._piece(ROWS, self._counters.number),
+        rows = _Operand(self._counters.offset("rows") + self._piece(ROWS, self._counters.number),
                         self._weights.depth, None,
                         self._product.scheme.settings(b, ROWS, self._counters.number))
         tag = self._tag()
@@ -343,11 +344,11 @@ class _Writer:
 
     def _next_weights(self) -> "_Operand":
         b, product, counters = self._b, self._product, self._counters
-        row = counters.place("weight_row")
-        depth = product.depth - counters.place("depth") if self._counts_depth else None
+        row = counters.offset("weight_row")
+        depth = product.depth - counters.offset("depth") if self._counts_depth else None
         most = product.weight_rows - 1 - row if self._counts_most else None
         piece = self._piece(WEIGHTS, counters.number)
-        return _Operand(counters.place("weights") + row + piece, depth, most,
+        return _Operand(counters.offset("weights") + row + piece, depth, most,
                         product.scheme.settings(b, WEIGHTS, counters.number))
 
     def _piece(self, side: Side, number: Number) -> Index:
@@ -365,10 +366,10 @@ class _Writer:
     def _tag(self) -> SReg | Index:
         """Return the word that describes the results of the counters' step: its tag."""
         b, product, counters = self._b, self._product, self._counters
-        place = counters.place("results")
+        address = counters.offset("results")
         if not product.adds:
-            return place
-        tag: Index = place * (1 << _TAG_BITS)
+            return address
+        tag: Index = address * (1 << _TAG_BITS)
         tag = tag + b.scalar("ne", counters.started() or b.zero, 0)
         setting = product.scheme.tag(b, counters.number)
         return tag if setting is None else tag + Index.of(setting) * 2
@@ -453,14 +454,14 @@ class _Writer:
         With ``last``, there may be no next step; then the value does not matter.
         """
         b, product = self._b, self._product
-        place: Number = number
+        valid: Number = number
         if self._counts_most and number >= product.weight_rows % self._tile:
             assert self._weights.most is not None
-            place = b.scalar("min", self._weights.most, number)
+            valid = b.scalar("min", self._weights.most, number)
         elif number >= product.weight_rows:
             if self._constant is not None:
                 return self._constant
-            place = product.weight_rows - 1
+            valid = product.weight_rows - 1
         if not product.transposed and self._rest:
             end = (number + 1) * self._sublanes
             if self._one_tile:
@@ -470,7 +471,7 @@ class _Writer:
                 assert self._weights.depth is not None
                 left = b.scalar("sub", self._weights.depth, number * self._sublanes)
                 mask = b.compare("lt", self._sublane, left)
-        at = self._weights.at + place
+        at = self._weights.at + valid
         if last:
             at = Index.of(b.scalar("min", at, product.weights.vectors - 1))
         vector = b.load(product.weights, at)

@@ -40,7 +40,7 @@ _STATE = 1
 _SPARE = 8
 """Words of scalar memory that are reserved for the product's counters."""
 _DEPTHS = (1, 2, 4)
-"""Numbers of tiles of the depth in a chunk (`Plan.group`) that are tried."""
+"""Numbers of tiles of the depth in a chunk (`Plan.depths_together`) to try."""
 _SIGNAL = 1 << 12
 """Bit of a descriptor's first word: the transfer adds 1 to a semaphore when it is complete."""
 
@@ -96,21 +96,21 @@ class Plan:
     product : Product
     loads : tuple of (bool, bool)
         Whether the product loads its rows, and its weights.
-    group : int
-        Number of tiles of the depth in a chunk. Chunks of the first tile of the depth contain no
-        other tile; with ``fine_end``, nor do chunks of weights of the last one.
+    depths_together : int
+        Number of tiles of the depth in a chunk. Exceptions: a chunk of the first tile of the depth
+        contains no other tile and, with ``fine_end``, nor does a chunk of weights of the last one.
     columns_together : int
         Number of tiles of columns in a chunk of weights, with the same exceptions.
     fine_end : bool
         Whether each tile of weights of the last tile of the depth is a chunk of its own.
     fast : bool
         Whether chunks grow fast: twice as large each time, both the columns of the first tile of
-        the depth and, up to ``group``, the tiles of the depth.
+        the depth and, up to ``depths_together``, the tiles of the depth.
     """
 
     product: Product
     loads: tuple[bool, bool]
-    group: int
+    depths_together: int
     columns_together: int
     fine_end: bool
     fast: bool
@@ -161,7 +161,8 @@ class Plan:
         end = self.depths - self.fine_end
         depth = 1
         while depth < end:
-            depths = min(self.group, end - depth, depth if self.fast else self.group)
+            depths = min(self.depths_together, end - depth,
+                         depth if self.fast else self.depths_together)
             # The last of these chunks of rows includes those of the last tile of the depth.
             last = self.fine_end and depth + depths == end
             yield Chunk(depth * self.depth_steps, False, depth * size, (depths + last) * size)
@@ -294,9 +295,9 @@ def plan_transfers(product: Product, loads: tuple[bool, bool], smem: range) -> P
         return None
     columns, depths = product.others[0].count, product.sums[0].count
     together = sorted({1, -(-columns // 2), columns})
-    found = [plan for group in _DEPTHS if group < max(2, depths) for size in together
+    found = [plan for size in _DEPTHS if size < max(2, depths) for width in together
              for fine_end in (True, False) for fast in (False, True)
-             if (plan := Plan(product, loads, group, size, fine_end, fast)).words <= len(smem)]
+             if (plan := Plan(product, loads, size, width, fine_end, fast)).words <= len(smem)]
     return min(found, key=lambda plan: (plan.cycles, len(plan.chunks)), default=None)
 
 

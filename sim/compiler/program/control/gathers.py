@@ -42,14 +42,14 @@ def write_gather(context: Context, operation: Operation) -> None:
     given = places.rows(indices)
     result = places.reserve(tilings[operation.result].vectors)
     places.memory.wait_all()
-    at, chunk, index = list(memory.indices)[:3]
+    at, block, index = list(memory.indices)[:3]
     source = _element(home, tilings[table], index)
     target = _element(result, tilings[operation.result], at)
-    next_chunk, next_row, end = (stream.label(name) for name in ("indices", "row", "end"))
-    for word in (at, chunk):
+    next_block, next_row, end = (stream.label(name) for name in ("indices", "row", "end"))
+    for word in (at, block):
         stream.bundle((Slot.S0, "store", (s[0], s[0], word)))
-    stream.bind(next_chunk)
-    places.memory.start_transfer(given.moved(0, (chunk, context.config.sublanes)),
+    stream.bind(next_block)
+    places.memory.start_transfer(given.moved(0, (block, context.config.sublanes)),
                                  scalar_words(memory.window.start), 1, BLOCK_READ)
     stream.wait(BLOCK_READ, 1)
     stream.bind(next_row)
@@ -64,8 +64,8 @@ def write_gather(context: Context, operation: Operation) -> None:
     stream.branch("beq", _AT.number, indices.shape[0], end)
     stream.bundle((Slot.S0, "and", (_AT, _AT, lanes - 1)))
     stream.branch("bne", _AT.number, 0, next_row)
-    advance(stream, chunk, _AT)
-    stream.jump(next_chunk)
+    advance(stream, block, _AT)
+    stream.jump(next_block)
     stream.bind(end)
     stream.wait(BLOCK_WRITTEN, indices.shape[0])
     places.homes[operation.result] = result
