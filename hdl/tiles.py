@@ -1,7 +1,7 @@
 """Tiles: a component that is exported once as a Verilog module and instantiated many times.
 
 Amaranth writes one module per elaborated component. A `VerilogLibrary`, passed as the platform of
-an elaboration, turns each placement of a tile into an ``Instance`` of a module that it writes once.
+an elaboration, turns each use of a tile into an ``Instance`` of a module that it writes once.
 A `TileGrid` wires equal tiles into a rectangle according to a list of links. The tile-kernel
 compiler reads the same list, so the structure is defined in one place.
 """
@@ -22,7 +22,7 @@ from .checks import instance, integer
 from .target import Target
 
 __all__ = ["Chain", "Each", "Link", "ModuleInterface", "Shared", "TileGrid", "VerilogLibrary",
-           "place", "port_widths"]
+           "instantiate", "port_widths"]
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ class ModuleInterface:
 class VerilogLibrary:
     """Collects the modules of a design during elaboration, and writes each of them once.
 
-    It serves as the ``platform`` of the elaboration. With it, `place` instantiates a child; with
-    any other platform, `place` elaborates the child in place.
+    It serves as the ``platform`` of the elaboration. With it, `instantiate` adds an instance of the
+    child's Verilog module. With any other platform, `instantiate` adds the child itself.
 
     Parameters
     ----------
@@ -213,9 +213,9 @@ class VerilogLibrary:
         return dict(sorted(self._modules.items()))
 
 
-def place(m: Module, platform: object, name: str, module: str,
-          make: Callable[[], wiring.Component], *,
-          reset: Signal | None = None) -> wiring.Component:
+def instantiate(m: Module, platform: object, name: str, module: str,
+                make: Callable[[], wiring.Component], *,
+                reset: Signal | None = None) -> wiring.Component:
     """Add the component ``make()`` to ``m`` as submodule ``name``, and return it for wiring.
 
     The names of the component's port signals begin with ``name``. A component whose attribute
@@ -224,8 +224,8 @@ def place(m: Module, platform: object, name: str, module: str,
     reset.
 
     If ``platform`` is a `VerilogLibrary`, the submodule is an instance of the Verilog module
-    ``module``, which is written once for all placements: components placed with the same module
-    name must be equal. Otherwise (the Python simulator) the component itself is elaborated.
+    ``module``, which is written once for all its instances: components with the same module name
+    must be equal. Otherwise (the Python simulator) the component itself is elaborated.
     """
     component = make()
     for path, _, signal in component.signature.flatten(component):
@@ -346,11 +346,11 @@ class TileGrid(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         if self.rows == 1:
-            tiles = [place(m, platform, f"tile_{c}", self.tile_module, self.make_tile)
+            tiles = [instantiate(m, platform, f"tile_{c}", self.tile_module, self.make_tile)
                      for c in range(self.cols)]
             self._wire(m, tiles, 1, self.cols, self.links)
         else:
-            tiles = [place(m, platform, f"row_{r}", self.row_module, self.row)
+            tiles = [instantiate(m, platform, f"row_{r}", self.row_module, self.row)
                      for r in range(self.rows)]
             # Eastward chains are wired within the rows; at this level only their ends are ports.
             links: list[Link] = [

@@ -7,7 +7,7 @@ from amaranth.utils import ceil_log2
 
 from ..checks import integer
 from ..sram import Sram
-from ..tiles import place
+from ..tiles import instantiate
 
 __all__ = ["Fifo"]
 
@@ -52,7 +52,8 @@ class Fifo(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         width, depth = self._width, self._depth
-        memory = place(m, platform, "memory", Sram.module(width, depth), lambda: Sram(width, depth))
+        memory = instantiate(m, platform, "memory", Sram.module(width, depth),
+                             lambda: Sram(width, depth))
         bits = ceil_log2(depth)
         # One bit more than an address, so that equal pointers mean empty, not full.
         written = Signal(bits + 1)

@@ -15,7 +15,7 @@ from amaranth.utils import ceil_log2, exact_log2
 
 from ..checks import instance
 from ..config import Config
-from ..tiles import place
+from ..tiles import instantiate
 from .fifo import Fifo
 from .interface import (
     LENGTH_BITS,
@@ -126,7 +126,7 @@ def _part(config: Config) -> stream.Signature:
 
 
 def _queue(m: Module, platform: object, name: str, width: int, depth: int) -> wiring.Component:
-    return place(m, platform, name, Fifo.module(width, depth), lambda: Fifo(width, depth))
+    return instantiate(m, platform, name, Fifo.module(width, depth), lambda: Fifo(width, depth))
 
 
 def _address_queue(m: Module, platform: object, name: str, config: Config, depth: int,
@@ -181,7 +181,7 @@ class HbmReader(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         config = self._config
-        cutter = place(m, platform, "cutter", "burst_cutter", lambda: BurstCutter(config))
+        cutter = instantiate(m, platform, "cutter", "burst_cutter", lambda: BurstCutter(config))
         connect(m, flipped(self.burst), cutter.burst)
         piece = cutter.piece.payload
         wanted = [_address_queue(m, platform, f"wanted_{c}", config, BURSTS, piece, address)
@@ -298,7 +298,7 @@ class HbmWriter(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         config = self._config
-        cutter = place(m, platform, "cutter", "burst_cutter", lambda: BurstCutter(config))
+        cutter = instantiate(m, platform, "cutter", "burst_cutter", lambda: BurstCutter(config))
         connect(m, flipped(self.burst), cutter.burst)
         # Pieces with all rows and without all responses. No queue of pieces can be full.
         pending = Signal(range(WRITES + 1))
@@ -337,7 +337,7 @@ class HbmWriter(wiring.Component):
         for c, queue in enumerate(beats):
             address, beat = self.address[c], self.beat[c]
             wanted = _address_queue(m, platform, f"wanted_{c}", config, WRITES, piece, address)
-            order = place(m, platform, f"order_{c}", "write_order", WriteOrder)
+            order = instantiate(m, platform, f"order_{c}", "write_order", WriteOrder)
             m.d.comb += [
                 wanted.input.valid.eq(last),
                 queue.input.valid.eq(take),
@@ -451,8 +451,8 @@ class HbmPort(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         config = self._config
-        reader = place(m, platform, "reader", "hbm_reader", lambda: HbmReader(config))
-        writer = place(m, platform, "writer", "hbm_writer", lambda: HbmWriter(config))
+        reader = instantiate(m, platform, "reader", "hbm_reader", lambda: HbmReader(config))
+        writer = instantiate(m, platform, "writer", "hbm_writer", lambda: HbmWriter(config))
         connect(m, flipped(self.hbm_read), reader.burst)
         connect(m, reader.rows, flipped(self.hbm_rows))
         connect(m, flipped(self.hbm_write), writer.burst)

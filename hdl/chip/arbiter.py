@@ -12,7 +12,7 @@ from amaranth.lib.wiring import In, Out
 from ..checks import instance, integer
 from ..config import Config
 from ..core.interface import Response, SemaphoreSignal, core_request, semaphore_addition
-from ..tiles import place
+from ..tiles import instantiate
 from ..vpu.interface import host_read_request, host_write_row, row_bits
 
 __all__ = ["RequestArbiter", "RoundRobin", "SignalArbiter", "VectorPort"]
@@ -76,7 +76,7 @@ class RoundRobin(wiring.Component):
 
 
 def _round_robin(m: Module, platform: object, name: str, count: int) -> wiring.Component:
-    return place(m, platform, name, RoundRobin.module(count), lambda: RoundRobin(count))
+    return instantiate(m, platform, name, RoundRobin.module(count), lambda: RoundRobin(count))
 
 
 class SignalArbiter(wiring.Component):

@@ -16,7 +16,7 @@ from ..axi.interface import (
 )
 from ..config import Config
 from ..dma.interface import check_config
-from ..tiles import place
+from ..tiles import instantiate
 from ..vpu.interface import check_vmem
 from .control import ControlSlave
 from .node import CoreNode
@@ -96,8 +96,8 @@ class Chip(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         config = self._config
-        control = place(m, platform, "control", "control_slave", lambda: ControlSlave(config))
-        nodes = [place(m, platform, f"node_{core}", "core_node", lambda: CoreNode(config))
+        control = instantiate(m, platform, "control", "control_slave", lambda: ControlSlave(config))
+        nodes = [instantiate(m, platform, f"node_{core}", "core_node", lambda: CoreNode(config))
                  for core in range(config.cores)]
         connect_flat(m, self, CONTROL_PREFIX, control.axi)
         m.d.comb += self.interrupt.eq(control.interrupt)
@@ -111,7 +111,7 @@ class Chip(wiring.Component):
         if self._status:
             self._show_status(m, control)
         if self._probes:
-            probes = place(m, platform, "probes", "probes", lambda: self._probes)
+            probes = instantiate(m, platform, "probes", "probes", lambda: self._probes)
             m.d.comb += [getattr(self, name).eq(getattr(probes, name))
                          for name in probes.signature.members]
         return m

@@ -21,7 +21,7 @@ from ..core.interface import (
 from ..dma.format import DESCRIPTOR_WORDS
 from ..isa import BUNDLE_WORDS
 from ..mxu.mxu import COUNTER_BITS
-from ..tiles import place
+from ..tiles import instantiate
 from .registers import (
     ACCESS_ADDRESS_BITS,
     CORE_REGISTERS,
@@ -105,8 +105,8 @@ class CoreControl(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         core = self.core
-        block = place(m, platform, "block", "core_registers",
-                      lambda: RegisterBlock(CORE_REGISTERS))
+        block = instantiate(m, platform, "block", "core_registers",
+                            lambda: RegisterBlock(CORE_REGISTERS))
         connect(m, flipped(self.access), block.access)
         status = _fields(CORE_REGISTERS["STATUS"], block.status)
         m.d.comb += [
@@ -297,11 +297,11 @@ class ControlSlave(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        slave = place(m, platform, "slave", "axi_lite_slave",
-                      lambda: AxiLiteSlave(CONTROL_ADDRESS_BITS))
-        block = place(m, platform, "block", "chip_registers",
-                      lambda: RegisterBlock(GLOBAL_REGISTERS))
-        cores = [place(m, platform, f"control_{k}", "core_control", CoreControl)
+        slave = instantiate(m, platform, "slave", "axi_lite_slave",
+                            lambda: AxiLiteSlave(CONTROL_ADDRESS_BITS))
+        block = instantiate(m, platform, "block", "chip_registers",
+                            lambda: RegisterBlock(GLOBAL_REGISTERS))
+        cores = [instantiate(m, platform, f"control_{k}", "core_control", CoreControl)
                  for k in range(self._config.cores)]
         connect(m, flipped(self.axi), slave.axi)
         for core, port in zip(cores, self.core, strict=True):

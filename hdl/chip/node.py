@@ -12,7 +12,7 @@ from ..core.counters import COUNTERS
 from ..core.interface import SEMAPHORE_BITS, semaphore_addition
 from ..dma.engine import DmaEngine
 from ..dma.interface import check_config
-from ..tiles import place
+from ..tiles import instantiate
 from ..vpu.interface import host_read_request, host_write_row, row_bits
 from .arbiter import RequestArbiter, SignalArbiter, VectorPort
 from .control import CoreSide
@@ -146,13 +146,14 @@ class CoreNode(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         config = self._config
-        resets = place(m, platform, "resets", "core_reset", CoreReset)
+        resets = instantiate(m, platform, "resets", "core_reset", CoreReset)
         self._reset = Signal()
         m.d.comb += self._reset.eq(resets.reset)
-        self._core = place(m, platform, "core", "core", lambda: Core(config), reset=self._reset)
-        self._engine = place(m, platform, "engine", "dma_engine", lambda: DmaEngine(config),
-                             reset=self._reset)
-        self._port = place(m, platform, "port", "hbm_port", lambda: HbmPort(config))
+        self._core = instantiate(m, platform, "core", "core", lambda: Core(config),
+                                 reset=self._reset)
+        self._engine = instantiate(m, platform, "engine", "dma_engine", lambda: DmaEngine(config),
+                                   reset=self._reset)
+        self._port = instantiate(m, platform, "port", "hbm_port", lambda: HbmPort(config))
         self._connect_control(m, resets)
         self._connect_memory(m)
         self._share_vectors(m, platform)
@@ -196,7 +197,8 @@ class CoreNode(wiring.Component):
         """Share the core's vector memory between its own engine and the other core's engine."""
         config, core, engine = self._config, self._core, self._engine
         clients = 2 if self._two else 1
-        port = place(m, platform, "vectors", "vector_port", lambda: VectorPort(config, clients))
+        port = instantiate(m, platform, "vectors", "vector_port",
+                           lambda: VectorPort(config, clients))
         connect(m, port.host_read, core.host_read)
         connect(m, core.host_rows, port.host_rows)
         connect(m, port.host_write, core.host_write)
@@ -220,7 +222,8 @@ class CoreNode(wiring.Component):
         The engine writes several words at once, through a port of its own.
         """
         core, engine, control = self._core, self._engine, self.control
-        requests = place(m, platform, "requests", "request_arbiter", lambda: RequestArbiter(2))
+        requests = instantiate(m, platform, "requests", "request_arbiter",
+                               lambda: RequestArbiter(2))
         connect(m, requests.core_request, core.request)
         connect(m, core.response, requests.core_response)
         connect(m, flipped(control.request), requests.request[0])
@@ -237,8 +240,9 @@ class CoreNode(wiring.Component):
         """
         core, engine = self._core, self._engine
         sources = 4 if self._two else 2
-        signals = place(m, platform, "signals", "signal_arbiter", lambda: SignalArbiter(sources),
-                        reset=self._reset)
+        signals = instantiate(m, platform, "signals", "signal_arbiter",
+                              lambda: SignalArbiter(sources),
+                              reset=self._reset)
         connect(m, signals.signal, core.signal)
         connect(m, flipped(self.control.signal), signals.source[0])
         self._count_one(m, engine.signal, signals.source[1])

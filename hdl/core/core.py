@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 from ..checks import instance
 from ..config import Config
 from ..mxu.mxu import COUNTER_BITS, Mxu
-from ..tiles import place
+from ..tiles import instantiate
 from ..vpu.interface import host_read_request, host_write_row, row_bits
 from ..vpu.vpu import Vpu
 from ..xlu.xlu import Xlu
@@ -85,14 +85,15 @@ class Core(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         config = self._config
-        sequencer = place(m, platform, "sequencer", "sequencer", lambda: Sequencer(config))
-        vpu = place(m, platform, "vpu", "vpu", lambda: Vpu(config))
-        mxu = place(m, platform, "mxu", "mxu", lambda: Mxu(config))
-        xlu = place(m, platform, "xlu", "xlu", lambda: Xlu(config))
+        sequencer = instantiate(m, platform, "sequencer", "sequencer", lambda: Sequencer(config))
+        vpu = instantiate(m, platform, "vpu", "vpu", lambda: Vpu(config))
+        mxu = instantiate(m, platform, "mxu", "mxu", lambda: Mxu(config))
+        xlu = instantiate(m, platform, "xlu", "xlu", lambda: Xlu(config))
         feeder_x, feeder_w = (
-            place(m, platform, f"feeder_{name}", "row_feeder", lambda: RowFeeder(config))
+            instantiate(m, platform, f"feeder_{name}", "row_feeder", lambda: RowFeeder(config))
             for name in "xw")
-        collector = place(m, platform, "collector", "row_collector", lambda: RowCollector(config))
+        collector = instantiate(m, platform, "collector", "row_collector",
+                                lambda: RowCollector(config))
 
         self._connect_host(m, sequencer, vpu)
         for slot in ("v0", "v1", "load", "store"):
@@ -192,7 +193,7 @@ class Core(wiring.Component):
         ]
 
     def _count(self, m: Module, platform: object, sequencer: Sequencer, mxu: Mxu) -> None:
-        counters = place(m, platform, "counters", "core_counters", CoreCounters)
+        counters = instantiate(m, platform, "counters", "core_counters", CoreCounters)
         m.d.comb += [
             counters.clear.eq(self.clear_counters),
             counters.x_accepted.eq(mxu.x.valid & mxu.x.ready),

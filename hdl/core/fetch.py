@@ -9,7 +9,7 @@ from ..checks import instance
 from ..config import Config
 from ..isa import BUNDLE_BITS, BUNDLE_WORDS, Fault
 from ..sram import Sram
-from ..tiles import place
+from ..tiles import instantiate
 from .interface import FAULT_BITS, REQUEST_WORD_BITS, write_words
 
 __all__ = ["Examination", "InstructionMemory", "ProgramControl"]
@@ -50,8 +50,8 @@ class InstructionMemory(wiring.Component):
         group = self.write_word[exact_log2(together):]
         words = []
         for number in range(BUNDLE_WORDS):
-            word = place(m, platform, f"word_{number}", Sram.module(32, depth),
-                         lambda: Sram(32, depth))
+            word = instantiate(m, platform, f"word_{number}", Sram.module(32, depth),
+                               lambda: Sram(32, depth))
             m.d.comb += [
                 word.read.eq(self.read),
                 word.read_address.eq(self.read_address),

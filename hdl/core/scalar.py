@@ -20,7 +20,7 @@ from ..isa import (
     Slot,
 )
 from ..sram import Sram
-from ..tiles import place
+from ..tiles import instantiate
 from ..vpu.interface import REGISTER_BITS
 from ..vpu.registers import RegisterFile
 from .decode import SCALAR_PORTS, kind_codes
@@ -90,8 +90,8 @@ class ScalarMemory(wiring.Component):
             data = rotated
         words = []
         for bank in range(number):
-            memory = place(m, platform, f"bank_{bank}", Sram.module(32, depth),
-                           lambda: Sram(32, depth))
+            memory = instantiate(m, platform, f"bank_{bank}", Sram.module(32, depth),
+                                 lambda: Sram(32, depth))
             wraps = bank < first if bank < number - 1 else 0
             m.d.comb += [
                 memory.read.eq(self.read),
@@ -188,8 +188,8 @@ class ScalarOperands(wiring.Component):
         reads, writes = len(_TURNS if self._shared else SCALAR_PORTS), len(SCALAR_WRITERS)
         if not self._shared:
             reads += 1  # for the host
-        registers = place(m, platform, "registers", RegisterFile.module(reads, writes),
-                          lambda: RegisterFile(reads, writes))
+        registers = instantiate(m, platform, "registers", RegisterFile.module(reads, writes),
+                                lambda: RegisterFile(reads, writes))
         (self._read_in_turn if self._shared else self._read)(m, platform, registers)
         for i, writer in enumerate(SCALAR_WRITERS):
             enable, d, value = registers.write_port(i)
@@ -241,7 +241,7 @@ class ScalarOperands(wiring.Component):
                 value: Signal) -> None:
         """Drive ``value`` with the value of the scalar source ``code``."""
         immediates = data.View(BUNDLE_LAYOUT, self.bundle).imm
-        source = place(m, platform, f"{name}_source", "scalar_source", ScalarSource)
+        source = instantiate(m, platform, f"{name}_source", "scalar_source", ScalarSource)
         m.d.comb += [source.code.eq(code), source.register.eq(register), value.eq(source.value)]
         m.d.comb += [getattr(source, f"imm_{i}").eq(immediates[i]) for i in range(IMMEDIATES)]
 

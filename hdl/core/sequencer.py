@@ -20,7 +20,7 @@ from ..isa import (
     StoreOp,
     Unit,
 )
-from ..tiles import place
+from ..tiles import instantiate
 from ..vpu.interface import (
     MasksWritten,
     RegistersWritten,
@@ -147,18 +147,19 @@ class Sequencer(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         config = self._config
-        self._control = control = place(m, platform, "control", "program_control",
-                                        lambda: ProgramControl(config))
-        self._imem = imem = place(m, platform, "imem", "instruction_memory",
-                                  lambda: InstructionMemory(config))
-        self._smem = place(m, platform, "smem", "scalar_memory", lambda: ScalarMemory(config))
-        self._decoder = place(m, platform, "decoder", "bundle_decoder", BundleDecoder)
-        self._operands = place(m, platform, "operands", "scalar_operands",
-                                lambda: ScalarOperands(config.issue_cycles > 1))
-        self._scoreboard = place(m, platform, "scoreboard", "scoreboard", Scoreboard)
-        self._ledger = place(m, platform, "ledger", "array_ledger", lambda: ArrayLedger(config))
-        self._semaphores = place(m, platform, "semaphores", "semaphores", Semaphores)
-        self._host = place(m, platform, "host", "host_port", lambda: HostPort(config))
+        self._control = control = instantiate(m, platform, "control", "program_control",
+                                              lambda: ProgramControl(config))
+        self._imem = imem = instantiate(m, platform, "imem", "instruction_memory",
+                                        lambda: InstructionMemory(config))
+        self._smem = instantiate(m, platform, "smem", "scalar_memory", lambda: ScalarMemory(config))
+        self._decoder = instantiate(m, platform, "decoder", "bundle_decoder", BundleDecoder)
+        self._operands = instantiate(m, platform, "operands", "scalar_operands",
+                                      lambda: ScalarOperands(config.issue_cycles > 1))
+        self._scoreboard = instantiate(m, platform, "scoreboard", "scoreboard", Scoreboard)
+        self._ledger = instantiate(m, platform, "ledger", "array_ledger",
+                                   lambda: ArrayLedger(config))
+        self._semaphores = instantiate(m, platform, "semaphores", "semaphores", Semaphores)
+        self._host = instantiate(m, platform, "host", "host_port", lambda: HostPort(config))
         self._bundle = data.View(BUNDLE_LAYOUT, imem.bundle)
         m.d.comb += [
             self._decoder.bundle.eq(imem.bundle),
@@ -233,8 +234,8 @@ class Sequencer(wiring.Component):
 
         taken = []
         for slot in (Slot.V0, Slot.V1):
-            port = place(m, platform, f"{slot}_port", f"write_port_{slot}",
-                         partial(WritePort, slot))
+            port = instantiate(m, platform, f"{slot}_port", f"write_port_{slot}",
+                               partial(WritePort, slot))
             m.d.comb += [port.op.eq(self._bundle[slot].op), port.issue.eq(self.issue)]
             taken.append(port.taken)
 
@@ -264,7 +265,8 @@ class Sequencer(wiring.Component):
     def _look_for_faults(self, m: Module, platform: object) -> Signal:
         """Return the bundle's fault with the lowest number, or `Fault.NONE`."""
         ledger, decoder, semaphores = self._ledger, self._decoder, self._semaphores
-        faults = place(m, platform, "faults", "bundle_faults", lambda: BundleFaults(self._config))
+        faults = instantiate(m, platform, "faults", "bundle_faults",
+                             lambda: BundleFaults(self._config))
         m.d.comb += [
             ledger.push.eq(self._bundle.push.op),
             ledger.pop.eq(self._bundle.pop.op),
@@ -285,7 +287,7 @@ class Sequencer(wiring.Component):
     def _examine(self, m: Module, platform: object, clear: Signal,
                  fault: Signal) -> tuple[Signal, Signal]:
         """Keep a bundle's fault (two ``issue_cycles``); return whether it is known, and it."""
-        kept = place(m, platform, "examination", "examination", Examination)
+        kept = instantiate(m, platform, "examination", "examination", Examination)
         m.d.comb += [
             kept.valid.eq(self._control.valid), kept.clear.eq(clear), kept.issue.eq(self.issue),
             kept.changed.eq(self._semaphores.is_signal & self.signal.valid),
@@ -339,11 +341,11 @@ class Sequencer(wiring.Component):
         s0, s1 = self._bundle.s0, self._bundle.s1
         alus = []
         for slot in (Slot.S0, Slot.S1):
-            alu = place(m, platform, f"{slot}_alu", "scalar_alu", ScalarAlu)
+            alu = instantiate(m, platform, f"{slot}_alu", "scalar_alu", ScalarAlu)
             m.d.comb += [alu.op.eq(self._bundle[slot].op), alu.a.eq(self._operand(slot, "a")),
                          alu.b.eq(self._operand(slot, "b"))]
             alus.append(alu)
-        branch = place(m, platform, "branch", "branch_unit", BranchUnit)
+        branch = instantiate(m, platform, "branch", "branch_unit", BranchUnit)
         m.d.comb += [
             branch.bundle.eq(self._imem.bundle),
             branch.pc.eq(self._control.pc),
@@ -395,7 +397,7 @@ class Sequencer(wiring.Component):
 
     def _issue_operations(self, m: Module, platform: object) -> None:
         """Send the operations of a bundle that issues to the units."""
-        units = place(m, platform, "units", "unit_decoder", lambda: UnitDecoder(self._config))
+        units = instantiate(m, platform, "units", "unit_decoder", lambda: UnitDecoder(self._config))
         m.d.comb += [
             units.bundle.eq(self._imem.bundle),
             units.issue.eq(self.issue),
@@ -438,7 +440,8 @@ class Sequencer(wiring.Component):
     def _write_words(self, m: Module, platform: object, stores: Signal) -> None:
         """Connect the writes of bundles, host and transfers to instruction and scalar memory."""
         host = self._host
-        arbiter = place(m, platform, "writes", "write_arbiter", lambda: WriteArbiter(self._config))
+        arbiter = instantiate(m, platform, "writes", "write_arbiter",
+                              lambda: WriteArbiter(self._config))
         m.d.comb += [
             host.smem_write_free.eq(~stores),
             arbiter.store.eq(stores),

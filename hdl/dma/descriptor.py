@@ -18,7 +18,7 @@ from amaranth.utils import exact_log2
 from ..config import Config
 from ..core.interface import FAULT_BITS, DmaIssue
 from ..isa import BUNDLE_PITCH, Fault
-from ..tiles import place
+from ..tiles import instantiate
 from .format import (
     DESCRIPTOR_LAYOUT,
     DESCRIPTOR_WORDS,
@@ -287,8 +287,8 @@ class DescriptorFrontEnd(wiring.Component):
         words = Signal(32 * DESCRIPTOR_WORDS, reset_less=True)
         fields = data.View(DESCRIPTOR_LAYOUT, words)
         source, destination = (
-            place(m, platform, f"{name}_check", f"dma_{name}_check",
-                  partial(SideCheck, self._config, spaces))
+            instantiate(m, platform, f"{name}_check", f"dma_{name}_check",
+                        partial(SideCheck, self._config, spaces))
             for name, spaces in (("source", DMA_SOURCES), ("destination", DMA_DESTINATIONS)))
         for name, check in (("source", source), ("destination", destination)):
             m.d.comb += [

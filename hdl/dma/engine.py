@@ -15,7 +15,7 @@ from ..core.interface import (
     core_request,
     word_write,
 )
-from ..tiles import place
+from ..tiles import instantiate
 from ..vpu.interface import host_read_request, host_write_row, row_bits
 from .descriptor import DescriptorFrontEnd
 from .format import DESCRIPTOR_WORDS
@@ -115,17 +115,18 @@ class DmaEngine(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         config = self._config
-        self._front = place(m, platform, "front", "dma_front_end",
-                            lambda: DescriptorFrontEnd(config))
-        self._queue = place(m, platform, "queue", "dma_queue", lambda: TransferQueue(config))
-        self._reader = place(m, platform, "reader", "dma_reader", lambda: Reader(config))
-        self._collector = place(m, platform, "collector", "dma_collector",
-                                lambda: Collector(config))
-        self._buffer = place(m, platform, "buffer", "dma_row_buffer", lambda: RowBuffer(config))
-        self._issuer = place(m, platform, "issuer", "dma_burst_issuer",
-                             lambda: BurstIssuer(config))
-        self._writer = place(m, platform, "writer", "dma_writer", lambda: Writer(config))
-        self._completion = place(m, platform, "completion", "dma_completion", Completion)
+        self._front = instantiate(m, platform, "front", "dma_front_end",
+                                  lambda: DescriptorFrontEnd(config))
+        self._queue = instantiate(m, platform, "queue", "dma_queue", lambda: TransferQueue(config))
+        self._reader = instantiate(m, platform, "reader", "dma_reader", lambda: Reader(config))
+        self._collector = instantiate(m, platform, "collector", "dma_collector",
+                                      lambda: Collector(config))
+        self._buffer = instantiate(m, platform, "buffer", "dma_row_buffer",
+                                   lambda: RowBuffer(config))
+        self._issuer = instantiate(m, platform, "issuer", "dma_burst_issuer",
+                                   lambda: BurstIssuer(config))
+        self._writer = instantiate(m, platform, "writer", "dma_writer", lambda: Writer(config))
+        self._completion = instantiate(m, platform, "completion", "dma_completion", Completion)
         stop = self._abort(m)
         self._start(m, stop)
         self._queue_up(m)

@@ -7,7 +7,7 @@ from amaranth.utils import exact_log2
 
 from ..axi.interface import hbm_burst, hbm_row
 from ..config import Config
-from ..tiles import place
+from ..tiles import instantiate
 from ..vpu.interface import HostSpace, host_read_request, row_bits
 from .format import DmaSpace
 from .interface import (
@@ -66,7 +66,8 @@ class Reader(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        walk = place(m, platform, "walk", "dma_address_walk", lambda: AddressWalk(self._config))
+        walk = instantiate(m, platform, "walk", "dma_address_walk",
+                           lambda: AddressWalk(self._config))
         active = Signal()
         space = Signal.like(self.source.space, reset_less=True)
         wants = Signal()
@@ -153,8 +154,8 @@ class Collector(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        gatherer = place(m, platform, "gatherer", "dma_word_gatherer",
-                         lambda: WordGatherer(self._config))
+        gatherer = instantiate(m, platform, "gatherer", "dma_word_gatherer",
+                               lambda: WordGatherer(self._config))
         active = Signal()
         space = Signal.like(self.source.space, reset_less=True)
         left = Signal(BLOCK_BITS, reset_less=True)

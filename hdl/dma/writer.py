@@ -8,7 +8,7 @@ from amaranth.utils import exact_log2
 from ..axi.interface import hbm_burst, hbm_done, hbm_row
 from ..config import Config
 from ..core.interface import SEMAPHORE_BITS, Space, word_write, write_words
-from ..tiles import place
+from ..tiles import instantiate
 from ..vpu.interface import host_write_row, row_bits
 from .format import DmaSpace
 from .interface import (
@@ -64,7 +64,8 @@ class BurstIssuer(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        walk = place(m, platform, "walk", "dma_address_walk", lambda: AddressWalk(self._config))
+        walk = instantiate(m, platform, "walk", "dma_address_walk",
+                           lambda: AddressWalk(self._config))
         active = Signal()
         refused = Signal()
         finishes = Signal()
@@ -134,8 +135,8 @@ class Writer(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        self._walk = walk = place(m, platform, "walk", "dma_address_walk",
-                                  lambda: AddressWalk(self._config))
+        self._walk = walk = instantiate(m, platform, "walk", "dma_address_walk",
+                                        lambda: AddressWalk(self._config))
         self._active = active = Signal()
         self._space = space = Signal(SPACE_BITS, reset_less=True)
         self._comes = comes = Signal()  # a row, of this transfer

@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from ..checks import integer
 from ..config import Config
-from ..tiles import place
+from ..tiles import instantiate
 from .system import SerialSystem
 
 __all__ = ["CRYSTAL_HZ", "Board", "pll_divisors"]
@@ -103,7 +103,7 @@ class Board(wiring.Component):
             m.d.start += waited.eq(waited + 1)
         m.d.comb += [ClockSignal().eq(clock), ClockSignal("start").eq(clock),
                      ResetSignal().eq(~waited.all())]
-        system = place(m, platform, "system", "serial_system", self._make)
+        system = instantiate(m, platform, "system", "serial_system", self._make)
         blink = Signal(25)
         m.d.sync += blink.eq(blink + 1)
         m.d.comb += [system.line_in.eq(self.line_in), self.line_out.eq(system.line_out),

@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 from ..axi.lite import RegisterAccess
 from ..checks import integer
 from ..sram import Sram
-from ..tiles import place
+from ..tiles import instantiate
 from .executor import Executor
 from .frames import ADDRESS_BITS, FrameReceiver, FrameSender
 from .uart import UartReceiver, UartTransmitter
@@ -48,15 +48,15 @@ class SerialBridge(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        uart_in = place(m, platform, "uart_in", "uart_receiver",
-                        lambda: UartReceiver(self._divisor))
-        uart_out = place(m, platform, "uart_out", "uart_transmitter",
-                         lambda: UartTransmitter(self._divisor))
-        receiver = place(m, platform, "receiver", "frame_receiver", FrameReceiver)
-        sender = place(m, platform, "sender", "frame_sender", FrameSender)
-        executor = place(m, platform, "executor", "executor", Executor)
+        uart_in = instantiate(m, platform, "uart_in", "uart_receiver",
+                              lambda: UartReceiver(self._divisor))
+        uart_out = instantiate(m, platform, "uart_out", "uart_transmitter",
+                               lambda: UartTransmitter(self._divisor))
+        receiver = instantiate(m, platform, "receiver", "frame_receiver", FrameReceiver)
+        sender = instantiate(m, platform, "sender", "frame_sender", FrameSender)
+        executor = instantiate(m, platform, "executor", "executor", Executor)
         size = 8, 1 << ADDRESS_BITS
-        buffer = place(m, platform, "buffer", Sram.module(*size), lambda: Sram(*size))
+        buffer = instantiate(m, platform, "buffer", Sram.module(*size), lambda: Sram(*size))
         m.d.comb += [
             uart_in.line.eq(self.line_in), self.line_out.eq(uart_out.line),
             *(getattr(receiver, name).eq(getattr(uart_in, name))

@@ -7,7 +7,7 @@ from amaranth.utils import ceil_log2
 
 from ..axi.lite import RegisterAccess
 from ..sram import Sram
-from ..tiles import place
+from ..tiles import instantiate
 from .frames import ADDRESS_BITS, frame_byte
 from .protocol import (
     CHECK_BYTES,
@@ -68,8 +68,8 @@ class Executor(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        words = place(m, platform, "words", Sram.module(8, 1 << _KEPT_BITS),
-                      lambda: Sram(8, 1 << _KEPT_BITS))
+        words = instantiate(m, platform, "words", Sram.module(8, 1 << _KEPT_BITS),
+                            lambda: Sram(8, 1 << _KEPT_BITS))
         operation = self._header.operation
         m.d.comb += [
             self._fixed.eq((operation == Operation.READ_FIXED)

@@ -5,7 +5,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
 
-from ..tiles import place
+from ..tiles import instantiate
 from .checksum import Checksum
 from .protocol import (
     CHECK_BYTES,
@@ -57,7 +57,7 @@ class FrameReceiver(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        checksum = place(m, platform, "checksum", "checksum", Checksum)
+        checksum = instantiate(m, platform, "checksum", "checksum", Checksum)
         escaped = Signal()
         bad = Signal()
         length = Signal.like(self.length)
@@ -111,7 +111,7 @@ class FrameSender(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        checksum = place(m, platform, "checksum", "checksum", Checksum)
+        checksum = instantiate(m, platform, "checksum", "checksum", Checksum)
         byte = Signal(8)
         escaped = Signal()
         done = Signal()

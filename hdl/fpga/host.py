@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 from ..axi.interface import CONTROL_ADDRESS_BITS, Axi4, Axi4Lite
 from ..axi.lite import AxiLiteMaster
 from ..checks import integer
-from ..tiles import place
+from ..tiles import instantiate
 from .bridge import SerialBridge
 from .memory import BlockMemory
 from .protocol import MEMORY_BASE
@@ -54,12 +54,12 @@ class SerialHost(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        bridge = place(m, platform, "bridge", "serial_bridge",
-                       lambda: SerialBridge(self._divisor))
-        control = place(m, platform, "axil", "axi_lite_master",
-                        lambda: AxiLiteMaster(CONTROL_ADDRESS_BITS), reset=self.reset_chip)
-        memory = place(m, platform, "ram", "block_memory",
-                       lambda: BlockMemory(*self._memory), reset=self.reset_chip)
+        bridge = instantiate(m, platform, "bridge", "serial_bridge",
+                             lambda: SerialBridge(self._divisor))
+        control = instantiate(m, platform, "axil", "axi_lite_master",
+                              lambda: AxiLiteMaster(CONTROL_ADDRESS_BITS), reset=self.reset_chip)
+        memory = instantiate(m, platform, "ram", "block_memory",
+                             lambda: BlockMemory(*self._memory), reset=self.reset_chip)
         m.d.comb += [bridge.line_in.eq(self.line_in), self.line_out.eq(bridge.line_out),
                      self.reset_chip.eq(bridge.reset)]
         connect(m, control.axi, flipped(self.control))

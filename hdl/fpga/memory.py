@@ -9,7 +9,7 @@ from ..axi.interface import Axi4, Burst, Resp
 from ..axi.lite import RegisterAccess
 from ..checks import integer
 from ..sram import Sram
-from ..tiles import place
+from ..tiles import instantiate
 
 __all__ = ["BlockMemory"]
 
@@ -54,8 +54,8 @@ class BlockMemory(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         # A memory for each byte of a beat, because strobes select bytes.
-        lanes = [place(m, platform, f"lane_{lane}", Sram.module(8, self._rows),
-                       lambda: Sram(8, self._rows)) for lane in range(self._bytes)]
+        lanes = [instantiate(m, platform, f"lane_{lane}", Sram.module(8, self._rows),
+                             lambda: Sram(8, self._rows)) for lane in range(self._bytes)]
         write_row, read_row = Signal(range(self._rows)), Signal(range(self._rows))
         reads = Signal()
         for lane in lanes:

@@ -8,7 +8,7 @@ from ..axi.interface import CONTROL_PREFIX, channel_bits, hbm_prefix
 from ..checks import instance, integer
 from ..chip.chip import Chip, check_chip
 from ..config import Config
-from ..tiles import place
+from ..tiles import instantiate
 from .host import SerialHost
 
 __all__ = ["SerialSystem"]
@@ -52,9 +52,9 @@ class SerialSystem(wiring.Component):
         m = Module()
         config = self._config
         memory = config.hbm_address_bits, channel_bits(config)
-        host = place(m, platform, "host", "serial_host",
-                     lambda: SerialHost(self._divisor, *memory))
-        chip = place(m, platform, "chip", "chip", lambda: Chip(config), reset=host.reset_chip)
+        host = instantiate(m, platform, "host", "serial_host",
+                           lambda: SerialHost(self._divisor, *memory))
+        chip = instantiate(m, platform, "chip", "chip", lambda: Chip(config), reset=host.reset_chip)
         m.d.comb += [host.line_in.eq(self.line_in), self.line_out.eq(host.line_out),
                      self.interrupt.eq(chip.interrupt)]
         for prefix, port in ((CONTROL_PREFIX, host.control), (hbm_prefix(0, 0), host.memory)):

@@ -13,7 +13,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from ..config import Config
-from ..tiles import place
+from ..tiles import instantiate
 from . import mac
 
 __all__ = ["MacCell"]
@@ -121,7 +121,7 @@ class MacCell(wiring.Component):
         valid = self.x_valid
         for make_step in mac.STEPS:
             name = re.sub(r"(?<!^)(?=[A-Z])", "_", make_step.__name__).lower()
-            step = place(m, platform, name, f"mac_{name}", make_step)
+            step = instantiate(m, platform, name, f"mac_{name}", make_step)
             wiring.connect(m, bundle, step.i)
             if make_step is mac.Compare:
                 # The partial sum is first needed here, so it may arrive after the activation.

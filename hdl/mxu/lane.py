@@ -13,7 +13,7 @@ from amaranth.utils import ceil_log2
 from ..bf16 import RoundToBf16
 from ..config import Config
 from ..sram import Sram
-from ..tiles import Chain, Each, Link, Shared, TileGrid, place
+from ..tiles import Chain, Each, Link, Shared, TileGrid, instantiate
 
 __all__ = ["MxuLane", "mxu_lanes"]
 
@@ -109,9 +109,9 @@ class MxuLane(wiring.Component):
     def _buffer(self, m: Module, platform: object, name: str, read: Signal, out: Signal) -> None:
         """Place the operand FIFO ``name``, which rounds its input and is read in order."""
         depth = self._config.operand_depth
-        round_ = place(m, platform, f"{name}_round", "round_to_bf16", RoundToBf16)
-        buffer = place(m, platform, f"{name}_buffer", Sram.module(16, depth),
-                       lambda: Sram(16, depth))
+        round_ = instantiate(m, platform, f"{name}_round", "round_to_bf16", RoundToBf16)
+        buffer = instantiate(m, platform, f"{name}_buffer", Sram.module(16, depth),
+                             lambda: Sram(16, depth))
         head = Signal(ceil_log2(depth), name=f"{name}_head")
         m.d.comb += [
             round_.i.eq(getattr(self, f"{name}_in")),
@@ -128,7 +128,8 @@ class MxuLane(wiring.Component):
     def _collect(self, m: Module, platform: object) -> None:
         """Place the result FIFO, which is written in order and read at the controller's address."""
         depth = self._config.result_depth
-        buffer = place(m, platform, "y_buffer", Sram.module(32, depth), lambda: Sram(32, depth))
+        buffer = instantiate(m, platform, "y_buffer", Sram.module(32, depth),
+                             lambda: Sram(32, depth))
         tail = Signal(ceil_log2(depth), name="y_tail")
         m.d.comb += [
             buffer.write.eq(self.p_valid),

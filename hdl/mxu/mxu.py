@@ -7,7 +7,7 @@ from amaranth.utils import ceil_log2
 
 from ..checks import instance
 from ..config import Config
-from ..tiles import TileGrid, place
+from ..tiles import TileGrid, instantiate
 from .grid import mac_grid
 from .lane import mxu_lanes
 
@@ -77,8 +77,8 @@ class Mxu(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        lanes = place(m, platform, "lanes", "mxu_lanes", lambda: mxu_lanes(self._config))
-        grid = place(m, platform, "grid", "mac_grid", lambda: mac_grid(self._config))
+        lanes = instantiate(m, platform, "lanes", "mxu_lanes", lambda: mxu_lanes(self._config))
+        grid = instantiate(m, platform, "grid", "mac_grid", lambda: mac_grid(self._config))
         for port in ("x", "x_valid", "swap"):
             m.d.comb += getattr(grid, port).eq(getattr(lanes, port))
         m.d.comb += [

@@ -11,7 +11,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from ..isa import FLOAT_LATENCY, SIMPLE_LATENCY, SLOTS, TRANSCENDENTAL_LATENCY, Slot
-from ..tiles import place
+from ..tiles import instantiate
 from .float import FloatAdd, FloatMultiply, IntToFloat
 from .random import Random
 from .simple import LANE_BITS, SUBLANE_BITS, Simple
@@ -158,7 +158,7 @@ class VectorAlu(wiring.Component):
 
     def _simple(self, m: Module, platform: object, a: Signal, b: Signal, p: Signal,
                 q: Signal) -> Signal:
-        simple = place(m, platform, "simple", "vpu_simple", Simple)
+        simple = instantiate(m, platform, "simple", "vpu_simple", Simple)
         m.d.comb += [
             simple.enable.eq(self._enable(AluUnit.SIMPLE)),
             simple.op.eq(self.op), simple.a.eq(a), simple.b.eq(b), simple.p.eq(p), simple.q.eq(q),
@@ -168,9 +168,9 @@ class VectorAlu(wiring.Component):
         return simple.result
 
     def _float(self, m: Module, platform: object, a: Signal, b: Signal) -> dict[AluUnit, Signal]:
-        add = place(m, platform, "add", "vpu_float_add", FloatAdd)
-        multiply = place(m, platform, "multiply", "vpu_float_multiply", FloatMultiply)
-        convert = place(m, platform, "convert", "vpu_int_to_float", IntToFloat)
+        add = instantiate(m, platform, "add", "vpu_float_add", FloatAdd)
+        multiply = instantiate(m, platform, "multiply", "vpu_float_multiply", FloatMultiply)
+        convert = instantiate(m, platform, "convert", "vpu_int_to_float", IntToFloat)
         m.d.comb += [
             add.enable.eq(self._enable(AluUnit.ADD)), add.subtract.eq(self.subtract),
             add.a.eq(a), add.b.eq(b),
@@ -181,8 +181,8 @@ class VectorAlu(wiring.Component):
                 AluUnit.CONVERT: convert.number}
 
     def _slow(self, m: Module, platform: object, a: Signal, b: Signal) -> dict[AluUnit, Signal]:
-        function = place(m, platform, "function", "transcendental", Transcendental)
-        random = place(m, platform, "random", "vpu_random", Random)
+        function = instantiate(m, platform, "function", "transcendental", Transcendental)
+        random = instantiate(m, platform, "random", "vpu_random", Random)
         m.d.comb += [
             function.enable.eq(self._enable(AluUnit.TRANSCENDENTAL)),
             function.functions.eq(self.functions), function.x.eq(a),

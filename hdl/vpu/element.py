@@ -11,7 +11,7 @@ from amaranth.utils import ceil_log2
 from ..checks import instance
 from ..config import Config
 from ..sram import Sram
-from ..tiles import Chain, Each, Link, Shared, TileGrid, place
+from ..tiles import Chain, Each, Link, Shared, TileGrid, instantiate
 from .alu import FUNCTION_PORT_BITS, OP_BITS, SELECT_BITS, VectorAlu, enable_ports
 from .interface import MASK_BITS, REGISTER_BITS, HostSpace
 from .registers import MaskFile, RegisterFile
@@ -138,10 +138,10 @@ class VectorElement(wiring.Component):
         m = Module()
         shared = self._config.issue_cycles > 1
         reads = len(_TURNS if shared else _READS)
-        registers = place(m, platform, "registers", RegisterFile.module(reads, len(_WRITES)),
-                          lambda: RegisterFile(reads, len(_WRITES)))
-        masks = place(m, platform, "masks", MaskFile.module(len(_MASK_READS), len(SLOTS)),
-                      lambda: MaskFile(len(_MASK_READS), len(SLOTS)))
+        registers = instantiate(m, platform, "registers", RegisterFile.module(reads, len(_WRITES)),
+                                lambda: RegisterFile(reads, len(_WRITES)))
+        masks = instantiate(m, platform, "masks", MaskFile.module(len(_MASK_READS), len(SLOTS)),
+                            lambda: MaskFile(len(_MASK_READS), len(SLOTS)))
         words = self._read_in_turn(m, registers) if shared else self._read(m, registers, _READS)
         bits = self._read(m, masks, _MASK_READS)
 
@@ -191,7 +191,8 @@ class VectorElement(wiring.Component):
         The two slots never enable the same stage of a unit in one cycle, because v1 is one cycle
         behind v0, and bundles issue at most every other cycle.
         """
-        alu = place(m, platform, "alu", VectorAlu.module(True, True), lambda: VectorAlu(True, True))
+        alu = instantiate(m, platform, "alu", VectorAlu.module(True, True),
+                          lambda: VectorAlu(True, True))
 
         def chosen(turn: str, name: str) -> Value:
             return Mux(getattr(self, f"v1_{turn}"), getattr(self, f"v1_{name}"),
@@ -225,7 +226,7 @@ class VectorElement(wiring.Component):
               words: dict[str, Signal], bits: dict[str, Signal]) -> Signal:
         """Place the ALU of a slot; return its result."""
         full = SLOTS[slot]
-        alu = place(m, platform, slot, VectorAlu.module(full), lambda: VectorAlu(full))
+        alu = instantiate(m, platform, slot, VectorAlu.module(full), lambda: VectorAlu(full))
         b = Signal(32, name=f"{slot}_operand")
         write, d, value = masks.write_port(list(SLOTS).index(slot))
 
@@ -250,7 +251,7 @@ class VectorElement(wiring.Component):
         ``word`` and ``bit`` are the vector register's word and the mask bit of a store.
         """
         depth = self._config.vmem_vectors
-        memory = place(m, platform, "memory", Sram.module(32, depth), lambda: Sram(32, depth))
+        memory = instantiate(m, platform, "memory", Sram.module(32, depth), lambda: Sram(32, depth))
         data = Signal(32, name="store_data", reset_less=True)
         masked = Signal(name="store_masked", reset_less=True)
         with m.If(self.store_read):

@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out, Signature
 
 from ..mxu import mac
 from ..mxu.mac import BIAS, EXPONENT, F32_FRACTION, F32_INF, F32_NAN, Unpacked
-from ..tiles import place
+from ..tiles import instantiate
 
 __all__ = ["STAGES", "FloatAdd", "FloatMultiply", "IntToFloat", "Multiply", "RoundProduct"]
 
@@ -57,7 +57,7 @@ def _through(m: Module, platform: object, bundle: wiring.PureInterface,
     ``steps`` maps instance names to step classes, in order.
     """
     for name, make_step in steps.items():
-        step = place(m, platform, name, f"mac_{name}", make_step)
+        step = instantiate(m, platform, name, f"mac_{name}", make_step)
         wiring.connect(m, bundle, step.i)
         bundle = step.o
     return bundle
@@ -91,8 +91,8 @@ class FloatAdd(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        compare = place(m, platform, "compare", "float_compare",
-                        lambda: mac.Compare(F32_FRACTION))
+        compare = instantiate(m, platform, "compare", "float_compare",
+                              lambda: mac.Compare(F32_FRACTION))
         m.d.comb += [
             compare.acc.eq(self.a),
             compare.i.sign.eq(self.b[31] ^ self.subtract),
@@ -149,7 +149,7 @@ class IntToFloat(wiring.Component):
 
         fine, fine_zeros = mac.shift_out_zeros(m, word, (2, 1))
         all_zeros = Signal(5)
-        round_ = place(m, platform, "round", "mac_round", mac.Round)
+        round_ = instantiate(m, platform, "round", "mac_round", mac.Round)
         spare = len(fine) - mac.SUM
         m.d.comb += [
             all_zeros.eq(Cat(*reversed(fine_zeros), zeros)),
@@ -281,8 +281,8 @@ class FloatMultiply(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        multiply = place(m, platform, "multiply", "float_multiply", Multiply)
-        round_ = place(m, platform, "round", "float_round_product", RoundProduct)
+        multiply = instantiate(m, platform, "multiply", "float_multiply", Multiply)
+        round_ = instantiate(m, platform, "round", "float_round_product", RoundProduct)
         # Stage 0: the exact product. Stage 1: rounding.
         m.d.comb += [multiply.i.a.eq(self.a), multiply.i.b.eq(self.b)]
         wiring.connect(m, _latch(m, "exact", multiply.o, self.enable[0]), round_.i)

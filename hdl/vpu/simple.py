@@ -8,7 +8,7 @@ from ..bf16 import RoundToBf16
 from ..isa import SLOTS, Slot, VectorOp
 from ..mxu.mac import BIAS, F32_FRACTION, F32_INF, F32_NAN
 from ..target import Target
-from ..tiles import place
+from ..tiles import instantiate
 
 __all__ = ["LANE_BITS", "OP_BITS", "STAGES", "SUBLANE_BITS", "Order", "ReversingShift", "Shift",
            "Simple"]
@@ -259,7 +259,7 @@ class Simple(wiring.Component):
         return decoded
 
     def _elaborate_order(self, m: Module, platform: object, compares_numbers: Signal) -> Order:
-        order = place(m, platform, "order", "vpu_order", Order)
+        order = instantiate(m, platform, "order", "vpu_order", Order)
         m.d.comb += [
             order.a.eq(self.a), order.b.eq(self.b),
             order.number.eq(self._decode(m, "picks", *PICKS) | compares_numbers),
@@ -306,9 +306,9 @@ class Simple(wiring.Component):
         position = Signal(max(LANE_BITS, SUBLANE_BITS))
         m.d.comb += position.eq(Mux(self.op == Op.LANE, self.lane, self.sublane))
         rounded = Signal(32)
-        round_ = place(m, platform, "round", "round_to_bf16", RoundToBf16)
+        round_ = instantiate(m, platform, "round", "round_to_bf16", RoundToBf16)
         m.d.comb += [round_.i.eq(self.a), rounded.eq(Cat(C(0, 16), round_.o))]
-        shift = place(m, platform, "shift", "vpu_shift", Shift)
+        shift = instantiate(m, platform, "shift", "vpu_shift", Shift)
         m.d.comb += [
             shift.a.eq(self.a), shift.b.eq(self.b), shift.nan.eq(order.nan_a),
             shift.left.eq(self.op == Op.SHL), shift.arithmetic.eq(self.op == Op.SAR),

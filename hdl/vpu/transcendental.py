@@ -11,7 +11,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from ..tiles import place
+from ..tiles import instantiate
 from .tables import (
     BLOCK_BITS,
     C0_BITS,
@@ -207,7 +207,7 @@ class Transcendental(wiring.Component):
             m.d.comb += [segment.eq(fraction[16:]), position.eq(Cat(C(0, 4), fraction[:16]))]
 
         block = self._block(m, function, exponent, use_fixed)
-        table = place(m, platform, "table", "transcendental_table", TranscendentalTable)
+        table = instantiate(m, platform, "table", "transcendental_table", TranscendentalTable)
         m.d.comb += [table.read.eq(self.enable[0]), table.address.eq(Cat(segment, block))]
         self._entry = table.data
         self._position = self._register(m, 0, "position", position)

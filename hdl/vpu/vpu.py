@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from ..checks import instance
 from ..config import Config
-from ..tiles import TileGrid, place
+from ..tiles import TileGrid, instantiate
 from .control import HostControl, MemoryControl, SlotControl
 from .element import SLOTS, slot_ports, vpu_grid
 from .interface import (
@@ -108,12 +108,12 @@ class Vpu(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        grid = place(m, platform, "grid", "vpu_grid", lambda: vpu_grid(self._config))
+        grid = instantiate(m, platform, "grid", "vpu_grid", lambda: vpu_grid(self._config))
         busy = C(0, 1)
         for slot, full in SLOTS.items():
             busy = busy | self._slot(m, platform, grid, slot, full)
-        memory = place(m, platform, "memory_control", "vpu_memory_control",
-                       lambda: MemoryControl(self._config))
+        memory = instantiate(m, platform, "memory_control", "vpu_memory_control",
+                             lambda: MemoryControl(self._config))
         wiring.connect(m, wiring.flipped(self.load), memory.load)
         wiring.connect(m, wiring.flipped(self.store), memory.store)
         wiring.connect(m, memory.written, wiring.flipped(self.written.load))
@@ -135,8 +135,8 @@ class Vpu(wiring.Component):
 
     def _slot(self, m: Module, platform: object, grid: TileGrid, slot: str, full: bool) -> Signal:
         """Place the control pipeline of a vector slot; return its ``busy`` signal."""
-        control = place(m, platform, f"{slot}_control", SlotControl.module(full),
-                        lambda: SlotControl(full))
+        control = instantiate(m, platform, f"{slot}_control", SlotControl.module(full),
+                              lambda: SlotControl(full))
         issue = getattr(self, slot)
         busy = control.busy
         if slot == "v1" and self._config.issue_cycles > 1:
@@ -175,8 +175,8 @@ class Vpu(wiring.Component):
         ]
 
     def _host(self, m: Module, platform: object, grid: TileGrid, memory: MemoryControl) -> None:
-        host = place(m, platform, "host_control", "vpu_host_control",
-                     lambda: HostControl(self._config))
+        host = instantiate(m, platform, "host_control", "vpu_host_control",
+                           lambda: HostControl(self._config))
         wiring.connect(m, wiring.flipped(self.host_read), host.requests)
         if self._config.issue_cycles > 1:
             m.d.comb += host.store_reads.eq(memory.store_read)

@@ -8,7 +8,7 @@ from amaranth.utils import ceil_log2
 from ..checks import instance
 from ..config import Config
 from ..mxu.mac import F32_FRACTION, F32_NAN
-from ..tiles import Each, Link, TileGrid, place
+from ..tiles import Each, Link, TileGrid, instantiate
 from ..vpu.float import FloatAdd
 from ..vpu.interface import row_bits
 
@@ -103,8 +103,8 @@ class ReduceNode(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        adder = place(m, platform, "adder", "vpu_float_add", FloatAdd)
-        compare = place(m, platform, "compare", "xlu_float_larger", FloatLarger)
+        adder = instantiate(m, platform, "adder", "vpu_float_add", FloatAdd)
+        compare = instantiate(m, platform, "compare", "xlu_float_larger", FloatLarger)
         valid = Signal()
         maximum = Signal()
         m.d.sync += [
@@ -173,7 +173,8 @@ class Reduce(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        nodes = place(m, platform, "nodes", "xlu_reduce_nodes", lambda: reduce_nodes(self._config))
+        nodes = instantiate(m, platform, "nodes", "xlu_reduce_nodes",
+                            lambda: reduce_nodes(self._config))
         leaves = 1 << _levels(self._config)
         absent = Signal(32)
         m.d.comb += absent.eq(Mux(self.maximum, F32_MINUS_INF, F32_MINUS_ZERO))

@@ -12,7 +12,7 @@ from amaranth.utils import ceil_log2
 
 from ..config import Config
 from ..sram import Sram
-from ..tiles import Each, Link, Shared, TileGrid, place
+from ..tiles import Each, Link, Shared, TileGrid, instantiate
 
 __all__ = ["TransposeBank", "transpose_banks"]
 
@@ -50,8 +50,8 @@ class TransposeBank(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        buffer = place(m, platform, "buffer", Sram.module(32, self._lanes),
-                       lambda: Sram(32, self._lanes))
+        buffer = instantiate(m, platform, "buffer", Sram.module(32, self._lanes),
+                             lambda: Sram(32, self._lanes))
         row = Signal(len(self.lane) + 1)
         wrapped = Signal(len(self.lane))
         m.d.comb += [

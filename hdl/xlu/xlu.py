@@ -21,7 +21,7 @@ from ..checks import instance
 from ..config import Config
 from ..core.interface import XluIssue
 from ..isa import MiscOp
-from ..tiles import place
+from ..tiles import instantiate
 from ..vpu.interface import REGISTER_BITS, ChainControl, RegisterWrite, RowShift, row_bits
 from .reduce import Reduce, reduce_latency
 from .rotate import Rotator, rotation_latency
@@ -243,7 +243,8 @@ class Xlu(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        control = place(m, platform, "control", "xlu_control", lambda: XluControl(self._config))
+        control = instantiate(m, platform, "control", "xlu_control",
+                              lambda: XluControl(self._config))
         for name in ("start", "pending", "chain"):
             wiring.connect(m, getattr(control, name), wiring.flipped(getattr(self, name)))
         operand = Signal(row_bits(self._config), reset_less=True)
@@ -270,8 +271,9 @@ class Xlu(wiring.Component):
         The flag is set while the rotator holds rows for the transposer.
         """
         operation = control.operation
-        rotator = place(m, platform, "rotator", "xlu_rotator", lambda: Rotator(self._config))
-        banks = place(m, platform, "banks", "xlu_transpose", lambda: transpose_banks(self._config))
+        rotator = instantiate(m, platform, "rotator", "xlu_rotator", lambda: Rotator(self._config))
+        banks = instantiate(m, platform, "banks", "xlu_transpose",
+                            lambda: transpose_banks(self._config))
         fetched = Signal()
         distance = Signal(len(operation.index))
         m.d.comb += distance.eq(Mux(operation.backward & (operation.index != 0),
@@ -305,7 +307,7 @@ class Xlu(wiring.Component):
     def _reduce(self, m: Module, platform: object, control: XluControl,
                 operand: Signal) -> Signal:
         """Place the tree; return its result."""
-        reduce = place(m, platform, "reduce", "xlu_reduce", lambda: Reduce(self._config))
+        reduce = instantiate(m, platform, "reduce", "xlu_reduce", lambda: Reduce(self._config))
         m.d.sync += [
             reduce.valid.eq(control.slot & control.operation.tree),
             reduce.maximum.eq(control.slot & control.operation.maximum),

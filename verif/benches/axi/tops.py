@@ -18,7 +18,7 @@ from hdl.axi.interface import (
 from hdl.axi.master import HbmPort
 from hdl.chip.control import ControlSlave, CoreSide
 from hdl.config import Config
-from hdl.tiles import place
+from hdl.tiles import instantiate
 
 __all__ = ["ControlTop", "HbmPortTop"]
 
@@ -39,7 +39,7 @@ class HbmPortTop(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        port = place(m, platform, "port", "hbm_masters", lambda: HbmPort(self._config))
+        port = instantiate(m, platform, "port", "hbm_masters", lambda: HbmPort(self._config))
         for name in ("hbm_read", "hbm_write", "hbm_write_rows"):
             connect(m, flipped(getattr(self, name)), getattr(port, name))
         for name in ("hbm_rows", "hbm_write_done"):
@@ -62,7 +62,8 @@ class ControlTop(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        slave = place(m, platform, "slave", "control_slave", lambda: ControlSlave(self._config))
+        slave = instantiate(m, platform, "slave", "control_slave",
+                            lambda: ControlSlave(self._config))
         for inside, outside in zip(slave.core, self.core, strict=True):
             connect(m, inside, flipped(outside))
         m.d.comb += self.interrupt.eq(slave.interrupt)

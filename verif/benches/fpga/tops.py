@@ -14,7 +14,7 @@ from hdl.axi.interface import (
 )
 from hdl.config import Config
 from hdl.fpga.host import SerialHost
-from hdl.tiles import place
+from hdl.tiles import instantiate
 
 __all__ = ["DIVISOR", "MEMORY_BITS", "SerialTop"]
 
@@ -36,8 +36,8 @@ class SerialTop(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        host = place(m, platform, "host", "serial_host",
-                     lambda: SerialHost(DIVISOR, MEMORY_BITS, self._data_bits))
+        host = instantiate(m, platform, "host", "serial_host",
+                           lambda: SerialHost(DIVISOR, MEMORY_BITS, self._data_bits))
         m.d.comb += [host.line_in.eq(self.line_in), self.line_out.eq(host.line_out),
                      self.reset_chip.eq(host.reset_chip)]
         connect_flat(m, self, "m_axil", host.control)

@@ -15,7 +15,7 @@ from hdl.core.interface import REQUEST_ADDRESS_BITS, REQUEST_WORD_BITS, Space
 from hdl.encoding import bundle_words
 from hdl.lint import LINT_WAIVERS
 from hdl.mxu.grid import mac_grid
-from hdl.tiles import place
+from hdl.tiles import instantiate
 from hdl.vpu.element import vpu_grid
 from sim.models.core import core_grids
 from sim.models.kernels import BLOCK_WAIVERS, with_kernels
@@ -49,7 +49,7 @@ class TwoCores(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         for number in range(CORES):
-            core = place(m, platform, f"placed_{number}", "core", lambda: Core(self.config))
+            core = instantiate(m, platform, f"placed_{number}", "core", lambda: Core(self.config))
             wiring.connect(m, core, wiring.flipped(getattr(self, f"core_{number}")))
         return m
 
