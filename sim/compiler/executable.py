@@ -225,7 +225,8 @@ class Executable:
         addresses : mapping of str to int
             Byte address of each buffer in HBM, by name; a multiple of ``config.row_bytes``.
         memory : mapping of str to array of uint32
-            Rows of each buffer, by name. Constants must just have been packed.
+            Rows of each buffer, by name. Constants must not contain addresses from an earlier call:
+            pack them again first.
         """
         for relocation in self.relocations:
             constant, address = memory[relocation.buffer], addresses[relocation.target]

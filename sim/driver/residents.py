@@ -22,20 +22,25 @@ __all__ = ["Resident", "Residents"]
 
 @dataclass(frozen=True, eq=False)
 class _Addresses:
-    """Words of a constant to which `run_placed` adds the address of one core's part of a buffer.
+    """Words of a constant that hold addresses in an input, an output or a scratch buffer.
+
+    The compiler plans one buffer that holds the parts of both cores. In `run_placed`, each core has
+    a buffer of its own for its part.
 
     Attributes
     ----------
     relocations : Relocations
-        Which words, and the address of which buffer.
-    begin : int
-        Offset in bytes of that part in the buffer that the compiler planned for both cores.
+        The words, and the name of the planned buffer.
+    part_start : int
+        Bytes from the start of the planned buffer to the part of this core.
     offsets : array of uint64
-        Contents of the words before an address is added: offsets in that buffer.
+        For each word, the byte in the planned buffer to which it refers, counted from that buffer's
+        start. The address of the byte is this offset, minus ``part_start``, plus the address of the
+        core's own buffer.
     """
 
     relocations: Relocations
-    begin: int
+    part_start: int
     offsets: npt.NDArray[np.uint64]
 
 
@@ -227,7 +232,8 @@ class Residents(Execution):
         for addresses in resident._addresses.get(key, ()):
             constant = resident.buffers[addresses.relocations.buffer]
             rows = self._rows(backend, constant, constant.size // self._config.row_bytes)
-            addresses.relocations.apply(rows, addresses.offsets, buffer.address - addresses.begin)
+            addresses.relocations.apply(rows, addresses.offsets,
+                                        buffer.address - addresses.part_start)
         resident._written[key] = buffer.address
 
     def _relocations(self, executable: Executable,
@@ -240,13 +246,13 @@ class Residents(Execution):
         for relocation in executable.relocations:
             value = values[relocation.buffer]
             assert value is not None
-            layout, begin = layouts[relocation.target], 0
+            layout, part_start = layouts[relocation.target], 0
             if isinstance(layout, ShardedArray):
-                begin = relocation.core * layout.part.rows * self._config.row_bytes
+                part_start = relocation.core * layout.part.rows * self._config.row_bytes
             elif cores > 1 and executable.role(relocation.target) in (Role.INPUT, Role.OUTPUT):
                 raise ValueError(f"{executable.name} must have a part of {relocation.target} for "
                                  f"each core, not one for both")
-            found.append(_Addresses(relocation, begin, relocation.offsets(value)))
+            found.append(_Addresses(relocation, part_start, relocation.offsets(value)))
         return found
 
     def _place_of(self, backend: Backend, buffer: Buffer,

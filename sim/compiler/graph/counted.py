@@ -109,7 +109,10 @@ class _Values:
         self._range = low, high
 
     def follow(self, graph: Graph, given: Mapping[Value, Affine]) -> dict[Value, Affine]:
-        """Return the affine values of a graph, including its inputs, for which they are given."""
+        """Return the values of a graph that are affine functions of the counter.
+
+        ``given`` has those of the graph's inputs; the result includes them.
+        """
         values, truths = dict(given), dict[Value, bool]()
         for operation in graph.operations:
             if operation.kind == "fusion":
@@ -132,7 +135,11 @@ class _Values:
 
     def _evaluate(self, operation: Operation, values: Mapping[Value, Affine],
                   truths: Mapping[Value, bool]) -> Affine | None:
-        """Return the affine form of an operation's result; None if it has none."""
+        """Return an operation's result as an affine function of the counter; None if it is none.
+
+        ``values`` has the affine values found so far, and ``truths`` the results of comparisons
+        that are the same in all iterations.
+        """
         result = operation.result
         if result.shape or result.dtype is not DType.S32:
             return None

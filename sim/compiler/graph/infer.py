@@ -479,9 +479,10 @@ def _stream(operation: Operation) -> list[TensorType]:
 
 
 def _block(whole: TensorType, along: int, shape: tuple[int, ...]) -> TensorType:
-    """Return the type of a block of a value: its size along ``along`` is taken from ``shape``.
+    """Return the type of a block of a value of type ``whole``.
 
-    If ``along`` is negative, the block is the whole value.
+    Along dimension ``along``, the block has the size that ``shape`` has there. If ``along`` is
+    negative, the block is the whole value.
     """
     if along < 0:
         return whole

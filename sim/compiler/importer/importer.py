@@ -341,7 +341,11 @@ class _Importer:
     # Devices
 
     def input(self, value: Value, number: int, graph: Graph) -> Value:
-        """Append the input of an argument to the graph; return the argument's global value."""
+        """Append an input for argument ``number`` of the program to the graph.
+
+        The input is the whole argument, or this device's part if the argument is split. Returns the
+        whole argument, also called its global value.
+        """
         cut = self.cuts[0][number] if self.cuts else None
         if cut is not None:
             value = Value(TensorType(halved(value.shape, cut.dimension), value.dtype), value.name)
@@ -375,7 +379,7 @@ class _Importer:
 
     def between(self, operation: Any, scope: Scope,
                 location: Location | None) -> Sequence[Value | None]:
-        """Import an operation between devices of a global program, which `partition` replaces."""
+        """Import a reshard or an all-reduce of a global program; `partition` will replace it."""
         value = scope.find(operation.operands[0])
         if value is None or self.divided is None:
             return [value]
@@ -478,7 +482,7 @@ class _Importer:
 
     def splat(self, bounds: Range, shape: tuple[int, ...], scope: Scope,
               location: Location | None) -> Value:
-        """Append a constant whose elements all are the only number of a range."""
+        """Append a constant of shape ``shape``; all its elements are the only number in a range."""
         type = TensorType(shape, narrow(bounds) or DType.S32)
         value = np.broadcast_to(np.asarray(bounds[0], array_dtype(type.dtype)), shape)
         made = scope.graph.add("constant", (), type, {"value": value}, (), location)
@@ -510,7 +514,10 @@ class _Importer:
 
 
 def _later_refusals(graph: Graph) -> list[Unsupported]:
-    """Return operations without a kernel in a partly imported graph, to refuse them all at once."""
+    """Return the operations of a partly imported graph that have no kernel.
+
+    They are refused together with the operations that could not be imported, in one error.
+    """
     used = {value for operation in graph.operations for value in operation.operands}
     graph.outputs = [value for operation in graph.operations for value in operation.results
                      if value not in used]

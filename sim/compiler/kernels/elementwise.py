@@ -36,7 +36,8 @@ _LEAVES = frozenset({"constant", "iota", "broadcast_in_dim"})
 _LONG = 40
 """The code for a vector counts as long if it has at least this number of operations."""
 _COPIES = {2: (28, 6), 4: (24, 4)}
-"""For numbers of copies of long code: the vectors and masks that the copies may need together."""
+"""For each number of copies of long code: the most vector registers and mask registers that the
+copies may need together."""
 
 
 # Expressions of a region.
@@ -280,14 +281,21 @@ def _choose_for(operation: Operation, result: Tiling) -> Choice | None:
 
 
 def _coordinate_strides(dimension: int, result: Tiling) -> list[int]:
-    """Return the strides of a coordinate along the outer dimensions, lane tiles and row tiles."""
+    """Return by how much the index of ``dimension`` grows along each axis of the loop nest.
+
+    The axes are the result's outer dimensions, its lane tiles and its row tiles.
+    """
     return [*(int(outer == dimension) for outer in result.outer_dimensions),
             result.lanes * (dimension == result.lane_dimension),
             result.sublanes * (dimension == result.sublane_dimension)]
 
 
 def _strides(tiling: Tiling, dimensions: Dimensions, result: Tiling) -> list[int]:
-    """Return the strides, in vectors, of an operand along the result's axes."""
+    """Return the strides, in vectors, of an operand along each axis of the loop nest.
+
+    The axes are the outer dimensions, lane tiles and row tiles of ``result``. ``dimensions`` has
+    the result's dimension for each dimension of the operand.
+    """
     grows = {}
     stride = tiling.lane_tiles * tiling.row_tiles
     for number in reversed(tiling.outer_dimensions):
@@ -315,9 +323,11 @@ def _replications(tiling: Tiling, dimensions: Dimensions, result: Tiling) -> lis
 
 
 def _merge(sizes: list[int], strides: list[list[int]]) -> tuple[list[int], list[list[int]]]:
-    """Merge adjacent axes along which all values have one stride, and drop axes of size 1.
+    """Merge adjacent axes that one loop can replace, and drop axes of size 1.
 
-    ``sizes`` has an item for each axis, and ``strides`` a list of such items for each value.
+    Two axes are merged if, for each value, an outer iteration advances as far as all inner
+    iterations together. ``sizes`` has the size of each axis. ``strides`` has a list for each value:
+    the value's stride along each axis. Returns new sizes and strides.
     """
     kept = [axis for axis, size in enumerate(sizes) if size > 1]
     sizes = [sizes[axis] for axis in kept]

@@ -233,12 +233,12 @@ class _Reduction:
 
     def _pieces(self, dimension: int | None, size: int,
                 unit: int) -> list[tuple[int, int, bool]]:
-        """Divide the tiles that are combined along the lanes or sublanes into full and padded ones.
+        """Divide the tiles of a tiled dimension into full tiles and a padded one.
 
-        ``dimension``, of ``size`` elements, runs along them in tiles of ``unit`` elements; None
-        if no dimension does. Each item is (first tile, number of tiles, whether they have padding).
-        Along a dimension that is kept, only the first tile is combined: the loops around this code
-        visit the others, and its padding becomes padding of the result.
+        ``dimension`` has ``size`` elements, in tiles of ``unit`` lanes or sublanes. Returns a list
+        of (first tile, number of tiles, whether they contain padding) of the tiles to combine. If
+        the dimension is kept or None, this is only the first tile, as if it had no padding: loops
+        around this code visit the other tiles, and its padding becomes padding of the result.
         """
         if dimension not in self._dimensions:
             return [(0, 1, False)]
@@ -249,8 +249,8 @@ class _Reduction:
                     loops: list[tuple[int, tuple[int, int]]]) -> list[VReg]:
         """Combine vectors of each operand, element by element; return one for each operand.
 
-        Nested loops visit the vectors, from number ``first`` on. Each item of ``loops`` is (number
-        of iterations, (stride, stride)): the vectors by which an iteration advances, twice.
+        Nested loops visit the vectors, from number ``first`` on. ``loops`` has the format of
+        `coalesce`: (number of iterations, (stride, stride)), with two equal strides in vectors.
         """
         b, reducer = self._b, self._reducer
         loops = coalesce(loops)

@@ -372,10 +372,11 @@ class _Reduction:
         return total
 
     def _along(self, dimension: int, size: int, dilation: int) -> None:
-        """Combine windows along the sublanes or lanes, one from every position on.
+        """Combine the elements of a window at each index of ``dimension``, in all vectors.
 
-        A window has ``size`` elements, which are ``dilation`` indices of ``dimension`` apart. Where
-        these elements do not all lie within the operand, the result is undefined.
+        The window at an index has ``size`` elements: the one at this index, and further ones at
+        distances of ``dilation`` indices. If some of them lie outside of the operand, the result at
+        this index is undefined.
         """
         length = 1
         if self._reducer.kind in ("maximum", "minimum", "and", "or"):
@@ -413,9 +414,9 @@ class _Reduction:
         return copies
 
     def _combine(self, totals: list[Place], dimension: int, distance: int) -> None:
-        """Combine ``totals`` with the operands: each element with the one ``distance`` further on.
+        """Combine each element of ``totals`` with the operands' element ``distance`` indices later.
 
-        ``distance`` is a number of indices of ``dimension``.
+        The indices are those of ``dimension``; elements without such a partner may get any value.
         """
         b, places, tiling = self._b, self._places, self._places[0].tiling
         if distance >= tiling.shape[dimension]:

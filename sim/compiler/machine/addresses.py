@@ -169,9 +169,10 @@ class _Lowering:
         return self._sum(terms, ZERO, scope, terms)
 
     def _sum(self, terms: _Terms, start: SReg, scope: _Scope, whole: _Terms) -> SReg:
-        """Compute ``start`` plus terms at the end of the scope's block; return the register.
+        """Append code that adds ``terms`` to ``start``; return the register with the sum.
 
-        ``whole`` has all terms of the sum, under which it is found again.
+        The scope records the register, so that the sum is computed once. ``whole`` has all terms of
+        the sum: ``terms``, and those that ``start`` already contains.
         """
         total = start
         for term, factor in sorted(terms, key=lambda pair: pair[0].number):

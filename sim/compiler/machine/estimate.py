@@ -146,7 +146,11 @@ def vector_operations(code: Code, unknown: int = 1) -> int:
 
 def _follow(code: Code, effects: list[list[_Effect]], loops: dict[int, list[Loops]], core: _Core,
             extent: tuple[int, int], unknown: int) -> int:
-    """Execute the bundles of ``extent``; return the cycles of loop iterations that were skipped."""
+    """Issue the bundles of ``extent``, (first, end), on ``core``, with few iterations of each loop.
+
+    Return the estimated cycles of all other iterations, which are not simulated. ``effects`` has
+    the effects of each bundle's operations, and ``loops`` the loops that begin at each bundle.
+    """
     at, end = extent
     skipped = 0
     while at < end:

@@ -87,7 +87,7 @@ def unroll(code: MachineCode) -> MachineCode:
 
 
 def _count_control(block: Block, reads: "Counter[Register]") -> None:
-    """Count how often loops, branches and indexes read each register."""
+    """Add to ``reads`` how often loops, branches and indexes of a block read each register."""
     for item in block:
         if isinstance(item, Op):
             if item.access is not None:
@@ -118,7 +118,10 @@ def _crosses(body: Block) -> bool:
 
 def _local(ops: list[Op], reads: "Counter[Register]", writes: "Counter[Register]") \
         -> list[Register]:
-    """Return registers that only ``ops`` use: written once, and read only after that."""
+    """Return registers that only ``ops`` use, that are written once, and are read only after that.
+
+    ``reads`` and ``writes`` count the reads and writes of each register in the whole code.
+    """
     inside: Counter[Register] = Counter()
     early: set[Register] = set()
     written: list[Register] = []
@@ -161,7 +164,7 @@ def hoist(code: MachineCode, *, constants: int, invariants: bool) -> MachineCode
 
 
 def _count_steps(block: Block, writes: "Counter[Register]") -> None:
-    """Count each register that a loop advances as written once more."""
+    """Add 1 to the count of writes of each register that a loop of the block advances."""
     for item in block:
         if isinstance(item, Loop):
             writes.update(register for register, _ in item.steps)

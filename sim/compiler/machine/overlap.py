@@ -51,7 +51,7 @@ class Usage:
         self._reads: Counter[Register] = Counter()
         self._extent: dict[Register, tuple[int, int]] = {}
         self._loops: dict[int, tuple[int, int]] = {}
-        self._place = 0
+        self._position = 0
         self._walk(block)
 
     def read_elsewhere(self, loop: Loop) -> set[Register]:
@@ -85,17 +85,17 @@ class Usage:
     def _loop(self, loop: Loop) -> None:
         if isinstance(loop.count, SReg):
             self._use([loop.count])
-        start = self._place
+        start = self._position
         self._walk(loop.body)
         if loop.again is not None:
             self._condition(loop.again)
-        self._loops[id(loop)] = start, self._place
+        self._loops[id(loop)] = start, self._position
         for op in operations(loop.body):
             for register in (*op.reads, *op.writes):
                 first, _ = self._extent[register]
                 if first < start:
-                    self._extent[register] = first, self._place
-        self._place += 1
+                    self._extent[register] = first, self._position
+        self._position += 1
 
     def _condition(self, condition: Condition) -> None:
         self._use(register for register in (condition.a, condition.b)
@@ -105,9 +105,9 @@ class Usage:
         reads = list(reads)
         self._reads.update(reads)
         for register in (*reads, *writes):
-            first, _ = self._extent.get(register, (self._place, 0))
-            self._extent[register] = first, self._place
-        self._place += 1
+            first, _ = self._extent.get(register, (self._position, 0))
+            self._extent[register] = first, self._position
+        self._position += 1
 
 
 def overlap(loop: Loop, config: Config, usage: "Usage", numbers: Iterator[int]) -> Pipeline | None:

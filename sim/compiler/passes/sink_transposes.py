@@ -56,7 +56,10 @@ def _sink(operation: Operation, at: Expansion, uses: Counter[Value]) -> Value | 
 
 
 def _exchange(operation: Operation, at: Expansion, uses: Counter[Value]) -> Value | None:
-    """Replace a transpose of a product by the product with swapped operands, if both are equal."""
+    """Replace a transpose of a product by the product with swapped operands.
+
+    Return None if their results would differ, or if the untransposed product is also used.
+    """
     [value] = operation.operands
     product = at.producers.get(value)
     if product is None or product.kind != "dot_general" or uses[value] != 1:

@@ -92,23 +92,26 @@ def hoist(graph: Graph) -> None:
         for region in operation.regions if operation.kind in CONTROL else ():
             hoist(region)
     exchanges = [operation for operation in graph.operations if operation.kind == "exchange"]
-    place = {value: number for number, operation in enumerate(graph.operations)
-             for value in operation.results}
+    numbers = {value: number for number, operation in enumerate(graph.operations)
+               for value in operation.results}
     order: dict[int, None] = {}
     for exchange in sorted(exchanges, key=lambda operation: -operation.result.type.size):
-        order.update(dict.fromkeys(sorted(_needed(graph, place[exchange.result], place))))
+        order.update(dict.fromkeys(sorted(_needed(graph, numbers[exchange.result], numbers))))
     order.update(dict.fromkeys(range(len(graph.operations))))
     graph.operations = [graph.operations[number] for number in order]
 
 
-def _needed(graph: Graph, last: int, place: dict[Value, int]) -> set[int]:
-    """Return the numbers of operation ``last`` and of all operations that it depends on."""
+def _needed(graph: Graph, last: int, numbers: dict[Value, int]) -> set[int]:
+    """Return the numbers of operation ``last`` and of all operations that it depends on.
+
+    ``numbers`` maps each value to the number of the operation that computes it.
+    """
     found, pending = {last}, [last]
     while pending:
-        numbers = {place[value] for value in graph.operations[pending.pop()].operands
-                   if value in place} - found
-        found |= numbers
-        pending.extend(numbers)
+        new = {numbers[value] for value in graph.operations[pending.pop()].operands
+               if value in numbers} - found
+        found |= new
+        pending.extend(new)
     return found
 
 

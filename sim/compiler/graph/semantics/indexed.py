@@ -12,11 +12,11 @@ __all__: list[str] = []
 
 def _starts(x: Array, starts: list[Array], sizes: tuple[int, ...]) -> tuple[slice, ...]:
     """Return slices of ``x`` with the given starts and sizes, with starts clamped to its bounds."""
-    places = []
+    slices = []
     for whole, start, size in zip(x.shape, starts, sizes, strict=True):
         first = min(max(int(start), 0), whole - size)
-        places.append(slice(first, first + size))
-    return tuple(places)
+        slices.append(slice(first, first + size))
+    return tuple(slices)
 
 
 @evaluates("dynamic_slice")
@@ -34,7 +34,10 @@ def _dynamic_update_slice(operation: Operation, operands: list[Array], context: 
 
 
 def _index_vectors(indices: Array, vector: int) -> Array:
-    """Move the index vectors of ``indices`` to the last dimension, as int64."""
+    """Move the index vectors, which lie along dimension ``vector``, to the last dimension.
+
+    If ``vector`` is the rank of ``indices``, each index is a vector of one. The type becomes int64.
+    """
     if vector == indices.ndim:
         indices = indices[..., None]
     return np.moveaxis(indices, vector, -1).astype(np.int64)
@@ -42,7 +45,23 @@ def _index_vectors(indices: Array, vector: int) -> Array:
 
 def _origins(vectors: Array, rank: int, mapped: tuple[int, ...], batching: tuple[int, ...],
              batch_dims: tuple[int, ...]) -> Array:
-    """Return the first index of each window, shape (batch..., rank), in all operand dimensions."""
+    """Return the first index of each window in each dimension of the operand.
+
+    Parameters
+    ----------
+    vectors : array
+        The index vectors, shape (batch dimensions..., elements of a vector).
+    rank : int
+        Number of dimensions of the operand.
+    mapped : tuple of int
+        The operand's dimension for each element of an index vector.
+    batching, batch_dims : tuple of int
+        Batching dimensions of the operand, and the corresponding dimensions of ``vectors``.
+
+    Returns
+    -------
+    array, shape (batch dimensions..., rank)
+    """
     origins = np.zeros((*vectors.shape[:-1], rank), np.int64)
     for position, dimension in enumerate(mapped):
         origins[..., dimension] = vectors[..., position]
@@ -53,7 +72,7 @@ def _origins(vectors: Array, rank: int, mapped: tuple[int, ...], batching: tuple
 
 
 def _batch_positions(dimensions: tuple[int, ...], vector: int) -> tuple[int, ...]:
-    """Renumber dimensions of the indices as if the index vector's dimension were removed."""
+    """Renumber dimensions of the indices as if dimension ``vector`` were removed."""
     return tuple(i - (i > vector) for i in dimensions)
 
 
@@ -69,15 +88,15 @@ def _gather(operation: Operation, operands: list[Array], context: Context) -> Ar
     dropped = {*attributes["collapsed_slice_dims"], *batching}
     window = [i for i in range(x.ndim) if i not in dropped]
     batch_shape = origins.shape[:-1]
-    places = []
+    positions = []
     for dimension in range(x.ndim):
-        place = origins[..., dimension].reshape(batch_shape + (1,) * len(window))
+        position = origins[..., dimension].reshape(batch_shape + (1,) * len(window))
         if dimension in window:
             aligned = [sizes[dimension] if i == dimension else 1 for i in window]
-            place = place + np.arange(sizes[dimension]).reshape(aligned)
-        places.append(place)
+            position = position + np.arange(sizes[dimension]).reshape(aligned)
+        positions.append(position)
     shape = batch_shape + tuple(sizes[i] for i in window)
-    found = x[tuple(np.broadcast_to(place, shape) for place in places)] if x.ndim else \
+    found = x[tuple(np.broadcast_to(position, shape) for position in positions)] if x.ndim else \
         np.broadcast_to(x, shape).copy()
     offset = attributes["offset_dims"]
     rest = [i for i in range(found.ndim) if i not in offset]
@@ -102,18 +121,18 @@ def _scatter(operation: Operation, operands: list[Array], context: Context) -> l
     rest = [i for i in range(updates[0].ndim) if i not in offset]
     moved = [np.transpose(update, (*rest, *offset)) for update in updates]
     shape, batch_shape = moved[0].shape, origins.shape[:-1]
-    places, inside = [], np.ones(shape, np.bool_)
+    positions, inside = [], np.ones(shape, np.bool_)
     for dimension in range(x.ndim):
-        place = origins[..., dimension].reshape(batch_shape + (1,) * len(window))
+        position = origins[..., dimension].reshape(batch_shape + (1,) * len(window))
         if dimension in window:
             size = shape[len(batch_shape) + window.index(dimension)]
-            place = place + np.arange(size).reshape([size if i == dimension else 1
+            position = position + np.arange(size).reshape([size if i == dimension else 1
                                                      for i in window])
-        place = np.broadcast_to(place, shape)
-        inside &= (place >= 0) & (place < x.shape[dimension])
-        places.append(place)
+        position = np.broadcast_to(position, shape)
+        inside &= (position >= 0) & (position < x.shape[dimension])
+        positions.append(position)
     # Updates keep their order; elements outside of the operand are dropped one by one.
-    kept = tuple(place[inside] for place in places)
+    kept = tuple(position[inside] for position in positions)
     return _apply(operation, inputs, kept, [update[inside] for update in moved], context)
 
 
@@ -121,22 +140,26 @@ _UFUNCS = {"add": np.add, "multiply": np.multiply, "and": np.bitwise_and, "or": 
            "xor": np.bitwise_xor}
 
 
-def _apply(operation: Operation, inputs: list[Array], places: tuple[Array, ...],
+def _apply(operation: Operation, inputs: list[Array], positions: tuple[Array, ...],
            updates: list[Array], context: Context) -> list[Array]:
-    """Combine the elements of ``inputs`` at ``places`` with updates, in order."""
+    """Apply a scatter's updates in order; return the changed inputs.
+
+    ``positions`` has, for each dimension of the inputs, the index of the element to which each
+    update applies.
+    """
     region = operation.regions[0]
     results = [array.copy() for array in inputs]
     if not region.operations and region.outputs == region.inputs[len(inputs):]:
         for result, update in zip(results, updates, strict=True):
-            result[places] = update
+            result[positions] = update
         return results
     kind = reducer_kind(region)
     if kind in _UFUNCS and results[0].dtype != np.bool_:
         [result], [update] = results, updates
         wide = result.astype(np.float64) if result.dtype.kind not in "biu" else result
-        _UFUNCS[kind].at(wide, places, update.astype(wide.dtype))
+        _UFUNCS[kind].at(wide, positions, update.astype(wide.dtype))
         return [wide.astype(result.dtype)]
-    flat = [np.ravel_multi_index(places, inputs[0].shape) if inputs[0].ndim
+    flat = [np.ravel_multi_index(positions, inputs[0].shape) if inputs[0].ndim
             else np.zeros(len(updates[0]), np.int64)]
     # Updates of one element are applied one by one; those of different elements in one step.
     remaining = np.arange(len(flat[0]))

@@ -36,7 +36,7 @@ def reducer_kind(region: Graph) -> str | None:
 
 
 def _wide(array: Array, kind: str | None) -> Array:
-    """Convert an array to float64 if it is a term of a float sum; return others unchanged."""
+    """Convert an array of floats to float64 if the reducer's ``kind`` is ``add``."""
     return array.astype(np.float64) if kind == "add" and array.dtype.kind not in "biu" else array
 
 

@@ -32,7 +32,7 @@ def joined(at: Expansion, value: Value, dimension: int, group: Group = (0, 1)) -
 
 def part(at: Expansion, value: Value, dimension: int, group: Group = (0, 1)) -> Value:
     """Return the half of a value, along a dimension, that belongs to the executing device."""
-    return _by_place(at, "by_device", *_halves(at, value, dimension), group)
+    return _by_position(at, "by_device", *_halves(at, value, dimension), group)
 
 
 def swapped(at: Expansion, value: Value, split: int, along: int, group: Group = (0, 1)) -> Value:
@@ -43,8 +43,8 @@ def swapped(at: Expansion, value: Value, split: int, along: int, group: Group = 
     concatenated along dimension ``along``.
     """
     first, second = _halves(at, value, split)
-    mine = _by_place(at, "by_device", first, second, group)
-    other = _by_place(at, "exchange", second, first, group)
+    mine = _by_position(at, "by_device", first, second, group)
+    other = _by_position(at, "exchange", second, first, group)
     return at.concatenate(_in_order(at, mine, other, group), along)
 
 
@@ -141,8 +141,8 @@ def _reduce_scatter(at: Expansion, operation: Any, operands: list[Value], group:
     [value] = operands
     dimension = python(operation.attributes["scatter_dimension"])
     first, second = _halves(at, value, dimension)
-    mine = _by_place(at, "by_device", first, second, group)
-    other = _by_place(at, "exchange", second, first, group)
+    mine = _by_position(at, "by_device", first, second, group)
+    other = _by_position(at, "exchange", second, first, group)
     return [_apply(at, regions[0], _in_order(at, mine, other, group))]
 
 
@@ -182,7 +182,7 @@ COLLECTIVES: dict[str, _Rule] = {
 
 # ---- helpers
 
-def _by_place(at: Expansion, kind: str, first: Value, second: Value, group: Group) -> Value:
+def _by_position(at: Expansion, kind: str, first: Value, second: Value, group: Group) -> Value:
     """Append an operation of kind ``by_device`` or ``exchange``.
 
     ``first`` and ``second`` are the operands for the first and second device of the group.
@@ -196,8 +196,8 @@ def _in_order(at: Expansion, mine: Value, other: Value, group: Group) -> list[Va
 
     ``mine`` belongs to the executing device, and ``other`` to the other device.
     """
-    return [_by_place(at, "by_device", mine, other, group),
-            _by_place(at, "by_device", other, mine, group)]
+    return [_by_position(at, "by_device", mine, other, group),
+            _by_position(at, "by_device", other, mine, group)]
 
 
 def _both(at: Expansion, value: Value, group: Group) -> list[Value]:

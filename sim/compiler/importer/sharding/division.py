@@ -50,7 +50,7 @@ class Division:
 
 @dataclass(frozen=True)
 class _Case:
-    """An operation, the cuts of its operands (``given``) and results (``made``), and constants."""
+    """An operation to divide: the parameters of the function `divide`."""
 
     operation: Operation
     given: Sequence[Cut]

@@ -84,13 +84,12 @@ class Writer:
         self._constants: dict[int, Any] = {}
         vectors, masks = pressure(elements, outputs)
         self._free = _MOST_VECTORS - copies * vectors, _MOST_MASKS - copies * masks
-        self._levels = self._place()
+        self._levels = self._find_levels()
 
-    def _place(self) -> dict[Node, int]:
-        """Return the level of each value.
+    def _find_levels(self) -> dict[Node, int]:
+        """Return the level of each node.
 
-        If the values of outer levels need too many registers, all values are in the innermost
-        loop.
+        If the nodes of outer levels need too many registers, all nodes get the innermost level.
         """
         levels = {leaf: level for leaf, (level, _) in self._leaves.items()}
         levels[Elements.ALL] = 0

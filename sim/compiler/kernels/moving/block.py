@@ -194,7 +194,11 @@ class _Block:
                              (starts[0], starts[1]))
 
     def _join(self) -> None:
-        """Merge pairs of axes around the block if one continues the other on both sides."""
+        """Merge pairs of axes around the block that one loop can replace.
+
+        For both source and destination, an iteration of the outer axis must advance as far as all
+        iterations of the inner axis.
+        """
         for outer, inner in itertools.permutations(self.around, 2):
             if all(self._continues(side, outer, inner) for side in (0, 1)):
                 size = self.axes.pop(outer).size
@@ -206,9 +210,10 @@ class _Block:
                 return
 
     def _continues(self, side: int, outer: int, inner: int) -> bool:
-        """Return whether one step of axis ``outer`` equals all steps of axis ``inner`` on a side.
+        """Return whether an iteration of ``outer`` advances as far as all iterations of ``inner``.
 
-        Both must run along the same dimension, or along outer dimensions.
+        ``outer`` and ``inner`` are numbers of axes; ``side`` is 0 for the source and 1 for the
+        destination. The axes must run along the same dimension, or both along outer dimensions.
         """
         (first, step), (second, small) = (
             ((axis.source, axis.source_step), (axis.destination, axis.destination_step))[side]
@@ -221,7 +226,7 @@ class _Block:
         return first is None or step == small * self.axes[inner].size
 
     def _period(self, axis: Axis, unit: int) -> int:
-        """Return the steps of an axis after which the block's first sublane repeats.
+        """Return the number of iterations of an axis after which the block's first sublane repeats.
 
         ``unit`` is the number of sublanes.
         """
@@ -351,9 +356,9 @@ class _Block:
 def coalesce(loops: Sequence[tuple[int, tuple[int, int]]]) -> list[tuple[int, tuple[int, int]]]:
     """Put the loops with the largest strides of the destination outside, and merge neighbours.
 
-    Two loops become one if the outer one continues the inner one on both sides.
-
-    A loop is (number of iterations, (stride of the source, stride of the destination)), in vectors.
+    Two loops become one if an iteration of the outer loop advances as far as all iterations of the
+    inner loop, for both source and destination. A loop is (number of iterations, (stride of the
+    source, stride of the destination)), with strides in vectors.
     """
     merged: list[tuple[int, tuple[int, int]]] = []
     for count, strides in sorted(loops, key=lambda loop: -abs(loop[1][1])):

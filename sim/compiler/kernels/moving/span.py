@@ -57,7 +57,10 @@ class Position:
         return any(step % unit for step in self.steps.values())
 
     def at(self, loops: Loops) -> Index:
-        """Return the coordinate in open loops; axes without an open loop contribute nothing."""
+        """Return the coordinate as a function of the variables of open loops.
+
+        Axes without an open loop contribute nothing.
+        """
         index = self.start
         for axis, step in self.steps.items():
             if axis in loops:

@@ -64,6 +64,9 @@ def _squares(b: Builder, source: Place, destination: Place, outer: int | LoopVar
 
 
 def _pieces(tiles: int, square: int) -> list[tuple[int, int, int]]:
-    """Divide row tiles into squares: (first, number of squares, row tiles in each)."""
+    """Divide ``tiles`` row tiles into whole squares of ``square`` row tiles, and a rest.
+
+    Returns a list of (first row tile, number of squares, row tiles in each square).
+    """
     full, rest = divmod(tiles, square)
     return ([(0, full, square)] if full else []) + ([(full, 1, rest)] if rest else [])

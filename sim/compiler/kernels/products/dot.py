@@ -198,7 +198,11 @@ def _outer(tiling: Tiling, dimensions: Sequence[int]) -> Iterator[int]:
 
 
 def merged(levels: Sequence[Level]) -> list[Level]:
-    """Merge two loops to one where one continues the other; the steps stay the same."""
+    """Merge levels that one level can replace, without a change to the order of steps.
+
+    Two levels become one if an iteration of the outer level advances all operands as far as all
+    iterations of the inner level. Levels of one iteration are dropped.
+    """
     found: list[Level] = []
     for level in levels:
         if level.count == 1:
@@ -260,7 +264,12 @@ def _ways(dots: Dots, tilings: Sequence[Tiling], config: Config) -> Iterator[tup
 
 def _result(dots: Dots, side: int, row: int | None, column: int | None, config: Config
             ) -> tuple[Tiling | None, int]:
-    """Return the result's tiling, if one exists, and the cycles of a copy to the standard one."""
+    """Return the tiling of a product's result, and the cycles of a copy to the standard tiling.
+
+    ``side`` is the number of the operand that is used as rows. ``row`` is the free dimension of the
+    rows that runs along the result's sublanes; ``column`` is the free dimension of the weights that
+    runs along its lanes; either may be None. The tiling is None if none is possible.
+    """
     shape = dots.result_shape
     sublane = None if row is None else dots.result_dimension(side, row)
     lane = None if column is None else dots.result_dimension(1 - side, column)

@@ -73,7 +73,7 @@ class PhaseConvolution:
 
     @cached_property
     def phases(self) -> int:
-        """Number of phases of the rows."""
+        """Number of row phases: phases of the rows that the product multiplies."""
         return self.operation.result.shape[2] // self.columns
 
     @cached_property

@@ -218,7 +218,7 @@ class Stored(Split):
         return _masked(b, Side(side.number, 0), vector, mask)
 
     def stored(self, b: Builder, side: Side, number: Number) -> Number:
-        """Return the index of the piece that a pass needs, in the order in which `split` stores."""
+        """Return the index of a pass's piece, in the order in which `split` stores the pieces."""
         places = [pair[side.number] + 1 for pair in self.pairs[:-1]] + [0]
         if isinstance(number, int):
             return places[number]
@@ -227,10 +227,11 @@ class Stored(Split):
 
 
 def split(b: Builder, source: VmemBuffer, target: VmemBuffer, most: int) -> None:
-    """Store the numbers themselves, for the last pass, and then their pieces up to ``most``.
+    """Store the numbers of ``source`` in ``target``, and after them their pieces 0 to ``most``.
 
-    The pieces are h, l and m, numbered from 0; h is stored without rounding, which the array does.
-    In the pieces, NaN and numbers that round to an infinity are 0.
+    The last pass uses the numbers themselves. The pieces are h, l and m, numbered from 0; h is
+    stored unrounded, because the array rounds it. In the pieces, NaN and numbers that round to an
+    infinity are 0.
     """
     with b.loop(source.vectors) as number:
         vector = b.load(source, number)

@@ -255,7 +255,10 @@ class _Writer:
 
     def _plain(self, count: "int | SReg", results: "_Results | None",
                stores: bool = False) -> None:
-        """Write steps that start no transfers of operands."""
+        """Write a loop of ``count`` steps that neither start nor wait for a transfer of operands.
+
+        With ``stores``, each step starts a transfer that stores a block of results.
+        """
         if isinstance(count, int):
             if count:
                 with self._b.loop(count):
@@ -364,7 +367,7 @@ class _Writer:
             self._b.assign(older, newer)
 
     def _tag(self) -> SReg | Index:
-        """Return the word that describes the results of the counters' step: its tag."""
+        """Return the tag of the step to which the counters have advanced."""
         b, product, counters = self._b, self._product, self._counters
         address = counters.offset("results")
         if not product.adds:

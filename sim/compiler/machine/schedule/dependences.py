@@ -88,8 +88,9 @@ def _ordered_class(op: Op) -> str | None:
 def block_graph(nodes: list[Node], *, paced: bool = False) -> Graph:
     """Build the dependences of operations that are executed once, in this order.
 
-    With ``paced``, a load is not scheduled long before the pushes of rows near it. Otherwise, the
-    loads of a long sequence would fill all vector registers.
+    With ``paced``, further edges keep a load near the pushes of rows that it precedes in the code.
+    Otherwise, the loads of a long sequence could all move to its front and fill all vector
+    registers.
     """
     graph = Graph(nodes)
     writer: dict[Register, int] = {}
@@ -166,7 +167,7 @@ class _Memory:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._versions: dict[SReg, int] = {}
-        self._places: dict[object, dict[_Key, dict[int, list[int]]]] = {}
+        self._accesses: dict[object, dict[_Key, dict[int, list[int]]]] = {}
         self._barrier: int | None = None
         # The last operation with a fence, and the last that later vector accesses must follow.
         self._fence: int | None = None
@@ -196,7 +197,7 @@ class _Memory:
                 self._graph.edge(other, number, 1)
             self._since, self._barrier = [], number
             self._fence = self._vector_fence = None
-            self._places.clear()
+            self._accesses.clear()
             return
         self._since.append(number)
         self._access(number, node)
@@ -222,7 +223,7 @@ class _Memory:
         key = tuple(sorted((term.number, factor, self._versions.get(term, 0)
                             if isinstance(term, SReg) else 0)
                            for term, factor in index.terms.items()))
-        groups = self._places.setdefault(
+        groups = self._accesses.setdefault(
             node.op.access.buffer or Unit.SMEM, {})
         nodes = self._graph.nodes
         for other_key, group in groups.items():
@@ -279,7 +280,10 @@ def loop_graph(nodes: list[Node], variable: LoopVariable, count: int | None,
 
 
 def _ordered_iterations(graph: Graph) -> None:
-    """Add edges, also across iterations, between array operations and between transposer ones."""
+    """Add edges that keep array operations in order, and likewise transposer operations.
+
+    The edges also order the last operation of an iteration before the first of the next one.
+    """
     for kind in ("array", "transposer"):
         members = [number for number, node in enumerate(graph.nodes)
                    if _ordered_class(node.op) == kind]
@@ -324,9 +328,22 @@ def _memory_edges(graph: Graph, first: int, second: int, variable: LoopVariable,
 
 def lifetimes(nodes: Sequence[Node], times: Sequence[int], period: int) \
         -> Mapping[Register, tuple[int, int]]:
-    """Return the cycle of the write, and the end of the last read, of each register.
+    """Return, for each register that a loop's body writes, the cycles in which it is in use.
 
-    Only registers that the loop's body writes are included.
+    Parameters
+    ----------
+    nodes : sequence of Node
+        The body.
+    times : sequence of int
+        Cycle of each operation in the iteration that starts in cycle 0.
+    period : int
+        Initiation interval, in cycles.
+
+    Returns
+    -------
+    mapping of Register to (int, int)
+        The cycle of the write, and the cycle of the last read; a read in the next iteration counts
+        ``period`` cycles later.
     """
     writer = {register: number for number, node in enumerate(nodes) for register in node.writes}
     ends = {register: (times[number], times[number] + 1) for register, number in writer.items()}

@@ -2,7 +2,7 @@
 
 Iterative modulo scheduling (Rau, "Iterative modulo scheduling: an algorithm for software pipelining
 loops", MICRO-27, 1994): operations are placed by priority in a table of as many cycles as the
-initiation interval; an operation that finds no free place displaces others, which are then placed
+initiation interval; an operation that finds no free slot displaces others, which are then scheduled
 again.
 """
 
@@ -75,11 +75,11 @@ def modulo_schedule(graph: Graph, interval: int) -> Modulo | None:
     if found is None:
         return None
     _delay_sources(graph, found)
-    first = min(cycle for _, _, cycle in found.places.values())
+    first = min(cycle for _, _, cycle in found.scheduled.values())
     first -= first % interval
-    places = [found.places[number] for number in range(len(graph.nodes))]
-    return Modulo(interval, [cycle - first for _, _, cycle in places],
-                  [slot for _, slot, _ in places])
+    scheduled = [found.scheduled[number] for number in range(len(graph.nodes))]
+    return Modulo(interval, [cycle - first for _, _, cycle in scheduled],
+                  [slot for _, slot, _ in scheduled])
 
 
 def feasible_interval(graph: Graph, low: int, high: int) -> int | None:
@@ -137,16 +137,16 @@ class _Search:
             if not budget:
                 return None
             budget -= 1
-            if not self._place(number):
+            if not self._schedule(number):
                 return None
         return self._table
 
-    def _place(self, number: int) -> bool:
+    def _schedule(self, number: int) -> bool:
         node = self._graph.nodes[number]
-        places = self._table.places
-        start = max([0, *(places[other][2] + latency - distance * self._interval
+        scheduled = self._table.scheduled
+        start = max([0, *(scheduled[other][2] + latency - distance * self._interval
                           for (other, distance), latency in self._graph.before[number].items()
-                          if other in places)])
+                          if other in scheduled)])
         cycle, slot = start, None
         for cycle in range(start, start + self._interval):
             slot = self._table.room(node, cycle)
@@ -168,8 +168,8 @@ class _Search:
         self._table.put(number, node, slot, cycle)
         self._last[number] = cycle
         for (other, distance), latency in self._graph.after[number].items():
-            if other in places and other != number and \
-                    places[other][2] < cycle + latency - distance * self._interval:
+            if other in scheduled and other != number and \
+                    scheduled[other][2] < cycle + latency - distance * self._interval:
                 self._evict(other)
         return True
 
@@ -186,10 +186,10 @@ def _delay_sources(graph: Graph, table: Table) -> None:
     interval = table.period
     written = {register for node in graph.nodes for register in node.writes}
     for number in reversed(range(len(graph.nodes))):
-        node, slot, cycle = table.places[number]
+        node, slot, cycle = table.scheduled[number]
         if not node.writes or any(register in written for register in node.reads):
             continue
-        latest = [table.places[other][2] - latency + distance * interval
+        latest = [table.scheduled[other][2] - latency + distance * interval
                   for (other, distance), latency in graph.after[number].items() if other != number]
         if not latest:
             continue

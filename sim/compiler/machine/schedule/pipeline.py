@@ -83,14 +83,14 @@ class Pipeline:
         interval, unroll = self.schedule.interval, self.unroll
         low, high = first * interval, (first + unroll) * interval
         prologue = self._lines(0, low, first, lambda iteration, *_: iteration)
-        places, extra = self._advance(high - low)
-        advanced = {register: row for row, _, register in places}
+        found, extra = self._advance(high - low)
+        advanced = {register: row for row, _, register in found}
 
         def distance(iteration: int, register: SReg, cycle: int) -> int:
             return iteration - unroll * (cycle - low > advanced.get(register, -1))
 
         kernel = self._lines(low, high, first + unroll, distance)
-        for row, slot, register in places:
+        for row, slot, register in found:
             kernel[row].append((slot, self._step(register)))
         kernel[-1].append((Slot.S1, Op(_LOOP, (counter, label))))
         last = high - interval + max(self.schedule.times) + 1
@@ -162,18 +162,18 @@ class Pipeline:
                 constants.add("loop")
             room[row] = isa.IMMEDIATES - len(constants)
             free += [(row, slot) for slot in (Slot.S0, Slot.S1) if slot not in used]
-        places: list[tuple[int, Slot, SReg]] = []
+        found: list[tuple[int, Slot, SReg]] = []
         rest: list[SReg] = []
         for register, step in self._steps.items():
             needed = not is_inline(step * self.unroll & _WORD)
-            place = next((place for place in free if room[place[0]] >= needed), None)
-            if place is None:
+            spot = next((spot for spot in free if room[spot[0]] >= needed), None)
+            if spot is None:
                 rest.append(register)
                 continue
-            free.remove(place)
-            room[place[0]] -= needed
-            places.append((*place, register))
-        return places, [[(slot, self._step(register))
+            free.remove(spot)
+            room[spot[0]] -= needed
+            found.append((*spot, register))
+        return found, [[(slot, self._step(register))
                          for slot, register in zip((Slot.S0, Slot.S1), rest[at:at + 2],
                                                    strict=False)]
                         for at in range(0, len(rest), 2)]

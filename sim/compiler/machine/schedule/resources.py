@@ -143,7 +143,7 @@ class Table:
     period: int = 0
     taken: dict[tuple[str, int], int] = field(default_factory=dict)
     constants: dict[int, list[tuple[int, set[int | str]]]] = field(default_factory=dict)
-    places: dict[int, tuple[Node, Slot, int]] = field(default_factory=dict)
+    scheduled: dict[int, tuple[Node, Slot, int]] = field(default_factory=dict)
 
     def _keys(self, node: Node, slot: Slot, cycle: int) -> list[tuple[str, int]]:
         period = self.period
@@ -191,11 +191,11 @@ class Table:
         if node.constants:
             row = cycle % self.period if self.period else cycle
             self.constants.setdefault(row, []).append((number, node.constants))
-        self.places[number] = node, slot, cycle
+        self.scheduled[number] = node, slot, cycle
 
     def remove(self, number: int) -> None:
         """Remove an operation, and free its resources."""
-        node, slot, cycle = self.places.pop(number)
+        node, slot, cycle = self.scheduled.pop(number)
         for key in self._keys(node, slot, cycle):
             if self.taken.get(key) == number:
                 del self.taken[key]

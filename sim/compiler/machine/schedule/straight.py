@@ -122,8 +122,8 @@ class _Scheduler:
             cycle += 1
             if not placed and self._ready:
                 cycle = max(cycle, min(self._earliest[number] for number in self._ready))
-        places = self._table.places
-        return [(places[number][1], places[number][2]) for number in range(len(places))]
+        scheduled = self._table.scheduled
+        return [(scheduled[number][1], scheduled[number][2]) for number in range(len(scheduled))]
 
     def _cycle(self, cycle: int) -> int:
         """Place the operations that fit into a cycle, including those that become ready in it.
@@ -143,13 +143,17 @@ class _Scheduler:
                 slot = self._table.room(node, cycle)
                 if slot is not None:
                     self._table.put(number, node, slot, cycle)
-                    self._place(number, cycle)
+                    self._schedule(number, cycle)
                     placed += 1
                     progress = True
         return placed
 
     def _allowed(self, number: int) -> bool:
-        """Return whether this operation is the earliest left, or may move in front of that one."""
+        """Return whether operation ``number`` may be scheduled now.
+
+        It may if it is the first operation that is not scheduled yet, or may move in front of that
+        one.
+        """
         while self._next < len(self._done) and self._done[self._next]:
             self._next += 1
         if number == self._next:
@@ -164,7 +168,7 @@ class _Scheduler:
                 return False
         return True
 
-    def _place(self, number: int, cycle: int) -> None:
+    def _schedule(self, number: int, cycle: int) -> None:
         node = self._graph.nodes[number]
         self._ready.remove(number)
         self._done[number] = True

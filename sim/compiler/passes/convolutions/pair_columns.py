@@ -1,6 +1,5 @@
 """Pairs of adjacent image columns in one row, for convolutions that fill only half of the lanes.
 
-
 For example, a filter of 3 x 3 offsets with 64 input and 64 output features fills half of the
 array's 128 columns. A filter that is one image column wider, padded with zeros, computes the
 outputs of two adjacent image columns at once: there are half as many rows, and offsets fill the
@@ -70,8 +69,8 @@ class Pairing:
     def _stays_paired(self, result: Value) -> bool:
         """Return whether all operations that use a result accept paired columns.
 
-        These are elementwise operations, whose results may be used by more of them, and in the end
-        1 x 1 convolutions (`takes_pairs`).
+        Elementwise operations accept them if all operations that use their results do, and so do
+        1 x 1 convolutions (`takes_pairs`). There must be at least one such convolution.
         """
         values, convolutions = [result], 0
         for value in values:

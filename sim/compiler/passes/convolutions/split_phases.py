@@ -317,8 +317,9 @@ class _Splitter:
     def _gains(self, images: int, features: int, positions: int, columns: int) -> bool:
         """Return whether a split into phases pays off for a convolution.
 
-        Its features must fill the sublanes. The positions of a phase, in the sublanes, must fill at
-        least `_LEAST` of them, or be all columns, and fill them as well as the images would.
+        There must be at least as many features as sublanes. After the split, the positions of a
+        phase lie in the sublanes; before, the images. The positions must fill the sublanes at least
+        as well as the images, and fill at least `_LEAST` of them or be all columns of a line.
         """
         def filled(size: int) -> float:
             return size / (-(-size // self._sublanes) * self._sublanes)

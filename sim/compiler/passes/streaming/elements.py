@@ -153,7 +153,7 @@ def _reshape(operation: Operation) -> Iterator[Axis]:
 
     Each axis divides one dimension of the result and one of the operand. The sizes of the
     dimensions before these two have the same product in both shapes. So each of the two is the
-    outermost of a group of successive dimensions, and both groups hold the same elements.
+    first of a range of successive dimensions, and both ranges hold the same elements.
     """
     [value], result = operation.operands, operation.result
     ends = {prod(value.shape[:at]): at for at in range(value.type.rank, -1, -1)}
@@ -165,8 +165,8 @@ def _reshape(operation: Operation) -> Iterator[Axis]:
             cut += 1
         if cut == value.type.rank:
             continue
-        # Number of elements of one index of either dimension, within the group.
-        mine, other = _group(result.shape, along, value.shape, cut)
+        # Number of elements at one index of either dimension, within its range.
+        mine, other = _elements_at_index(result.shape, along, value.shape, cut)
         both = lcm(mine, other)
         if both // other > value.shape[cut] or value.shape[cut] * other != (
                 result.shape[along] * mine):
@@ -174,11 +174,13 @@ def _reshape(operation: Operation) -> Iterator[Axis]:
         yield _reshape_axis(operation, along, cut, both // mine, both // other)
 
 
-def _group(shape: Sequence[int], at: int, other: Sequence[int], cut: int) -> tuple[int, int]:
-    """Return how many elements of a group each index of ``at`` covers, and each index of ``cut``.
+def _elements_at_index(shape: Sequence[int], at: int, other: Sequence[int],
+                       cut: int) -> tuple[int, int]:
+    """Count the elements at one index of dimension ``at``, and at one index of dimension ``cut``.
 
-    A group is a range of dimensions: it begins at dimension ``at`` of ``shape``, or at dimension
-    ``cut`` of ``other``. Both ranges are the shortest ones with the same product of sizes.
+    Dimension ``at`` of ``shape`` is the first of a range of dimensions, and so is dimension ``cut``
+    of ``other``. Only elements within these ranges are counted. The ranges are the shortest ones
+    whose sizes have the same product.
     """
     a, b = shape[at], other[cut]
     i, j = at + 1, cut + 1

@@ -48,9 +48,10 @@ _OPERATIONS = {(slot, operation.name): operation
 
 @cache
 def _shape(slot: Slot, name: str) -> tuple[int, tuple[tuple[Kind, int], ...]]:
-    """Return an operation's opcode, shifted to its place, and kind and position of each operand.
+    """Return the bits of an operation's opcode, and the kind and position of each operand.
 
-    Positions are numbers of bits from the start of the bundle.
+    The opcode's bits are shifted to their position in the bundle. Positions are numbers of bits
+    from the start of the bundle.
     """
     operation = _OPERATIONS[slot, name]
     return (operation.op.value << _POSITIONS[slot, "op"],

@@ -182,7 +182,7 @@ def place_loads(segment: Segment, linear: Linear) -> None:
 
     Transfers complete in order. So the load is placed after operand transfers that the segment
     starts early, as long as the code after it has at least as many bundles as the following
-    segment. Every path through the segment must pass that place exactly once.
+    segment. Every path through the segment must execute the load exactly once.
     """
     assert segment.following is not None
     size = segment.end - segment.first

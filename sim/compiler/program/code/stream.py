@@ -135,7 +135,10 @@ class Stream:
         self._together.append((first, self._length))
 
     def _add_rows(self, row_bits: int) -> None:
-        """Append code that adds s4, in rows, to the 64-bit address in s3 (low) and `_HIGH`."""
+        """Append code that adds s4 * 2**row_bits bytes to an address of 64 bits.
+
+        The low word of the address is in s3, and the high word in `_HIGH`.
+        """
         self.bundle((Slot.S0, "sar", (_PART, s[4], 32 - row_bits)))
         self.bundle((Slot.S0, "add", (_HIGH, _HIGH, _PART)))
         self.bundle((Slot.S0, "shl", (s[4], s[4], row_bits)))

@@ -120,13 +120,13 @@ class SegmentWriter:
         self._loader = resident(config, 0)[1]
         self._entries: dict[tuple[int, int], int] = {}
         self._exits: dict[tuple[int, int], int] = {}
-        self._place()
+        self._assign_addresses()
         self._rows_of = self._arrange(len(constants))
         self._constants = constants
 
     # ---- addresses
 
-    def _place(self) -> None:
+    def _assign_addresses(self) -> None:
         """Assign addresses in instruction memory to all exits and entries."""
         for segment in self._segments:
             self._entries[segment.number, segment.first] = segment.base

@@ -110,7 +110,7 @@ class Prefetch:
             for value in dict.fromkeys(item.operation.operands):
                 if not places.can_prefetch(value) or self._is_left(item.operation, value):
                     continue
-                first = self._place(value, number)
+                first = self._address_for(value, number)
                 if places.memory.clock.hold > _PATIENCE:
                     return False
                 if first is None:
@@ -129,11 +129,12 @@ class Prefetch:
                 and loads_itself(operation, value, self._tilings, config,
                                  self._context.memory.kernel))
 
-    def _place(self, value: Value, number: int) -> int | None:
-        """Return the address at which to load an operand of operation ``number``, or None.
+    def _address_for(self, value: Value, number: int) -> int | None:
+        """Choose the address of vector memory at which to load a value; None if there is none.
 
-        The operand must not cause evictions up to that operation. Among the addresses tried, the
-        method chooses the one that evicts the fewest vectors during all following operations.
+        The value is an operand of the following operation ``number``, counted from 0. The load must
+        not cause evictions up to that operation. Of the addresses tried, the one is chosen with
+        which the fewest vectors are evicted during all following operations.
         """
         vectors, free = self._tilings[value].vectors, self._places.memory.free
         places = self._candidates(vectors)
@@ -163,11 +164,11 @@ class Prefetch:
         return early, sum(self._tilings[value].vectors for value in trial.evicted)
 
     def _candidates(self, vectors: int) -> Iterator[int]:
-        """Yield addresses of free vectors to try, first the one that `Places.place` chooses."""
+        """Yield the addresses of free vectors to try, that of `Places.next_address` first."""
         fitting = self._places.memory.free.fitting(vectors)
         if not fitting:
             return
-        usual = self._places.place(vectors)
+        usual = self._places.next_address(vectors)
         yield usual
         for first, end in dict.fromkeys((*fitting[:_RUNS], *fitting[-_RUNS:])):
             yield from (at for at in dict.fromkeys((end - vectors, first)) if at != usual)

@@ -188,7 +188,7 @@ class Places:
         """Start to load a value whose vectors `reserve_absent` has allocated."""
         self._fetch(value, self._resident[value])
 
-    def place(self, vectors: int) -> int:
+    def next_address(self, vectors: int) -> int:
         """Return the address at which `allocate` would place vectors that are to be loaded.
 
         Enough consecutive vectors must be free.
