@@ -314,7 +314,10 @@ class Cores(Memory, Counters):
 
     def _raise_stopped(self, backend: Backend, cores: Iterable[int],
                        before: Sequence[int]) -> None:
-        """Raise an error if a core was stopped or reset after ``_kills`` was ``before``."""
+        """Raise an error if a core was stopped or reset since ``before`` was copied from `_kills`.
+
+        ``_kills`` counts, for each core, the programs that a stop or a reset has ended.
+        """
         for core in cores:
             if self._kills[core] != before[core]:
                 raise CoreStoppedError(core, backend.state(core).pc)

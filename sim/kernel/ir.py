@@ -264,7 +264,7 @@ class Graph:
         return self._make("shr", (x,), count, x.bits >> count)
 
     def shift(self, x: Node, left: int) -> Node:
-        """``x`` moved ``left`` places to the left, or right if negative."""
+        """``x`` shifted to the left by ``left`` bits, or to the right if negative."""
         return self.shl(x, left) if left >= 0 else self.shr(x, -left)
 
     def shlv(self, x: Node, count: Node) -> Node:

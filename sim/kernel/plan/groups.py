@@ -15,7 +15,7 @@ from sim.kernel.plan.plan import Group, Plan
 __all__ = ["order_groups"]
 
 
-_Place = tuple[str, int | None]
+_Storage = tuple[str, int | None]
 """A register or a memory of a tile: ``reg`` or ``mem``, and its number."""
 
 
@@ -30,7 +30,7 @@ def order_groups(plan: Plan, groups: Sequence[Group]) -> tuple[list[list[int]], 
         Numbers of the groups that store late, after all others.
     """
     reads = [_reads(plan, group) for group in groups]
-    stores: list[set[_Place]] = [{("reg", update.register) for update in group.updates}
+    stores: list[set[_Storage]] = [{("reg", update.register) for update in group.updates}
                                  | {("mem", write.memory) for write in group.writes}
                                  for group in groups]
     late: set[int] = set()
@@ -56,12 +56,12 @@ def order_groups(plan: Plan, groups: Sequence[Group]) -> tuple[list[list[int]], 
     return order, late
 
 
-def _reads(plan: Plan, group: Group) -> set[_Place]:
+def _reads(plan: Plan, group: Group) -> set[_Storage]:
     """Registers and memories that a group reads in the row of tiles that it computes.
 
     One-bit registers are left out, because they are read before all groups.
     """
-    places: set[_Place] = set()
+    places: set[_Storage] = set()
     for node in topological([value for value, _ in group.values()], plan.pure):
         if node.op == "read":
             assert isinstance(node.attr, Read)
@@ -75,7 +75,7 @@ def _reads(plan: Plan, group: Group) -> set[_Place]:
     return places
 
 
-def _successors(reads: Sequence[set[_Place]], stores: Sequence[set[_Place]],
+def _successors(reads: Sequence[set[_Storage]], stores: Sequence[set[_Storage]],
                 late: set[int]) -> list[int]:
     """Return, for each group, a mask of the groups that must come after it."""
     result = []
