@@ -131,7 +131,9 @@ def _queue(m: Module, platform: object, name: str, width: int, depth: int) -> wi
 
 def _address_queue(m: Module, platform: object, name: str, config: Config, depth: int,
                    piece: data.View, address: wiring.PureInterface) -> wiring.Component:
-    """Place a queue that stores ``piece`` and offers the address of its oldest piece to a channel.
+    """Instantiate a queue of pieces, which offers the address of its oldest piece to a channel.
+
+    ``piece`` is the input of the queue.
 
     The caller drives ``input.valid`` of the returned queue.
     """

@@ -54,7 +54,7 @@ class Chip(wiring.Component):
         Whether the chip has the outputs ``status_{core}`` and ``pc_{core}``, from which a
         simulation reads the cores' registers STATUS and PC without a bus access.
     probes : Component, optional
-        A component with outputs only. It is placed in the chip, which gets the same outputs.
+        A component with outputs only. It is instantiated in the chip, which gets the same outputs.
 
     Attributes
     ----------

@@ -286,7 +286,10 @@ class Sequencer(wiring.Component):
 
     def _examine(self, m: Module, platform: object, clear: Signal,
                  fault: Signal) -> tuple[Signal, Signal]:
-        """Keep a bundle's fault (two ``issue_cycles``); return whether it is known, and it."""
+        """Keep the bundle's ``fault`` until the bundle issues, if ``issue_cycles`` is 2.
+
+        Return whether the fault is known, and the fault.
+        """
         kept = instantiate(m, platform, "examination", "examination", Examination)
         m.d.comb += [
             kept.valid.eq(self._control.valid), kept.clear.eq(clear), kept.issue.eq(self.issue),

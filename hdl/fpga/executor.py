@@ -126,7 +126,7 @@ class Executor(wiring.Component):
         return self._fetched
 
     def _decode(self, m: Module) -> None:
-        """Begin a request, unless it is the last one again."""
+        """Begin the request; if it is a copy of the last one, repeat the last response instead."""
         header = self._header
         answered = Signal()
         check = Signal(32, reset_less=True)

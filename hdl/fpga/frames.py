@@ -42,9 +42,10 @@ class FrameReceiver(wiring.Component):
     received : Out(1)
         A request is in the buffer; set for one cycle, and never with ``hold``.
     length, check : Out, Out(32)
-        With ``received``, and until the next: its bytes with the checksum; the checksum.
+        Number of bytes of the request in the buffer, checksum included, and the checksum; valid
+        from ``received`` until the next request is received.
     dropped : Out(16)
-        Frames dropped since the reset; it stays at the largest number.
+        Number of frames dropped since the reset; at its maximum, it stays there.
     """
 
     def __init__(self) -> None:

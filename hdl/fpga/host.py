@@ -26,7 +26,7 @@ class SerialHost(wiring.Component):
     divisor : int
         Cycles of a bit on the line, at least 4.
     address_bits, data_bits : int
-        Of the memory; see `BlockMemory`.
+        Parameters of the memory, a `BlockMemory`.
 
     Attributes
     ----------

@@ -32,8 +32,8 @@ class BlockMemory(wiring.Component):
     axi : In(Axi4)
         The master of bursts.
     access : In(RegisterAccess)
-        Words of 32 bits. A read waits for the end of an accepted burst of reads, a write for that
-        of writes.
+        Accesses to words of 32 bits. A read waits for the end of an accepted read burst, a write
+        for the end of an accepted write burst.
 
     Raises
     ------

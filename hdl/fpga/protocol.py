@@ -41,7 +41,7 @@ _CHECK = struct.Struct("<I")
 
 
 class Operation(IntEnum):
-    """What a request asks for."""
+    """Operations that a request can have the bridge execute."""
 
     IDENTIFY = 0
     """Return a word: `VERSION` in bits 7:0, dropped frames since power-on in bits 31:16."""
@@ -65,7 +65,7 @@ class Status(IntEnum):
     REFUSED = 1
     """An access was refused; the response counts the words before it."""
     MALFORMED = 2
-    """The request is none that this module defines; nothing was done."""
+    """The request does not have the format that this module defines; nothing was done."""
 
 
 def frame(payload: bytes) -> bytes:

@@ -107,7 +107,7 @@ class MxuLane(wiring.Component):
         return m
 
     def _buffer(self, m: Module, platform: object, name: str, read: Signal, out: Signal) -> None:
-        """Place the operand FIFO ``name``, which rounds its input and is read in order."""
+        """Instantiate the operand FIFO ``name``, which rounds its input and is read in order."""
         depth = self._config.operand_depth
         round_ = instantiate(m, platform, f"{name}_round", "round_to_bf16", RoundToBf16)
         buffer = instantiate(m, platform, f"{name}_buffer", Sram.module(16, depth),
@@ -126,7 +126,7 @@ class MxuLane(wiring.Component):
             m.d.sync += head.eq(head + 1)
 
     def _collect(self, m: Module, platform: object) -> None:
-        """Place the result FIFO, which is written in order and read at the controller's address."""
+        """Instantiate the result FIFO: written in order, read at the controller's address."""
         depth = self._config.result_depth
         buffer = instantiate(m, platform, "y_buffer", Sram.module(32, depth),
                              lambda: Sram(32, depth))

@@ -186,7 +186,7 @@ class VectorElement(wiring.Component):
 
     def _share(self, m: Module, platform: object, masks: MaskFile, words: dict[str, Signal],
                bits: dict[str, Signal]) -> list[Signal]:
-        """Place one ALU for both slots; return the results of v0 and v1.
+        """Instantiate one ALU for both slots; return the results of v0 and v1.
 
         The two slots never enable the same stage of a unit in one cycle, because v1 is one cycle
         behind v0, and bundles issue at most every other cycle.
@@ -224,7 +224,7 @@ class VectorElement(wiring.Component):
 
     def _slot(self, m: Module, platform: object, masks: MaskFile, slot: str,
               words: dict[str, Signal], bits: dict[str, Signal]) -> Signal:
-        """Place the ALU of a slot; return its result."""
+        """Instantiate the ALU of a slot; return its result."""
         full = SLOTS[slot]
         alu = instantiate(m, platform, slot, VectorAlu.module(full), lambda: VectorAlu(full))
         b = Signal(32, name=f"{slot}_operand")
@@ -246,7 +246,7 @@ class VectorElement(wiring.Component):
         return alu.result
 
     def _memory(self, m: Module, platform: object, word: Signal, bit: Signal) -> Signal:
-        """Place the element's part of vector memory; return the word that was read last.
+        """Instantiate the element's part of vector memory; return the word that was read last.
 
         ``word`` and ``bit`` are the vector register's word and the mask bit of a store.
         """
