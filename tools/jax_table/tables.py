@@ -50,7 +50,7 @@ BY_PARAMETER: dict[str, Callable[[Maker], Any]] = {
 
 
 def _images(make: Maker) -> tuple[Any, Any]:
-    """Two NCHW images with three channels, and a convolution kernel with four output channels."""
+    """Two NCHW images with three channels, and a convolution filter with four output channels."""
     return make.array(2, 3, SIDE, SIDE), make.array(4, 3, 3, 3)
 
 
