@@ -19,7 +19,7 @@ SPREAD := --numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-r
 
 .DEFAULT_GOAL := help
 .PHONY: help setup sim digits resnet50 roofline softmax test test-quick cocotb lint verilog fpga \
-        bench exhaustive random products fuzz-compiler examples jax-table mutate soak pictures \
+        board bench exhaustive random products fuzz-compiler examples jax-table mutate soak pictures \
         docs fresh clean
 
 help:  ## list the targets
@@ -84,6 +84,9 @@ verilog: setup  ## write linted Verilog to build/verilog; CONFIG=tiny|small|v2|f
 
 fpga: $(VENV)/.fpga-ready  ## make a bitstream for a ULX3S 85F, and a report; CLOCK (MHz), BAUD
 	$(PY) -m tools.fpga --clock $(CLOCK) --baud $(BAUD)
+
+board: setup  ## simulate a board with the chip on an FPGA; prints the name of its serial port; BAUD
+	$(PY) -m tools.fpga.board --baud $(BAUD)
 
 bench: $(VENV)/.bench-ready  ## measure simulation speed and FPGA size into build/bench.json
 	$(PY) -m tools.bench

@@ -5,8 +5,16 @@ from dataclasses import dataclass
 
 from hdl.isa import FAULTS, Fault
 
-__all__ = ["CoreFaultError", "CoreState", "CoreStoppedError", "DeviceTimeoutError", "Unsupported",
-           "UnsupportedError"]
+__all__ = ["BoardError", "CoreFaultError", "CoreState", "CoreStoppedError", "DeviceTimeoutError",
+           "Unsupported", "UnsupportedError"]
+
+
+class BoardError(ConnectionError):
+    """A board cannot be reached over its serial line, or it is not the one that was opened.
+
+    The message names the cause: no answer, another rate, another bitstream, or a loss of the
+    board's state. Afterwards the device can only be closed.
+    """
 
 
 class CoreFaultError(RuntimeError):

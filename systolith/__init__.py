@@ -13,7 +13,8 @@
 `load` reads a program that `CompiledProgram.save` wrote. `UnsupportedError` lists the parts of a
 program that the compiler does not support. `profile` records all programs that run, with their
 cycles. `Device` runs matrix products, dense layers (`Dense`) and compiled programs (`Executable`),
-on the simulated hardware or on the golden model. `Config` holds the parameters of a chip,
+on the simulated hardware, on the golden model or on a board (`BoardError`: it cannot be used).
+`Config` holds the parameters of a chip,
 `HbmOptions` those of the simulated memory. A `Buffer` is a contiguous part of the device's memory.
 The other errors end a run: a core's fault, a stop by another thread, a timeout. `Fault` lists the
 faults, and `CoreState` describes the state of a core.
@@ -29,6 +30,7 @@ from sim.compiler.executable import Executable
 from sim.driver.device import Device
 from sim.driver.heap import Buffer
 from sim.errors import (
+    BoardError,
     CoreFaultError,
     CoreState,
     CoreStoppedError,
@@ -41,7 +43,7 @@ from sim.jit.profile import Profile, ProgramRuns, profile
 from sim.jit.program import CompiledProgram, compile, load
 from sim.models.hbm import HbmOptions
 
-__all__ = ["Buffer", "CompiledProgram", "Config", "CoreFaultError", "CoreState",
+__all__ = ["BoardError", "Buffer", "CompiledProgram", "Config", "CoreFaultError", "CoreState",
            "CoreStoppedError", "Dense", "Device", "DeviceTimeoutError", "Executable", "Fault",
            "HbmOptions", "JitFunction", "Profile", "ProgramRuns", "Unsupported",
            "UnsupportedError", "compile", "jit", "load", "profile"]

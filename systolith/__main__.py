@@ -33,7 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run = commands.add_parser("run", help="run a Python program with JAX on the chip")
     run.add_argument("--config", choices=PRESETS, help="the chip; default: v2")
     run.add_argument("--backend", choices=BACKENDS,
-                     help="simulate the hardware, or the numpy model; default: rtl")
+                     help="the simulated hardware, the numpy model, or a board; default: rtl")
+    run.add_argument("--port", help="the serial port of the board (docs/fpga.md)")
     run.add_argument("--trace", help="write a trace with this prefix (docs/tracing.md)")
     run.add_argument("--profile", action="store_true", help="print the cycles of all programs")
     run.add_argument("script", type=pathlib.Path)
@@ -53,7 +54,7 @@ def _run(options: argparse.Namespace) -> None:
     if importlib.util.find_spec("jax") is None:
         raise SystemExit("systolith run needs JAX: pip install 'systolith[jax]'")
     os.environ["JAX_PLATFORMS"] = "systolith,cpu"
-    for name in ("config", "backend", "trace"):
+    for name in ("config", "backend", "trace", "port"):
         if getattr(options, name) is not None:
             os.environ[f"SYSTOLITH_{name.upper()}"] = getattr(options, name)
     sys.argv = [str(options.script), *options.argument]

@@ -1,4 +1,4 @@
-"""Backends of a device: a protocol, and its two implementations (RTL and golden model).
+"""Backends of a device: a protocol, and its implementations (RTL, golden model, serial line).
 
 A backend is a chip as its host sees it. The device checks all arguments before it calls a backend,
 and lets only one thread call it at a time.
@@ -6,24 +6,29 @@ and lets only one thread call it at a time.
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from golden.chip import GoldenChip
+from hdl.checks import integer
 from hdl.chip.registers import COUNTER_REGISTERS, EVENT_PITCH, EVENTS
 from hdl.config import Config
 from hdl.core.interface import Space
 from hdl.isa import BUNDLE_PITCH, BUNDLE_WORDS, SCALAR_REGISTERS, SEMAPHORES, Fault
+from sim.driver.serial import SerialBackend
 from sim.errors import CoreState
 from sim.models.chip import ChipModel, Until
 from sim.models.hbm import HbmOptions
 
-__all__ = ["BACKENDS", "Backend", "open_backend"]
+__all__ = ["BACKENDS", "SIMULATED", "Backend", "open_backend"]
 
-BACKENDS = ("rtl", "golden")
-"""Names of the backends: the simulated hardware, and the golden model."""
+SIMULATED = ("rtl", "golden")
+"""Names of the simulated backends: the hardware in RTL, and the golden model."""
+BACKENDS = (*SIMULATED, "serial")
+"""Names of all backends: the simulated ones, and a board behind a serial line."""
 
 Words = npt.NDArray[np.uint32]
 
@@ -34,19 +39,43 @@ _TURN = 64
 
 
 class Backend(Protocol):
-    """A chip, its memory and its simulated time."""
+    """A chip, its memory and its time."""
+
+    @property
+    def config(self) -> Config:
+        """The chip's parameters."""
 
     @property
     def model(self) -> ChipModel | None:
-        """The simulated chip; None for the golden backend."""
+        """The chip simulated in RTL; None for other backends."""
 
-    @property
-    def hbm(self) -> Words:
-        """Contents of HBM, shape (hbm_rows, lanes); may be written in place."""
+    def read_hbm(self, at: int, count: int) -> Words:
+        """Read ``count`` rows of HBM from row ``at`` on, shape (count, lanes).
+
+        The result may be a view of HBM: copy it before anything else happens, and do not change it.
+        """
+
+    def write_hbm(self, at: int, count: int, *,
+                  keep: bool = False) -> AbstractContextManager[Words]:
+        """Write ``count`` rows of HBM from row ``at`` on.
+
+        Parameters
+        ----------
+        at, count : int
+            First row, and number of rows.
+        keep : bool
+            Let the array hold the rows' contents at first.
+
+        Returns
+        -------
+        context manager
+            It gives an array, shape (count, lanes), which is in HBM when the context ends. At
+            first its contents are undefined, unless ``keep`` is set.
+        """
 
     @property
     def steps(self) -> int:
-        """Simulated time so far: clock cycles (RTL) or executed bundles (golden model)."""
+        """Time so far: clock cycles, or executed bundles (golden model)."""
 
     def load(self, programs: Mapping[int, Sequence[int]], at: int) -> None:
         """Write programs to the instruction memories of stopped cores."""
@@ -67,7 +96,7 @@ class Backend(Protocol):
         """Reset the chip, whatever it is doing; memories and registers stay."""
 
     def advance(self, steps: int, interrupt: bool) -> bool:
-        """Advance simulated time.
+        """Advance simulated time. The time of a board advances on its own.
 
         Parameters
         ----------
@@ -125,7 +154,7 @@ class Backend(Protocol):
         """
 
     def close(self) -> None:
-        """Release everything; arrays that ``hbm`` returned stay valid."""
+        """Release everything."""
 
 
 class _GoldenBackend:
@@ -141,12 +170,19 @@ class _GoldenBackend:
         self._watched = [False] * config.cores
 
     @property
+    def config(self) -> Config:
+        return self._config
+
+    @property
     def model(self) -> ChipModel | None:
         return None
 
-    @property
-    def hbm(self) -> Words:
-        return self._chip.hbm
+    def read_hbm(self, at: int, count: int) -> Words:
+        return self._chip.hbm[at:at + count]
+
+    def write_hbm(self, at: int, count: int, *,
+                  keep: bool = False) -> AbstractContextManager[Words]:
+        return nullcontext(self._chip.hbm[at:at + count])
 
     @property
     def steps(self) -> int:
@@ -245,12 +281,19 @@ class _RtlBackend:
         self._listen()
 
     @property
+    def config(self) -> Config:
+        return self._config
+
+    @property
     def model(self) -> ChipModel | None:
         return self._chip
 
-    @property
-    def hbm(self) -> Words:
-        return self._chip.hbm
+    def read_hbm(self, at: int, count: int) -> Words:
+        return self._chip.hbm[at:at + count]
+
+    def write_hbm(self, at: int, count: int, *,
+                  keep: bool = False) -> AbstractContextManager[Words]:
+        return nullcontext(self._chip.hbm[at:at + count])
 
     @property
     def steps(self) -> int:
@@ -341,17 +384,29 @@ class _RtlBackend:
 
 
 def open_backend(name: str, config: Config, memory: HbmOptions | None,
-                 trace: str | os.PathLike[str] | None) -> Backend:
+                 trace: str | os.PathLike[str] | None, port: str | None, baud: int) -> Backend:
     """Open the backend called ``name``, one of `BACKENDS`.
 
     Raises
     ------
     TypeError, ValueError, OSError
-        If `ChipModel` rejects ``trace``, or a trace is requested from the golden backend.
+        If `ChipModel` rejects ``trace``; if an option is given that the backend does not have; if
+        ``port`` is missing, or the board cannot be used.
+    ImportError
+        If the serial backend lacks pyserial.
     """
-    if name == "golden":
-        if trace is not None:
-            raise ValueError(f"trace must be None for the golden backend, which has no clock, not "
-                             f"{trace!r}")
-        return _GoldenBackend(config)
-    return _RtlBackend(config, memory, trace)
+    if name == "golden" and trace is not None:
+        raise ValueError(f"trace must be None for the golden backend, which has no clock, not "
+                         f"{trace!r}")
+    if name != "serial" and port is not None:
+        raise ValueError(f"port must be None for the {name} backend, not {port!r}")
+    if name == "serial":
+        for option, value in (("memory", memory), ("trace", trace)):
+            if value is not None:
+                raise ValueError(f"{option} must be None for the serial backend, which is no "
+                                 f"simulation, not {value!r}")
+        if not isinstance(port, str) or not port:
+            raise ValueError("port must be the name of a serial port, such as /dev/ttyUSB0, not "
+                             f"{port!r}")
+        return SerialBackend(config, port, integer("baud", baud, 1))
+    return _GoldenBackend(config) if name == "golden" else _RtlBackend(config, memory, trace)

@@ -28,7 +28,10 @@ from sim.driver.residents import Residents
 from sim.models.chip import ChipModel
 from sim.models.hbm import HbmOptions
 
-__all__ = ["Device"]
+__all__ = ["DEFAULT_BAUD", "Device"]
+
+DEFAULT_BAUD = 1_000_000
+"""Rate of the serial line, unless another one is given; also that of `make fpga`."""
 
 Float32 = npt.NDArray[np.float32]
 
@@ -47,7 +50,8 @@ class Device(Residents):
     """
 
     def __init__(self, config: Config, backend: str, memory: HbmOptions | None = None,
-                 trace: str | os.PathLike[str] | None = None) -> None:
+                 trace: str | os.PathLike[str] | None = None, port: str | None = None,
+                 baud: int = DEFAULT_BAUD) -> None:
         if not isinstance(config, Config):
             raise TypeError(f"config must be a preset's name or a Config, not {config!r}")
         if not isinstance(backend, str):
@@ -58,14 +62,20 @@ class Device(Residents):
             raise TypeError(f"memory must be HbmOptions or None, not {memory!r}")
         # The golden model alone would accept configurations that no chip can have.
         check_chip(config)
-        super().__init__(config)
-        self._backend_name = backend
-        self._backend = open_backend(backend, config, memory, trace)
+        opened = open_backend(backend, config, memory, trace, port, baud)
+        try:
+            # The board has its own size of memory.
+            super().__init__(opened.config)
+        except BaseException:
+            opened.close()
+            raise
+        self._backend_name, self._backend = backend, opened
 
     @classmethod
     def open(cls, config: str | Config = "v2", backend: str = "rtl", *,
              memory: HbmOptions | None = None,
-             trace: str | os.PathLike[str] | None = None) -> Self:
+             trace: str | os.PathLike[str] | None = None, port: str | None = None,
+             baud: int = DEFAULT_BAUD) -> Self:
         """Open a device.
 
         The first time, this builds the simulation of the configuration, which can take minutes.
@@ -73,10 +83,11 @@ class Device(Residents):
         Parameters
         ----------
         config : str or Config
-            Name of a preset (`tiny`, `small`, `v2`), or parameters.
+            Name of a preset (`tiny`, `small`, `v2`, `fpga`), or parameters. On a board, the size of
+            HBM is the board's: see `config`.
         backend : str
             ``"rtl"`` simulates the hardware; ``"golden"`` is the numpy model, whose results have
-            the same bits.
+            the same bits; ``"serial"`` is a board (docs/fpga.md).
         memory : HbmOptions, optional
             Behaviour of the memory in ``"rtl"``: latency, bandwidth, random stalls.
         trace : path, optional
@@ -84,19 +95,28 @@ class Device(Residents):
             ``build/run.json``, a trace for ui.perfetto.dev, and ``build/run.vcd``, waveforms
             (docs/tracing.md). The files are complete when the device is closed. Tracing uses
             another build of the simulation, which is slower.
+        port : str
+            Only for ``"serial"``, which needs it: name of the serial port, such as
+            ``/dev/ttyUSB0``.
+        baud : int
+            Only for ``"serial"``: bits per second on the line, the ``BAUD`` of `make fpga`.
 
         Raises
         ------
         TypeError, ValueError
             If there is no such preset or backend, or if a chip cannot have this configuration; if
-            ``trace`` is not a path, or is given for ``"golden"``.
+            ``trace`` is not a path, or an option is given for a backend that does not have it.
         OSError
             If the files of the trace cannot be written.
+        BoardError
+            If there is no board at the port and rate, or it holds another chip.
+        ImportError
+            If ``"serial"`` lacks pyserial.
         RuntimeError
             If the simulation cannot be built; the message says what is missing.
         """
         return cls(Config.preset(config) if isinstance(config, str) else config, backend, memory,
-                   trace)
+                   trace, port, baud)
 
     @property
     def backend(self) -> str:
@@ -105,7 +125,7 @@ class Device(Residents):
 
     @property
     def model(self) -> ChipModel | None:
-        """The simulated chip, whose memory model can be changed; None for the golden backend.
+        """The chip simulated in RTL, whose memory model can be changed; None for other backends.
 
         Raises
         ------

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from typing import Any
 
@@ -94,22 +94,18 @@ class Execution(Cores):
                 self.reset()
             with self._allocated(executable.name, executable.buffers) as buffers:
                 self._prepare(backend)
-                memory = {spec.name: self._rows(backend, buffers[spec.name], spec.layout.rows)
-                          for spec in executable.buffers}
-                for spec, array in zip(executable.inputs, arrays, strict=True):
-                    spec.layout.pack(array, memory[spec.name])
-                for spec in executable.buffers:
-                    if spec.value is not None:
-                        spec.layout.pack(spec.value, memory[spec.name])
                 addresses = {name: buffer.address for name, buffer in buffers.items()}
-                executable.relocate(addresses, memory)
+                self._pack(backend, executable, buffers, arrays)
                 programs = executable.programs(addresses)
                 with tqdm(total=executable.array_rows, unit="row", disable=progress is not True,
                           leave=False) as bar:
                     self._run_programs(executable, programs, self._follow(bar)
                                        if progress is True else progress or None)
                     bar.update(executable.array_rows - bar.n)
-                return tuple(spec.layout.unpack(memory[spec.name]) for spec in executable.outputs)
+                return tuple(
+                    spec.layout.unpack(backend.read_hbm(*self._rows(buffers[spec.name],
+                                                                    spec.layout.rows)))
+                    for spec in executable.outputs)
 
     def profile(self, executable: Executable,
                 *arrays: npt.NDArray[Any]) -> tuple[tuple[npt.NDArray[Any], ...], Report]:
@@ -200,9 +196,23 @@ class Execution(Cores):
             # A program may have left something in the array, or overwritten instruction memory.
             self.reset()
 
-    def _rows(self, backend: Backend, buffer: Buffer, rows: int) -> npt.NDArray[np.uint32]:
-        """Return a view of a buffer's rows."""
-        return backend.hbm[buffer.address // self._config.row_bytes:][:rows]
+    def _pack(self, backend: Backend, executable: Executable, buffers: Mapping[str, Buffer],
+              arrays: Sequence[npt.NDArray[Any]]) -> None:
+        """Write the inputs and constants of an executable to its buffers."""
+        given = {spec.name: array for spec, array in zip(executable.inputs, arrays, strict=True)}
+        with ExitStack() as stack:
+            memory = {}
+            for spec in executable.buffers:
+                value = given.get(spec.name, spec.value)
+                if value is not None:
+                    memory[spec.name] = stack.enter_context(
+                        backend.write_hbm(*self._rows(buffers[spec.name], spec.layout.rows)))
+                    spec.layout.pack(value, memory[spec.name])
+            executable.relocate({name: buffer.address for name, buffer in buffers.items()}, memory)
+
+    def _rows(self, buffer: Buffer, rows: int) -> tuple[int, int]:
+        """Locate ``rows`` rows of a buffer: the first row of HBM, and their number."""
+        return buffer.address // self._config.row_bytes, rows
 
     def _run_programs(self, executable: Executable, programs: Mapping[int, Program],
                       progress: Progress | None) -> None:

@@ -10,7 +10,6 @@ import numpy.typing as npt
 from hdl import checks
 from hdl.config import Config
 from hdl.isa import SCALAR_REGISTERS
-from sim.driver.backend import Backend
 from sim.driver.heap import Buffer, Heap
 from sim.driver.session import Session
 from sim.models.chip import staging_rows
@@ -106,8 +105,11 @@ class Memory(Session):
         if not isinstance(array, np.ndarray) or array.dtype.hasobject:
             raise TypeError(f"array must be a numpy array of numbers, not {array!r}")
         with self._open() as backend:
-            place = self._bytes(backend, buffer, offset, array.nbytes)
-            place[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            at, count, place = self._bytes(buffer, offset, array.nbytes)
+            whole = place == slice(0, count * self._config.row_bytes)
+            with backend.write_hbm(at, count, keep=not whole) as rows:
+                rows.reshape(-1).view(np.uint8)[place] = np.ascontiguousarray(array).reshape(
+                    -1).view(np.uint8)
 
     def copy_out(self, buffer: Buffer, dtype: npt.DTypeLike, shape: int | tuple[int, ...],
                  offset: int = 0) -> npt.NDArray[Any]:
@@ -134,21 +136,21 @@ class Memory(Session):
         """
         kind, sizes = _dtype(dtype), _shape(shape)
         with self._open() as backend:
-            place = self._bytes(backend, buffer, offset, math.prod(sizes) * kind.itemsize)
+            at, count, place = self._bytes(buffer, offset, math.prod(sizes) * kind.itemsize)
             result: npt.NDArray[Any] = np.empty(sizes, kind)
-            result.reshape(-1).view(np.uint8)[:] = place
+            result.reshape(-1).view(np.uint8)[:] = backend.read_hbm(at, count).reshape(-1).view(
+                np.uint8)[place]
         return result
 
-    def _bytes(self, backend: Backend, buffer: Buffer, offset: int,
-               size: int) -> npt.NDArray[np.uint8]:
-        """Return a view of ``size`` bytes of a buffer."""
+    def _bytes(self, buffer: Buffer, offset: int, size: int) -> tuple[int, int, slice]:
+        """Locate ``size`` bytes of a buffer: first row, number of rows, and bytes of these rows."""
         self._heap.check(buffer)
         first = checks.integer("offset", offset, 0, buffer.size)
         if first + size > buffer.size:
             raise ValueError(f"array must lie within the buffer's {buffer.size} bytes, not {size} "
                              f"from {first} on")
-        start = buffer.address + first
-        return backend.hbm.reshape(-1).view(np.uint8)[start:start + size]
+        at, begin = divmod(buffer.address + first, self._config.row_bytes)
+        return at, -(-(begin + size) // self._config.row_bytes), slice(begin, begin + size)
 
     # ---- Memories and registers of a core
 

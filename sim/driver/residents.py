@@ -126,8 +126,8 @@ class Residents(Execution):
             buffers[spec.name] = self._heap.allocate(self._size(spec))
         for spec in constants:
             assert spec.value is not None
-            spec.layout.pack(spec.value, self._rows(backend, buffers[spec.name],
-                                                    spec.layout.rows))
+            with backend.write_hbm(*self._rows(buffers[spec.name], spec.layout.rows)) as rows:
+                spec.layout.pack(spec.value, rows)
         linked = executable.link({name: buffer.address for name, buffer in buffers.items()})
         programs = linked if len(linked) > 1 else {core: linked[0]}
         made = Resident(executable, tuple(programs), buffers, programs)
@@ -146,13 +146,14 @@ class Residents(Execution):
         RuntimeError
             If the device is closed.
         """
-        with self._open() as backend:
-            layout.pack(array, self._place_of(backend, buffer, layout))
+        with (self._open() as backend,
+              backend.write_hbm(*self._place_of(buffer, layout)) as rows):
+            layout.pack(array, rows)
 
     def unpack(self, buffer: Buffer, layout: Layout) -> npt.NDArray[Any]:
         """Read the array that a buffer holds in the given layout; errors as `pack`."""
         with self._open() as backend:
-            return layout.unpack(self._place_of(backend, buffer, layout))
+            return layout.unpack(backend.read_hbm(*self._place_of(buffer, layout)))
 
     def displace(self, resident: Resident) -> None:
         """Free the HBM of a placed executable; afterwards it cannot run any more."""
@@ -231,9 +232,10 @@ class Residents(Execution):
             return
         for addresses in resident._addresses.get(key, ()):
             constant = resident.buffers[addresses.relocations.buffer]
-            rows = self._rows(backend, constant, constant.size // self._config.row_bytes)
-            addresses.relocations.apply(rows, addresses.offsets,
-                                        buffer.address - addresses.part_start)
+            with backend.write_hbm(*self._rows(constant, constant.size // self._config.row_bytes),
+                                   keep=True) as rows:
+                addresses.relocations.apply(rows, addresses.offsets,
+                                            buffer.address - addresses.part_start)
         resident._written[key] = buffer.address
 
     def _relocations(self, executable: Executable,
@@ -255,14 +257,13 @@ class Residents(Execution):
             found.append(_Addresses(relocation, part_start, relocation.offsets(value)))
         return found
 
-    def _place_of(self, backend: Backend, buffer: Buffer,
-                  layout: Layout) -> npt.NDArray[np.uint32]:
-        """Return a view of the rows of a buffer that a layout occupies."""
+    def _place_of(self, buffer: Buffer, layout: Layout) -> tuple[int, int]:
+        """Locate the rows of a buffer that a layout occupies."""
         self._heap.check(buffer)
         if layout.rows * self._config.row_bytes > buffer.size:
             raise ValueError(f"buffer must have {layout.rows * self._config.row_bytes} bytes, not "
                              f"{buffer.size}")
-        return self._rows(backend, buffer, layout.rows)
+        return self._rows(buffer, layout.rows)
 
     def _size(self, spec: BufferSpec) -> int:
         return spec.layout.rows * self._config.row_bytes

@@ -29,7 +29,7 @@ class Session(Closeable):
         return self._config
 
     def close(self) -> None:
-        """End the simulation. Closing twice does nothing."""
+        """End the simulation, or leave the board. Closing twice does nothing."""
         with self._lock:
             if self._backend is not None:
                 self._backend.close()

@@ -5,7 +5,9 @@ Environment variables select the chip, like the arguments of `Device.open`:
 ``SYSTOLITH_CONFIG``
     The name of a preset. Default: ``v2``.
 ``SYSTOLITH_BACKEND``
-    ``rtl`` or ``golden``. Default: ``rtl``.
+    ``rtl``, ``golden`` or ``serial``. Default: ``rtl``.
+``SYSTOLITH_PORT``
+    The serial port of the board, for ``serial``. Default: no port.
 ``SYSTOLITH_TRACE``
     Prefix of the files of a trace. Default: no trace.
 """
@@ -84,7 +86,8 @@ def _worker(path: Any) -> "Worker":
     """Return the only worker of this process; its chip stays open until the process ends."""
     device = Device.open(os.environ.get("SYSTOLITH_CONFIG") or "v2",
                          os.environ.get("SYSTOLITH_BACKEND") or "rtl",
-                         trace=os.environ.get("SYSTOLITH_TRACE") or None)
+                         trace=os.environ.get("SYSTOLITH_TRACE") or None,
+                         port=os.environ.get("SYSTOLITH_PORT") or None)
     return Worker(Library(path), device)
 
 

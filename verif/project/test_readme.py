@@ -10,7 +10,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_sessions_run(capsys: pytest.CaptureFixture[str]) -> None:
-    matmul, training = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    matmul, _, training = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     exec(matmul, {})
     assert "mxu_active_cycles" in capsys.readouterr().out
     exec(training, {})

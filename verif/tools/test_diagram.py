@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 from hdl.chip.chip import Chip
 from hdl.config import PRESETS
-from sim.driver import device
+from sim.driver import backend
 from sim.models import core
 from tools.pictures import diagram
 
@@ -65,8 +65,8 @@ def test_diagram_shows_the_chip_its_ports_and_their_sizes() -> None:
 
 def test_diagram_shows_what_a_device_runs_on() -> None:
     texts = shown()
-    for backend in device.BACKENDS:
-        assert texts.count(backend) == 1, backend
+    for name in backend.SIMULATED:
+        assert texts.count(name) == 1, name
 
 
 def test_diagram_names_files_and_folders_that_exist() -> None:

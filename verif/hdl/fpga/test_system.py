@@ -21,22 +21,19 @@ from hdl.fpga.protocol import (
     Status,
     frame,
 )
-from hdl.fpga.system import SerialSystem
 from hdl.isa import BUNDLE_PITCH, Fault
-from hdl.lint import LINT_WAIVERS
-from hdl.target import Target
-from hdl.tiles import VerilogLibrary
 from sim.asm.assembler import Program
 from sim.asm.descriptor import descriptor, hbm, vmem
 from sim.asm.operands import sem
 from sim.asm.text import assemble
-from sim.verilated.build import build_model
 from sim.verilated.model import Model
+from tools.fpga.board import DIVISOR, HBM_BYTES, bit_levels, system_library
 
 pytestmark = pytest.mark.slow
 
-CONFIG = Config.preset("fpga", hbm_bytes=1 << 13)
-DIVISOR = 4
+CONFIG = Config.preset("fpga", hbm_bytes=HBM_BYTES)
+ROWS = 512
+"""Rows of HBM that the program may change."""
 LIMIT = 200_000
 """Limit in cycles of a response."""
 
@@ -51,10 +48,7 @@ class Host:
         model.reset(4)
 
     def _send(self, line: bytes) -> list[int]:
-        bits = np.unpackbits(np.frombuffer(line, np.uint8)[:, np.newaxis], axis=1,
-                             bitorder="little")
-        framed = np.pad(bits, ((0, 0), (1, 1)), constant_values=((0, 0), (0, 1)))
-        levels = np.repeat(framed.reshape(-1), DIVISOR).astype(np.uint32)
+        levels = bit_levels(line, DIVISOR)
         return self._model.run({"line_in": levels}, ["line_out"])["line_out"].reshape(-1).tolist()
 
     def ask(self, operation: Operation, place: int = 0, words: tuple[int, ...] = (),
@@ -109,9 +103,7 @@ class Host:
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[Model]:
-    sources = VerilogLibrary(Target.ECP5).write(
-        "serial_system", lambda: SerialSystem(CONFIG, DIVISOR))
-    with Model(build_model("serial_system", sources, waivers=LINT_WAIVERS, optimise=None)) as found:
+    with Model(system_library(CONFIG)) as found:
         yield found
 
 
@@ -134,8 +126,9 @@ def test_a_host_runs_a_program_over_the_serial_line(model: Model) -> None:
     assert host.ask(Operation.IDENTIFY).words == (VERSION,)
     assert host.read(GLOBAL_REGISTERS["ID"].offset) == [IDENTITY]
     rng = np.random.default_rng(20261122)
-    golden.hbm[:] = rng.normal(size=golden.hbm.shape).astype(np.float32).view(np.uint32)
-    host.write(MEMORY_BASE, *golden.hbm.reshape(-1).tolist())
+    rows = golden.hbm[:ROWS]
+    rows[:] = rng.normal(size=rows.shape).astype(np.float32).view(np.uint32)
+    host.write(MEMORY_BASE, *rows.reshape(-1).tolist())
     core = golden.cores[0]
     for at, words in ((0, descriptor(CONFIG, hbm(0), vmem(7), rows=4, semaphore=sem[2])),
                       (20, descriptor(CONFIG, vmem(20), hbm(100 * CONFIG.row_bytes), rows=4,
@@ -155,8 +148,8 @@ def test_a_host_runs_a_program_over_the_serial_line(model: Model) -> None:
         [status] = host.read(address("STATUS", 0))
     assert status >> 8 & 15 == Fault.NONE.value
     assert host.read(address("PC", 0)) == [core.pc]
-    found = np.array(host.read(MEMORY_BASE, golden.hbm.size), np.uint32)
-    assert np.array_equal(found, golden.hbm.reshape(-1))
+    found = np.array(host.read(MEMORY_BASE, rows.size), np.uint32)
+    assert np.array_equal(found, rows.reshape(-1))
     assert np.any(found[400:416] != found[0:16])
 
 

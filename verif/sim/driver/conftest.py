@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sim.driver.backend import BACKENDS
+from sim.driver.backend import SIMULATED
 from systolith import Device
 
 
@@ -14,7 +14,7 @@ def tiny() -> Iterator[Device]:
         yield device
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=SIMULATED)
 def device(request: pytest.FixtureRequest) -> Iterator[Device]:
     with Device.open("tiny", backend=request.param) as opened:
         yield opened

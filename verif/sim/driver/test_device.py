@@ -11,7 +11,7 @@ import pytest
 from golden.mxu import matmul
 from hdl.config import Config
 from sim.asm.text import assemble
-from sim.driver.backend import BACKENDS
+from sim.driver.backend import SIMULATED
 from systolith import Dense, Device
 from verif.sim.driver.common import HALT, SEED, TINY, assert_same_bits, check_product, operands
 
@@ -283,7 +283,7 @@ def test_bad_arguments_are_named(use: Callable[..., Any], error: type[Exception]
         use(device)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", SIMULATED)
 def test_only_chips_can_be_opened(backend: str) -> None:
     with pytest.raises(ValueError, match="array must be a power of two, not 6"):
         Device.open(Config(array=6, sublanes=2, vmem_bytes=4800), backend=backend)

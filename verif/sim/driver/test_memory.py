@@ -12,7 +12,7 @@ from hdl.isa import Fault
 from sim.asm.descriptor import descriptor, hbm, vmem
 from sim.asm.operands import sem
 from sim.asm.text import assemble
-from sim.driver.backend import BACKENDS
+from sim.driver.backend import SIMULATED
 from sim.models.hbm import HbmOptions
 from systolith import Buffer, Device, DeviceTimeoutError
 from verif.sim.driver.common import FREE, SEED, TINY, check_product
@@ -130,7 +130,7 @@ COUNTING = """
 
 @pytest.mark.parametrize("memory", [None, HbmOptions(latency=9, stalls=9000, seed=SEED)],
                          ids=["fast", "stalls"])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", SIMULATED)
 def test_host_and_programs_may_use_memory_at_the_same_time(backend: str,
                                                            memory: HbmOptions | None) -> None:
     """Core 1 counts in the last rows that can be allocated, while the host reaches core 0."""
@@ -180,7 +180,7 @@ def test_both_backends_show_the_same_of_a_core(memory: HbmOptions | None) -> Non
     program = assemble("""{ ld.load v1, s0, 250 } { v0.fadd v1, v1, v1 } { st.store v1, s0, 7 }
                           { s0.add s4, s5, s6 | misc.signal sem9, 77 } { s1.halt }""", TINY)
     seen = []
-    for backend in BACKENDS:
+    for backend in SIMULATED:
         with Device.open("tiny", backend=backend, memory=memory) as device:
             buffer = device.allocate(20_000)
             device.copy_in(buffer, words.reshape(-1)[:5000 // 4])

@@ -1,0 +1,264 @@
+"""Simulates a board: the whole system in Verilator, its serial line behind a pseudo-terminal.
+
+    make board                   # prints the name of the port, and runs until Ctrl-C
+
+A host opens the port as that of a real board. The host's rate is the one that it sets at the port:
+bits of another rate than the board's arrive as garbage, in both directions, as on a real line.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import os
+import pathlib
+import random
+import select
+import struct
+import threading
+import tty
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.config import Config
+from hdl.fpga.system import SerialSystem
+from hdl.lint import LINT_WAIVERS
+from hdl.target import Target
+from hdl.tiles import VerilogLibrary
+from sim.closing import Closeable
+from sim.driver.device import DEFAULT_BAUD
+from sim.verilated.build import build_model
+from sim.verilated.model import Model
+
+__all__ = ["DIVISOR", "HBM_BYTES", "LineReceiver", "SimulatedBoard", "bit_levels", "system_library"]
+
+HBM_BYTES = 1 << 17
+"""Memory in block RAM: 64 of the FPGA's 208 blocks."""
+DIVISOR = 4
+"""Cycles of a bit on the simulated board's line: the fewest, so that the line is fast."""
+_CHUNK = 512
+"""Cycles between two looks at the port."""
+_QUIET_CYCLES = 1 << 14
+"""The clock stops when the line has been quiet for so many cycles."""
+_BYTES = 64
+"""Largest number of bytes from the host that are simulated at once."""
+_TERMIOS2 = struct.Struct("IIIIB19BII")
+_TCGETS2 = 0x802C542A
+
+Levels = npt.NDArray[np.uint32]
+
+
+def system_library(config: Config, divisor: int = DIVISOR) -> pathlib.Path:
+    """Return the library of the system with the chip of ``config``; build it unless it exists.
+
+    Parameters
+    ----------
+    config : Config
+        A chip of one core and one memory channel.
+    divisor : int
+        Cycles of a bit on the line.
+
+    Raises
+    ------
+    RuntimeError
+        If a tool is missing or fails.
+    """
+    sources = VerilogLibrary(Target.ECP5).write("serial_system",
+                                                lambda: SerialSystem(config, divisor))
+    return build_model("serial_system", sources, waivers=LINT_WAIVERS, optimise=None)
+
+
+def bit_levels(line: bytes, cycles: float) -> Levels:
+    """Levels of the line in each cycle, for bytes whose bits take ``cycles`` cycles."""
+    bits = np.unpackbits(np.frombuffer(line, np.uint8)[:, np.newaxis], axis=1, bitorder="little")
+    framed = np.pad(bits, ((0, 0), (1, 1)), constant_values=((0, 0), (0, 1))).reshape(-1)
+    at = np.arange(int(framed.size * cycles)) / cycles
+    return framed[at.astype(np.int64)].astype(np.uint32)
+
+
+class LineReceiver:
+    """Finds bytes in the levels of a line, as a UART does: it samples each bit in its middle.
+
+    Bytes without their stop bit are received like others, as most UARTs of hosts are set.
+    """
+
+    def __init__(self) -> None:
+        self._levels = np.zeros(0, np.uint32)
+        self._broken = False
+
+    def receive(self, levels: Levels, cycles: float) -> bytes:
+        """Take levels by cycle, at ``cycles`` cycles a bit; return the bytes that they complete."""
+        known = np.concatenate([self._levels, levels])
+        found = bytearray()
+        here = 0
+        middles = (cycles * (np.arange(1, 10) + 0.5)).astype(np.int64)
+        while True:
+            # After a missing stop bit, the next start bit comes after an idle line.
+            here = _next(known, here, 1) if self._broken else here
+            self._broken = self._broken and here == len(known)
+            here = _next(known, here, 0)
+            if here + middles[-1] >= len(known):
+                break
+            samples = known[here + middles]
+            found.append(int(np.packbits(samples[:8].astype(np.uint8), bitorder="little")[0]))
+            here += int(middles[-1])
+            self._broken = not samples[8]
+        self._levels = known[here:]
+        return bytes(found)
+
+
+def _next(levels: Levels, here: int, level: int) -> int:
+    """Position of the next such level of a line, from ``here`` on; without one, the end."""
+    places = np.flatnonzero(levels[here:] == level)
+    return here + int(places[0]) if places.size else len(levels)
+
+
+class SimulatedBoard(Closeable):
+    """The system of an FPGA board in Verilator, at the other end of a pseudo-terminal.
+
+    `run` simulates, in another thread or process than the host. The chip's clock stops while the
+    line is quiet.
+
+    Parameters
+    ----------
+    config : Config
+        The chip that the board holds.
+    baud : int
+        Rate of the board's line; the chip's clock is `DIVISOR` times that.
+    noise : float
+        Probability that a byte on the line, in either direction, has a wrong bit.
+    seed : int
+        Seed of the noise.
+
+    Attributes
+    ----------
+    port : str
+        Name of the port for the host.
+    damaged : int
+        Number of bytes with a wrong bit so far.
+    """
+
+    def __init__(self, config: Config, baud: int = DEFAULT_BAUD, *, noise: float = 0.0,
+                 seed: int = 1) -> None:
+        self._library = system_library(config)
+        self._clock_hz = DIVISOR * baud
+        self.noise, self._rng = noise, random.Random(seed)
+        self.damaged = 0
+        self.connected = True
+        self._restart = True
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+        # The board keeps the host's side open, too: a host may come and go.
+        self._ours, self._theirs = os.openpty()
+        tty.setraw(self._theirs)
+        os.set_blocking(self._ours, False)
+        self.port = os.ttyname(self._theirs)
+
+    def start(self) -> Self:
+        """Run the board in a thread of this process until `close`; return the board."""
+        self._thread = threading.Thread(target=self.run, name="simulated board", daemon=True)
+        self._thread.start()
+        return self
+
+    def power_cycle(self) -> None:
+        """Switch the board off and on: everything is as after the load of the bitstream."""
+        self._restart = True
+
+    def disconnect(self) -> None:
+        """Pull the wires of the line: the port remains, but nothing passes."""
+        self.connected = False
+
+    def run(self) -> None:
+        """Simulate until `close` is called."""
+        model, quiet = None, _QUIET_CYCLES
+        receiver = LineReceiver()
+        try:
+            while not self._end.is_set():
+                if self._restart or model is None:
+                    self._restart = False
+                    if model is not None:
+                        model.close()
+                    model, receiver = self._powered(), LineReceiver()
+                given = self._from_host(0.0 if quiet < _QUIET_CYCLES else 0.05)
+                if not given and quiet >= _QUIET_CYCLES:
+                    continue
+                cycles = self._clock_hz / self._host_baud()
+                levels = bit_levels(given, cycles) if given else np.ones(_CHUNK, np.uint32)
+                sent = model.run({"line_in": levels}, ["line_out"])["line_out"].reshape(-1)
+                quiet = 0 if given or not sent.all() else quiet + len(sent)
+                self._to_host(receiver.receive(sent, cycles))
+        finally:
+            if model is not None:
+                model.close()
+
+    def close(self) -> None:
+        """Switch the board off and pull its cable: the host's port is gone."""
+        self._end.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        for file in (self._ours, self._theirs):
+            with contextlib.suppress(OSError):
+                os.close(file)
+
+    def _powered(self) -> Model:
+        model = Model(self._library)
+        model.poke("line_in", 1)
+        model.reset(4)
+        return model
+
+    def _host_baud(self) -> int:
+        """Rate that the host has set at the port."""
+        found = fcntl.ioctl(self._theirs, _TCGETS2, bytes(_TERMIOS2.size))
+        return int(_TERMIOS2.unpack(found)[-1])
+
+    def _from_host(self, seconds: float) -> bytes:
+        """Bytes from the host, as they arrive; wait for the first."""
+        if not select.select([self._ours], [], [], seconds)[0]:
+            return b""
+        return self._line(os.read(self._ours, _BYTES))
+
+    def _to_host(self, sent: bytes) -> None:
+        sent = self._line(sent)
+        while sent and not self._end.is_set():
+            try:
+                sent = sent[os.write(self._ours, sent):]
+            except BlockingIOError:
+                # The host does not read: a UART has no more room either.
+                return
+
+    def _line(self, passing: bytes) -> bytes:
+        """Bytes at the end of the line, given those at its beginning."""
+        if not self.connected:
+            return b""
+        if not self.noise:
+            return passing
+        arrived = bytearray(passing)
+        for place in range(len(arrived)):
+            if self._rng.random() < self.noise:
+                arrived[place] ^= 1 << self._rng.randrange(8)
+                self.damaged += 1
+        return bytes(arrived)
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="make board", description="Simulate an FPGA board.")
+    parser.add_argument("config", nargs="?", default="fpga", help="preset of one core")
+    parser.add_argument("--baud", type=int, default=DEFAULT_BAUD, help="of the line, bits/s")
+    parser.add_argument("--noise", type=float, default=0.0, help="probability of a wrong byte")
+    arguments = parser.parse_args()
+    try:
+        board = SimulatedBoard(Config.preset(arguments.config, hbm_bytes=HBM_BYTES),
+                               arguments.baud, noise=arguments.noise)
+    except ValueError as error:
+        parser.error(str(error))
+    with board, contextlib.suppress(KeyboardInterrupt):
+        print(f"Device.open({arguments.config!r}, backend='serial', port={board.port!r})",
+              flush=True)
+        board.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Tests of the host's side of the serial line."""
