@@ -27,6 +27,8 @@ bench_test = cocotb.test(timeout_time=10, timeout_unit="ms")
 _REGISTERS = 1 << CONTROL_ADDRESS_BITS
 _MEMORY = 1 << MEMORY_BITS
 _BYTE = 10 * DIVISOR
+_RATES = (0.98, 1.0, 1.02)
+"""Rates of a host's line, relative to the design's."""
 _BAD = 0x400
 """Address of a register that refuses."""
 
@@ -120,11 +122,13 @@ class HostBench:
             self.resets += now and not before
             before = now
 
-    async def exchange(self, line: Iterable[int | None]) -> None:
-        """Sends bytes, and compares what comes with the golden bridge's."""
+    async def exchange(self, line: Iterable[int | None], rate: float = 1.0) -> None:
+        """Sends bytes, at a rate relative to the design's, and compares what comes with the golden
+        bridge's.
+        """
         line = list(line)
         expected = b"".join(map(self.golden.receive, line))
-        await self.line.send(line)
+        await self.line.send(line, DIVISOR / rate)
         await self.compare(expected)
 
     async def compare(self, expected: bytes) -> None:
@@ -165,11 +169,12 @@ class HostBench:
 
 @bench_test
 async def random_requests(dut: HierarchyObject) -> None:
-    """Requests of all kinds, of registers and memory, with pauses."""
+    """Requests of all kinds, of registers and memory, with pauses, from fast and slow hosts."""
     bench = await HostBench.started(dut)
     for number in range(40):
         bench.set_pauses(bench.rng.choice((0, 0.3, 0.8)))
-        await bench.exchange(frame(bench.random_request(number, 6).payload()))
+        await bench.exchange(frame(bench.random_request(number, 6).payload()),
+                             bench.rng.choice(_RATES))
     await bench.finish()
     bench.watch.finish()
 
@@ -179,7 +184,8 @@ async def longest_requests(dut: HierarchyObject) -> None:
     """The longest write and read, whose response is repeated."""
     bench = await HostBench.started(dut)
     words = tuple(bench.rng.getrandbits(32) for _ in range(MAX_WORDS))
-    await bench.exchange(frame(Request(1, Operation.WRITE, MEMORY_BASE + 64, words).payload()))
+    await bench.exchange(frame(Request(1, Operation.WRITE, MEMORY_BASE + 64, words).payload()),
+                         max(_RATES))
     read = frame(Request(2, Operation.READ, MEMORY_BASE + 64, count=MAX_WORDS).payload())
     await bench.exchange(read)
     await bench.exchange(read)

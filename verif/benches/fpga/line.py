@@ -41,16 +41,20 @@ class Line:
         self._out.value = value
         await self._domain.cycles(cycles)
 
-    async def send(self, line: Iterable[int | None], divisor: int | None = None) -> None:
-        """Sends bytes; None: one without its stop bit. ``divisor`` can differ from the design's."""
+    async def send(self, line: Iterable[int | None], divisor: float | None = None) -> None:
+        """Sends bytes; None: one without its stop bit. ``divisor`` can differ from the design's.
+
+        If it is no integer, bits differ in length by a cycle, and edges are on average where they
+        belong.
+        """
         cycles = divisor or self._divisor
+        bits = 0
         for byte in line:
-            await self.level(0, cycles)
-            for bit in range(8):
-                await self.level((byte or 0) >> bit & 1, cycles)
-            await self.level(int(byte is not None), cycles)
-            if byte is None:
-                await self.level(1, cycles)
+            broken = byte is None
+            for value in (0, *((byte or 0) >> bit & 1 for bit in range(8)), int(not broken),
+                          *[1] * broken):
+                await self.level(value, round((bits + 1) * cycles) - round(bits * cycles))
+                bits += 1
 
     async def _receive(self) -> None:
         while True:
