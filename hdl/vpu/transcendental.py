@@ -37,7 +37,8 @@ ADDRESS_BITS = BLOCK_BITS + SEGMENT_BITS
 POSITION_BITS = 20
 """Bits of a position within a segment. In narrow segments the lowest bits are zero."""
 SQUARE_BITS = 16
-"""Bits of a position that are squared, and bits of the square that are kept."""
+"""Number of high bits of a position that are squared, and of high bits of the square that are used.
+"""
 FIXED_BITS = 26
 """Fraction bits of an operand in fixed point."""
 VALUE_BITS = 29

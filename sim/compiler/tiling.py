@@ -115,7 +115,11 @@ class Tiling:
         return self.outer * self.lane_tiles * self.row_tiles
 
     def vector(self, outer: int, lane_tile: int, row_tile: int) -> int:
-        """Return the number of a vector: major to minor, (outer index, lane tile, row tile)."""
+        """Return the number of the vector that holds a tile.
+
+        ``outer`` numbers the indices of the outer dimensions. The vectors of each such index are
+        consecutive, and among them those of each lane tile.
+        """
         return (outer * self.lane_tiles + lane_tile) * self.row_tiles + row_tile
 
     def pack(self, words: Words, padding: int = 0) -> Words:
@@ -181,9 +185,10 @@ class Tiling:
 
 
 def _parts(size: int, tile: int) -> list[tuple[int, int, int]]:
-    """Divide ``size`` into whole tiles and a rest.
+    """Divide ``size`` elements into whole tiles of ``tile`` elements and a rest.
 
-    Returns a list of (first tile, number of tiles, elements of each).
+    Returns at most two triples, one for the whole tiles and one for the rest: number of the first
+    tile, number of tiles, number of elements in each of these tiles.
     """
     whole, rest = divmod(size, tile)
     return [(0, whole, tile)] * (whole > 0) + [(whole, 1, rest)] * (rest > 0)

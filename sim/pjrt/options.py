@@ -7,11 +7,11 @@ from typing import Any
 __all__ = ["Assignment", "read_assignment"]
 
 _BUILD_OPTIONS = 3
-"""Number of the field of CompileOptionsProto that holds the ExecutableBuildOptionsProto."""
+"""Field number of the ExecutableBuildOptionsProto in CompileOptionsProto."""
 _REPLICAS, _PARTITIONS, _ASSIGNMENT = 4, 5, 9
-"""Numbers of fields of ExecutableBuildOptionsProto."""
+"""Field numbers in ExecutableBuildOptionsProto."""
 _COMPUTATIONS, _DEVICE_IDS = 3, 1
-"""Numbers of fields: of DeviceAssignmentProto, and of each of its computations."""
+"""Field numbers: of the computations in DeviceAssignmentProto, of the devices in a computation."""
 
 
 @dataclass(frozen=True)

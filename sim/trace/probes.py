@@ -118,7 +118,7 @@ def port(core: int) -> str:
 
 
 class Probes(wiring.Component):
-    """Shows the signals of a chip's cores.
+    """Reads signals inside a chip's cores and makes them its outputs.
 
     Parameters
     ----------

@@ -291,7 +291,7 @@ class CoreTracks:
         self._tracks[name].feed(spans.begins, spans.ends, keys, detail)
 
     def _feed_program(self, spans: _Spans) -> None:
-        """Feeds the tracks that show the bundle at issue and the cause of each cycle."""
+        """Adds slices to the tracks that show the bundle at issue and the cause of each cycle."""
         on = spans.on
         self._feed(spans, CYCLES, _where(~on["reset"], _causes(spans)), spans.bundle)
         self._feed(spans, PROGRAM, _where(on["valid"] & ~on["reset"], _steps(spans)), spans.bundle)
@@ -301,7 +301,7 @@ class CoreTracks:
             self._feed(spans, name, _where(on["issue"] & known, codes))
 
     def _feed_units(self, spans: _Spans) -> None:
-        """Feeds the tracks of the array, of the cross-lane unit and of the DMA engine's rows."""
+        """Adds slices to the tracks of the array, the cross-lane unit and the DMA engine's rows."""
         on = spans.on
         swaps = on["x_accepted"] & on["swap"]
         self._feed(spans, _ROWS, _where(on["x_accepted"], self._swaps + np.cumsum(swaps)),
@@ -314,7 +314,7 @@ class CoreTracks:
             self._feed(spans, name, _where(on[probed]))
 
     def _feed_waits(self, spans: _Spans) -> None:
-        """Feeds the track of waits for semaphores."""
+        """Adds the waits for semaphores to their track."""
         on = spans.on
         waits = on["valid"] & (spans.misc_op == MiscOp.WAIT.value)
         passed = waits & on["issue"]

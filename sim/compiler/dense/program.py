@@ -124,8 +124,8 @@ def divisions(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind]
               ) -> list[Division]:
     """Return the ways in which the cores can share layers, with the fewest estimated cycles first.
 
-    If estimates are equal, columns come first: a product of 1024 x 1024 x 1024 then takes 0.8%
-    fewer cycles at `v2`.
+    ``rows`` and ``depth`` are the shape of the first layer's input. If estimates are equal, columns
+    come first: a product of 1024 x 1024 x 1024 then takes 0.8% fewer cycles at `v2`.
     """
     ways = [Division.NONE]
     if config.cores > 1:
@@ -138,7 +138,10 @@ def divisions(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind]
 
 def _cycles(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind],
             division: Division) -> int:
-    """Estimate a core's cycles: the rows that its array processes and those of its transfers."""
+    """Estimate a core's cycles: the rows that its array processes and those of its transfers.
+
+    ``rows`` and ``depth`` are the shape of the first layer's input.
+    """
     by_columns = division is Division.COLUMNS
     height = ceil(rows / 2) if division is Division.ROWS else rows
     total = height * ceil(depth / config.lanes)
@@ -154,7 +157,10 @@ def _cycles(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind],
 
 
 def _array_rows(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind]) -> int:
-    """Estimate how many rows the arrays process: the measure of a run's progress."""
+    """Estimate how many rows the arrays process: the measure of a run's progress.
+
+    ``rows`` and ``depth`` are the shape of the first layer's input.
+    """
     total, height = 0, ceil(rows / config.sublanes) * config.sublanes
     for kind in kinds:
         total += height * ceil(depth / config.array) * ceil(kind.columns / config.array)

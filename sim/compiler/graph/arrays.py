@@ -95,7 +95,10 @@ def unshard(parts: Sequence[Array], dimension: int | None) -> Array:
 
 
 def unsharded_shape(shape: tuple[int, ...], dimension: int | None) -> tuple[int, ...]:
-    """Return the shape of the host array, given the shape of a device's part."""
+    """Return the shape of the host array whose parts on the devices have ``shape``.
+
+    ``dimension`` is that of `shard`.
+    """
     if dimension is None:
         return shape
     if dimension == STACKED:

@@ -289,7 +289,11 @@ def _reduce(operation: Operation) -> list[TensorType]:
 def _windows(shape: Sequence[int], size: Sequence[int], stride: Sequence[int],
              padding: Sequence[tuple[int, int]], base: Sequence[int], dilation: Sequence[int],
              ) -> tuple[int, ...]:
-    """Return the number of windows in each dimension."""
+    """Return the number of windows in each dimension.
+
+    ``base`` and ``dilation`` are the distances of the input's elements and of a window's elements
+    in the padded input.
+    """
     found = []
     for n, w, s, (low, high), b, d in zip(shape, size, stride, padding, base, dilation,
                                           strict=True):

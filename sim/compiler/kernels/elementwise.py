@@ -159,7 +159,7 @@ def emit_region(b: Builder, region: Graph, inputs: Sequence[VReg]) -> list[VReg]
 
 @refuses("reduce", "reduce_window", "select_and_scatter", "sort")
 def region_refusal(operation: Operation) -> Refusal | None:
-    """Refuse an operation with a region that `emit_region` cannot write."""
+    """Return why `emit_region` cannot write the code of an operation's regions; None if it can."""
     for region in operation.regions:
         for inner in region.operations:
             if inner.kind not in table.KINDS | _LEAVES or stages(inner) is not None:

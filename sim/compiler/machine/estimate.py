@@ -62,7 +62,10 @@ class _Core:
     results: deque[int] = field(default_factory=deque)
 
     def issue(self, effects: list[_Effect]) -> None:
-        """Issue a bundle in the first cycle in which all that it needs is free."""
+        """Issue a bundle in the first cycle in which its operands, units and ports are available.
+
+        ``effects`` are those of its operations.
+        """
         cycle = self.cycle
         for effect in effects:
             for register in effect.registers:

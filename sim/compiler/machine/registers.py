@@ -61,7 +61,10 @@ class Allocation:
 
 
 def successors(lines: Sequence[Line], labels: Mapping[str, int], number: int) -> list[int]:
-    """Return the numbers of the bundles that can follow one; the end is ``len(lines)``."""
+    """Return the numbers of the bundles that can follow bundle ``number``.
+
+    ``labels`` maps each label to a bundle's number; the end of the code is ``len(lines)``.
+    """
     found = [number + 1]
     for _, op in lines[number]:
         if op.operation.unit is Unit.BRANCH:
@@ -158,7 +161,12 @@ class _Interference:
 
     @staticmethod
     def _liveness(reads: list[int], writes: list[int], follow: list[list[int]]) -> list[int]:
-        """Compute the sets of registers that are live before each line, and after the last."""
+        """Compute the sets of registers that are live before each line, and after the last.
+
+        A set is an integer whose bit n stands for register n. ``reads`` and ``writes`` are the sets
+        that each line reads and writes, and ``follow`` has the numbers of the lines that can follow
+        it.
+        """
         live = [0] * (len(reads) + 1)
         changed = True
         while changed:

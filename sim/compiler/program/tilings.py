@@ -11,9 +11,13 @@ __all__ = ["CONTROL", "HELD", "Tilings", "assign_tilings"]
 Tilings = dict[Value, Tiling]
 
 CONTROL = frozenset({"while", "case", "stream"})
-"""Kinds of control flow: they have no kernel; the planner writes the code of their regions."""
+"""Kinds of operations for control flow: they have no kernel; the planner writes the code of their
+regions.
+"""
 HELD = frozenset({"constant"})
-"""Kinds that have neither a kernel nor regions; their results have the standard tiling."""
+"""Kinds of operations that have neither a kernel nor regions; their results have the standard
+tiling.
+"""
 
 
 def assign_tilings(graph: Graph, config: Config) -> Tilings:

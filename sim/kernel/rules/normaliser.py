@@ -49,26 +49,38 @@ def normalisers(graph: Graph, nodes: Sequence[Node]) -> dict[Node, Node]:
     """
     found: dict[Node, Node] = {}
     known = set(nodes)
-    # The last step first: a chain that ends earlier is part of a longer one.
+    # The last step first: a series that ends earlier is part of a longer one.
     for node in reversed(nodes):
-        if node not in found and (chain := _chain(graph, node)) is not None:
-            found |= chain.replacements(graph, known)
+        if node not in found and (series := _series(graph, node)) is not None:
+            found |= series.replacements(graph, known)
     return found
 
 
 @dataclass(frozen=True)
 class _Step:
-    """One step: its number before and after, its condition, and whether it drops higher bits."""
+    """One step of a normaliser.
+
+    Attributes
+    ----------
+    before, after : Node
+        The number before and after the step.
+    test : Node
+        The condition under which the step does not shift.
+    distance : int
+        Number of bits by which it shifts.
+    masked : bool
+        Whether it drops the bits above the normaliser's width.
+    """
 
     before: Node
     after: Node
     test: Node
-    places: int
+    distance: int
     masked: bool
 
 
 @dataclass(frozen=True)
-class _Chain:
+class _Series:
     """Steps of a normaliser of ``width`` bits, the last one first."""
 
     steps: list[_Step]
@@ -77,40 +89,40 @@ class _Chain:
     def replacements(self, graph: Graph, known: set[Node]) -> dict[Node, Node]:
         """The replacement of each number except the first, and of each condition."""
         word = self.steps[-1].before
-        most = 2 * self.steps[-1].places - 1
+        most = 2 * self.steps[-1].distance - 1
         count = graph.clz(word, self.width, most)
         result = {}
         for step in self.steps:
-            taken = graph.and_(count, graph.const(most & -step.places))
+            taken = graph.and_(count, graph.const(most & -step.distance))
             result[step.after] = graph.shlv(word, taken)
-            result[step.test] = graph.not_(graph.test(count, step.places))
-        # The condition of a next step, which may shift another value and so is not in the chain.
+            result[step.test] = graph.not_(graph.test(count, step.distance))
+        # The condition of a next step, which may shift another value and so is not in the series.
         last = self.steps[0]
-        if last.places > 1:
-            spare = graph.test(last.after, _top(self.width, last.places // 2))
+        if last.distance > 1:
+            spare = graph.test(last.after, _top(self.width, last.distance // 2))
             if spare in known:
-                result[spare] = graph.not_(graph.test(count, last.places // 2))
+                result[spare] = graph.not_(graph.test(count, last.distance // 2))
         return result
 
 
-def _chain(graph: Graph, node: Node) -> _Chain | None:
+def _series(graph: Graph, node: Node) -> _Series | None:
     """The longest series of steps that ends with a node."""
     if node.op != "sel" or node.args[0].op != "test":
         return None
     width = node.args[0].number.bit_length()
     steps: list[_Step] = []
     while (step := _step(graph, node, width)) is not None:
-        if steps and step.places != 2 * steps[-1].places:
+        if steps and step.distance != 2 * steps[-1].distance:
             break
         steps.append(step)
         node = step.before
     # If the word can have bit ``width`` - 1, lanes that are wide enough for it also hold the count.
-    fits = node.bits & low(width) & ~low(width - 1) and steps and steps[-1].places < width
+    fits = node.bits & low(width) & ~low(width - 1) and steps and steps[-1].distance < width
     if len(steps) < _FEWEST_STEPS or not fits:
         return None
     if any(step.masked for step in steps) and node.bits & ~low(width):
         return None
-    return _Chain(steps, width)
+    return _Series(steps, width)
 
 
 def _step(graph: Graph, node: Node, width: int) -> _Step | None:
@@ -122,16 +134,16 @@ def _step(graph: Graph, node: Node, width: int) -> _Step | None:
     inner = shifted.args[0] if masked else shifted
     if inner.op != "shl":
         return None
-    places = inner.number
-    if places & (places - 1) or bit is not graph.test(before, _top(width, places)):
+    distance = inner.number
+    if distance & (distance - 1) or bit is not graph.test(before, _top(width, distance)):
         return None
-    moved = graph.shl(before, places)
+    moved = graph.shl(before, distance)
     if shifted is moved:
-        return _Step(before, node, bit, places, False)
+        return _Step(before, node, bit, distance, False)
     if not masked or shifted is not graph.and_(moved, shifted.args[1]) \
             or low(width) & moved.bits & ~shifted.args[1].number:
         return None
-    return _Step(before, node, bit, places, True)
+    return _Step(before, node, bit, distance, True)
 
 
 def _top(width: int, count: int) -> int:

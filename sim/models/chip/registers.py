@@ -46,12 +46,12 @@ class RegisterError(Exception):
         super().__init__(f"{what} {_register_name(address)} was refused ({response.name})")
 
 
-def _register_name(place: int) -> str:
+def _register_name(number: int) -> str:
     for core in (None, 0, 1):
         for register in GLOBAL_REGISTERS if core is None else CORE_REGISTERS:
-            if address(register, core) == place:
+            if address(register, core) == number:
                 return f"{register} of " + ("the chip" if core is None else f"core {core}")
-    return f"address {place:#x}"
+    return f"address {number:#x}"
 
 
 class RegisterPort(ChipSimulation):
@@ -79,8 +79,8 @@ class RegisterPort(ChipSimulation):
 
     def read_fields(self, register: str | Register, *, core: int | None = None) -> dict[str, int]:
         """Reads a register, as `read` does; returns its fields by name."""
-        place, found = self._address(register, core)
-        return found.unpack(self.read_address(place))
+        number, found = self._address(register, core)
+        return found.unpack(self.read_address(number))
 
     def write(self, register: str | Register, value: SupportsIndex | None = None, *,
               core: int | None = None, **fields: int) -> None:
@@ -94,18 +94,18 @@ class RegisterPort(ChipSimulation):
             If there is no such register or core; if a value does not fit; if the chip refuses the
             access.
         """
-        place, found = self._address(register, core)
+        number, found = self._address(register, core)
         if (value is None) == (not fields):
             raise TypeError(f"{found.name} must be given a value or fields")
-        self.write_address(place, found.pack(**fields) if value is None else value)
+        self.write_address(number, found.pack(**fields) if value is None else value)
 
-    def read_address(self, place: SupportsIndex) -> int:
-        """Reads the word at byte address ``place``, even if no register has this address."""
-        return int(self._accesses([(False, integer("address", place, 0, 0xFFFF), 0)])[0])
+    def read_address(self, at: SupportsIndex) -> int:
+        """Reads the word at byte address ``at``, even if no register has this address."""
+        return int(self._accesses([(False, integer("address", at, 0, 0xFFFF), 0)])[0])
 
-    def write_address(self, place: SupportsIndex, value: SupportsIndex) -> None:
-        """Writes a word to byte address ``place``, even if no register has this address."""
-        self._accesses([(True, integer("address", place, 0, 0xFFFF),
+    def write_address(self, at: SupportsIndex, value: SupportsIndex) -> None:
+        """Writes a word to byte address ``at``, even if no register has this address."""
+        self._accesses([(True, integer("address", at, 0, 0xFFFF),
                          integer("value", value, 0, 0xFFFFFFFF))])
 
     def write_words(self, core: int, space: Space, at: int, words: npt.ArrayLike) -> None:
@@ -119,14 +119,14 @@ class RegisterPort(ChipSimulation):
 
     def read_words(self, core: int, space: Space, at: int, count: int) -> Words:
         """Reads words of an address space through ACCESS_DATA; ``at`` goes to ACCESS_ADDRESS."""
-        place = self._address("ACCESS_DATA", core)[0]
+        number = self._address("ACCESS_DATA", core)[0]
         return self._accesses([self._access_address(core, space, at),
-                               *([(False, place, 0)] * count)])[1:]
+                               *([(False, number, 0)] * count)])[1:]
 
     def _access_address(self, core: int, space: Space, at: int) -> tuple[bool, int, int]:
         first = integer("address", at, 0, (1 << ACCESS_ADDRESS_BITS) - 1)
-        place, register = self._address("ACCESS_ADDRESS", core)
-        return True, place, register.pack(ADDRESS=first, SPACE=Space(space).value)
+        number, register = self._address("ACCESS_ADDRESS", core)
+        return True, number, register.pack(ADDRESS=first, SPACE=Space(space).value)
 
     def _address(self, register: str | Register, core: int | None) -> tuple[int, Register]:
         name = register.name if isinstance(register, Register) else register
@@ -145,8 +145,8 @@ class RegisterPort(ChipSimulation):
             If the chip refuses an access; the accesses after it are not made.
         """
         table = np.zeros(len(accesses), _ACCESS)
-        for row, (write, place, data) in zip(table, accesses, strict=True):
-            row["write"], row["address"], row["data"] = write, place, data
+        for row, (write, number, data) in zip(table, accesses, strict=True):
+            row["write"], row["address"], row["data"] = write, number, data
         done = ctypes.c_uint64()
         with self._lock:
             try:
@@ -163,7 +163,7 @@ class RegisterPort(ChipSimulation):
     def _note_watchdogs(self, accesses: Sequence[tuple[bool, int, int]]) -> None:
         """Remembers which cores have a watchdog: `run` must not treat them as at rest."""
         for core in range(self._config.cores):
-            place = address("WATCHDOG", core)
-            for write, where, data in accesses:
-                if write and where & ~3 == place:
+            watchdog = address("WATCHDOG", core)
+            for write, number, data in accesses:
+                if write and number & ~3 == watchdog:
                     self._watched[core] = data != 0

@@ -10,7 +10,7 @@ __all__ = ["Context", "Rule", "evaluates", "rules"]
 
 
 class Context(Protocol):
-    """The interpreter, as rules see it."""
+    """The part of the interpreter that the rules use."""
 
     @property
     def passes(self) -> bool:

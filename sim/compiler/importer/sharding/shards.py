@@ -82,7 +82,11 @@ class Shards:
 
     def local(self, value: Value, dimension: int | None, at: Expansion,
               group: Group = (0, 1)) -> Value:
-        """Return the executing device's part of a global value; all of it without a dimension."""
+        """Return the executing device's part of a global value.
+
+        ``dimension`` is the one along which the value is split; None means that each device gets
+        the whole value.
+        """
         if dimension is None:
             return value
         if value in self._joined and self._joined[value][1:] == (dimension, group):
@@ -94,7 +98,11 @@ class Shards:
 
     def whole(self, value: Value, dimension: int | None, at: Expansion,
               group: Group = (0, 1)) -> Value:
-        """Return the global value of which the devices have parts (``value``)."""
+        """Join the parts that the devices of a group have into the global value, and return it.
+
+        ``value`` is the executing device's part, and ``dimension`` the one along which the global
+        value is split; None means that ``value`` already is the global value.
+        """
         if dimension is None:
             return value
         made = joined(at, value, dimension, group)

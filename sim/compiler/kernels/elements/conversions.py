@@ -80,7 +80,10 @@ def bitcast(e: Elements, x: Source, source: DType, target: DType) -> Any:
 
 
 def reduce_precision(e: Elements, x: Source, exponent_bits: int, mantissa_bits: int) -> Any:
-    """Round to a format with these numbers of bits, and widen to fp32; subnormals become zero."""
+    """Round to a floating-point format and return the result as fp32; subnormals become zero.
+
+    The format has these numbers of exponent and mantissa bits.
+    """
     if (exponent_bits, mantissa_bits) == (8, 7):
         return e("bf16", x)
     drop = max(23 - mantissa_bits, 0)

@@ -87,9 +87,10 @@ def exchange_rows(b: Builder, source: Place, destination: Place, axes: Sequence[
 
 
 def _parts(size: int, high: int) -> Iterator[tuple[int, int, int]]:
-    """Split a dimension into whole tiles and a partial one.
+    """Split a dimension of ``size`` into whole tiles of ``high`` elements and a partial one.
 
-    Yields (first tile, number of tiles, elements of each): the whole tiles, then the partial one.
+    Yields one triple for the whole tiles and one for the partial tile, as far as there are any:
+    number of the first tile, number of tiles, number of elements in each of these tiles.
     """
     whole, rest = divmod(size, high)
     if whole:

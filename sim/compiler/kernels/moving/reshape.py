@@ -14,9 +14,10 @@ __all__ = ["reshape", "reshape_axes"]
 
 
 def reshape_axes(old: Sequence[int], new: Sequence[int]) -> list[Axis] | None:
-    """Return the axes of the copy between two shapes, or None if there are none.
+    """Return the axes of the copy that reshapes a value from ``old`` to ``new``.
 
-    Each dimension of either shape is a product of the sizes of axes.
+    Each dimension of either shape is the product of the sizes of some consecutive axes; None if
+    there are no such axes.
     """
     axes: list[Axis] = []
     sides = [list(old), list(new)]
@@ -38,14 +39,17 @@ def reshape_axes(old: Sequence[int], new: Sequence[int]) -> list[Axis] | None:
 
 
 def _between(old: Sequence[int], new: Sequence[int], lanes: int) -> tuple[int, ...]:
-    """Return an intermediate shape for a reshape; it fills the lanes if possible."""
+    """Return a shape between the shapes ``old`` and ``new`` of a reshape.
+
+    Its last dimension fills the lanes if possible.
+    """
     total = math.prod(old)
     inner = math.gcd(_inner(old, lanes), _inner(new, lanes))
     return (total // inner, inner) if inner >= lanes else (total,)
 
 
 def _inner(shape: Sequence[int], lanes: int) -> int:
-    """Return the product of as many of the last sizes as are needed to fill the lanes."""
+    """Multiply the sizes of ``shape``, from the last one on, until the product fills the lanes."""
     product = 1
     for size in reversed(shape):
         product *= size

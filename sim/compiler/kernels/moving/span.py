@@ -86,7 +86,7 @@ class Position:
 
 
 def divide(b: Builder, index: Index, unit: int) -> tuple[Index, Index]:
-    """Divide a coordinate by ``unit``, a tile's size; return quotient and remainder, from 0 on.
+    """Divide a coordinate by ``unit``, a tile's size; return quotient and remainder (0 or more).
 
     Terms whose coefficient is a multiple of ``unit`` need no code.
 

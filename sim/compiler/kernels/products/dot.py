@@ -66,7 +66,7 @@ class Dots:
 
     @cached_property
     def free(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The free dimensions of both operands."""
+        """For each operand, its dimensions that are neither batch nor contracted ones."""
         lhs, rhs = (tuple(dimension for dimension in range(len(shape))
                           if dimension not in (*batch, *contracting))
                     for shape, batch, contracting in zip(self.shapes, self.batch, self.contracting,

@@ -194,7 +194,10 @@ class Split:
         return max(pair[side.number] for pair in self.pairs)
 
     def _table(self, side: Side, level: int) -> int:
-        """Return an integer whose bit n is set if pass n uses piece ``level`` or one after it."""
+        """Return an integer whose bit n is 1 if pass n uses piece ``level`` or a lower one.
+
+        Lower pieces have higher numbers.
+        """
         return sum(1 << number for number, pair in enumerate(self.pairs)
                    if pair[side.number] >= level)
 
@@ -214,15 +217,15 @@ class Stored(Split):
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
               mask: MReg | None) -> VReg:
-        """Return the stored piece; where ``mask`` is clear, 0 for either operand."""
+        """Return ``vector``, which is already a piece, with zeros where the mask is 0."""
         return _masked(b, Side(side.number, 0), vector, mask)
 
     def stored(self, b: Builder, side: Side, number: Number) -> Number:
         """Return the index of a pass's piece, in the order in which `split` stores the pieces."""
-        places = [pair[side.number] + 1 for pair in self.pairs[:-1]] + [0]
+        stored = [pair[side.number] + 1 for pair in self.pairs[:-1]] + [0]
         if isinstance(number, int):
-            return places[number]
-        table = sum(place << 2 * index for index, place in enumerate(places))
+            return stored[number]
+        table = sum(index << 2 * at for at, index in enumerate(stored))
         return b.scalar("and", b.scalar("shr", b.value(table), b.scalar("shl", number, 1)), 3)
 
 
@@ -244,7 +247,7 @@ def split(b: Builder, source: VmemBuffer, target: VmemBuffer, most: int) -> None
 
 
 def _limited(b: Builder, vector: VReg, limit: Number, mask: MReg | None) -> VReg:
-    """Set elements to 0 if their magnitude is not below a limit or their mask bit is clear."""
+    """Set to 0 the elements whose magnitude is not below ``limit`` or whose mask bit is 0."""
     valid = b.compare("ltu", b.vector("and", vector, _MAGNITUDE), limit)
     if mask is not None:
         valid = b.mask("mand", valid, mask)
@@ -300,7 +303,7 @@ class Passes:
         return 3, 3, 4
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
-        """Compute by how many bits `piece` shifts right to get the pass's byte."""
+        """Compute the number of bits by which `piece` shifts right to get the pass's byte."""
         return [self._shift(b, [pair[side.number] for pair in self.pairs], number)]
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
@@ -310,7 +313,7 @@ class Passes:
         return b.vector("i2f", _masked(b, Side(side.number, 0), byte, mask))
 
     def tag(self, b: Builder, number: Number) -> Number | None:
-        """Compute by how many bits `total` shifts a result left."""
+        """Compute the number of bits by which `total` shifts a result left."""
         return self._shift(b, [sum(pair) for pair in self.pairs], number)
 
     def total(self, b: Builder, result: VReg, sum: VReg | None, started: MReg | None,

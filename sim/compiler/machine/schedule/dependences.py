@@ -53,7 +53,10 @@ class Graph:
         self.before = [{} for _ in self.nodes]
 
     def edge(self, first: int, second: int, latency: int, distance: int = 0) -> None:
-        """Add an edge; of edges with the same ends and distance, the longest latency is kept."""
+        """Add an edge from node ``first`` to node ``second``.
+
+        Of edges with the same ends and distance, the longest latency is kept.
+        """
         if first == second and not distance:
             return
         if self.after[first].get((second, distance), -1) < latency:

@@ -185,7 +185,7 @@ class Table:
         return len(node.constants.union(*(held for _, held in others))) <= isa.IMMEDIATES
 
     def put(self, number: int, node: Node, slot: Slot, cycle: int) -> None:
-        """Place an operation, and mark its resources as occupied."""
+        """Put operation ``number`` in a slot of a cycle, and mark its resources as occupied."""
         for key in self._keys(node, slot, cycle):
             self.taken[key] = number
         if node.constants:

@@ -153,7 +153,10 @@ class _Convolution:
 
     def _shifted(self, value: Value, offsets: tuple[int, ...], counts: tuple[int, ...],
                  steps: tuple[int, ...]) -> Value:
-        """Slice the spatial dimensions: ``counts`` indices, ``steps`` apart, from ``offsets``."""
+        """Slice the spatial dimensions of an input.
+
+        For each of them: the first index, the number of indices, and the distance between them.
+        """
         for dimension, offset, count, step in zip(self.input_spatial_dimensions, offsets, counts,
                                                   steps, strict=True):
             value = self.to.slice(value, dimension, offset, count, step)

@@ -144,7 +144,8 @@ def _selection(columns: int, positions: int, sublanes: int, distances: Sequence[
     """Return matrices that select columns, shape (distances, lanes, columns).
 
     In the matrix of a distance, the element at a lane and a column is 1 if the column equals the
-    lane's column plus the distance; otherwise it is 0.
+    lane's column plus the distance; otherwise it is 0. A line has ``positions`` positions in each
+    of its phases, and ``sublanes`` lanes for each phase.
     """
     phases = columns // positions
     found = np.zeros((len(distances), phases * sublanes, columns), np.float32)

@@ -317,9 +317,10 @@ class _Splitter:
     def _gains(self, images: int, features: int, positions: int, columns: int) -> bool:
         """Return whether a split into phases pays off for a convolution.
 
-        There must be at least as many features as sublanes. After the split, the positions of a
-        phase lie in the sublanes; before, the images. The positions must fill the sublanes at least
-        as well as the images, and fill at least `_LEAST` of them or be all columns of a line.
+        ``positions`` is the number of positions in each phase, ``columns`` that in a line. There
+        must be at least as many features as sublanes. After the split, the positions of a phase lie
+        in the sublanes; before, the images. The positions must fill the sublanes at least as well
+        as the images, and fill at least `_LEAST` of them or be all columns of a line.
         """
         def filled(size: int) -> float:
             return size / (-(-size // self._sublanes) * self._sublanes)

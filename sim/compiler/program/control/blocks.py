@@ -238,7 +238,10 @@ class BlockLoops:
         return found
 
     def _loop(self, count: int, counter: int, block: Callable[[], None], region: Graph) -> None:
-        """Write a loop that computes a block and then updates the carried values."""
+        """Write a loop over ``count`` blocks; ``counter`` is the address of its counter.
+
+        Each iteration computes a block, by ``block``, and then updates the carried values.
+        """
         stream, again = self._stream, self._stream.label("block")
         if count > 1:
             stream.bundle((Slot.S0, "store", (s[0], s[0], counter)))
@@ -314,7 +317,10 @@ class _Staging:
             self._places.memory.release(buffer)
 
     def start(self, count: int, ahead: int) -> None:
-        """Write the code before the loop; it starts the transfers that read the first block."""
+        """Write the code before the loop; it starts the transfers that read the first block.
+
+        ``ahead`` is the address of the counter of blocks read.
+        """
         stream = self._stream
         stream.bundle((Slot.S0, "store", (s[0], s[0], ahead)))
         self._start_reads()

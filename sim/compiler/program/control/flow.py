@@ -131,9 +131,10 @@ class ControlFlow:
     def _start_slices(self, body: Graph, buffers: Mapping[int, VmemBuffer],
                       rows: Mapping[int, Rows], count: Counted, counter: int
                       ) -> SlicesAhead | None:
-        """Choose the slices that a loop loads ahead, and start to load the first iteration's.
+        """Choose the slices that a loop loads ahead; start to load those of the first iteration.
 
-        None if the loop loads no slices ahead.
+        ``buffers`` and ``rows`` have, by number, the vectors or the HBM rows of the body's inputs;
+        ``counter`` is the address of the loop's counter. None if the loop loads no slices ahead.
         """
         if not self._semaphores:
             return None
@@ -226,7 +227,10 @@ class ControlFlow:
 
     def _enter(self, region: Graph, buffers: Mapping[int, VmemBuffer],
                rows: Mapping[int, Rows]) -> None:
-        """Record where the inputs of a loop's region lie."""
+        """Record where the inputs of a loop's region lie.
+
+        ``rows`` and ``buffers`` have, by number, the HBM rows or the vectors of an input.
+        """
         for number, value in enumerate(region.inputs):
             if number in rows:
                 self._places.homes[value] = rows[number]

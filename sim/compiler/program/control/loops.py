@@ -113,9 +113,10 @@ def closed(kept: set[int], body: Graph) -> set[int]:
 
 
 def _carried_sources(body: Graph) -> dict[int, int]:
-    """Find carried values whose next value is the current value of a carried value.
+    """Find carried values that take over the current value of a carried value in each iteration.
 
-    Returns a mapping from the number of the former to the number of the latter.
+    Returns a mapping from the number of each such value to the number of the value that it takes
+    over.
     """
     numbers = {value: number for number, value in enumerate(body.inputs)}
     return {number: numbers[value] for number, value in enumerate(body.outputs)
@@ -125,7 +126,7 @@ def _carried_sources(body: Graph) -> dict[int, int]:
 def _long_cycles(body: Graph) -> set[int]:
     """Return the numbers of carried values in permutation cycles longer than `_LONGEST_CYCLE`.
 
-    Each iteration moves every value of such a cycle to the place of the next one.
+    In each iteration, every value of such a cycle takes over the current value of another one.
     """
     sources, found = _carried_sources(body), set()
     for first in sources:

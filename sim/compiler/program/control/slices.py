@@ -69,7 +69,10 @@ class Slices:
             places.store_block(update, rows, operation.result, home)
 
     def _store_exactly(self, update: Value, rows: Rows, result: Value, home: Rows) -> None:
-        """Copy an update whose rows do not fill whole vectors, from HBM to HBM."""
+        """Copy an update whose rows do not fill whole vectors, from HBM to HBM.
+
+        ``rows`` are the updated rows of ``home``, the rows of the result.
+        """
         places, tiling = self._places, self._tilings[update]
         kept = places.reserve(tiling.vectors)
         places.copy_to(update, kept)

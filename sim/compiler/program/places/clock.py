@@ -31,7 +31,7 @@ class Clock:
         return max(0, self._ends[0][1] - self._now)
 
     def start(self, rows: int, transfers: int) -> None:
-        """Account for the start of ``transfers`` transfers, which move ``rows`` rows together."""
+        """Account for the start of ``transfers`` transfers, which move ``rows`` rows in all."""
         for _ in range(transfers):
             self._now += self.hold + _START
             self._last = max(self._last, self._now + _LATENCY) + rows // transfers

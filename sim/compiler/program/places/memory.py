@@ -94,9 +94,10 @@ class VectorMemory:
         return self._start(source, destination, rows, semaphore, 0)
 
     def _start(self, source: Any, destination: Any, rows: int, semaphore: int, depth: int) -> int:
-        """Write the transfers of one level of `Rows.levels`; levels above the innermost are loops.
+        """Write a loop over the outer level of `Rows.levels`, or a transfer if there is no other.
 
-        ``depth`` is the number of levels around this one.
+        ``rows`` is the number of rows that all iterations move, and ``depth`` the number of loops
+        around this one. Returns the number of transfers.
         """
         levels = max((side.levels for side in (source, destination) if isinstance(side, Rows)),
                      key=len, default=())

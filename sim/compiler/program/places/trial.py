@@ -93,7 +93,8 @@ class Trial:
     def _allocate(self, vectors: int, *, loaded: bool = False) -> int | None:
         """Allocate vectors and return the first address; None if it is impossible (`stuck`).
 
-        While there is no room, evict the value whose next use is the farthest.
+        While there is no room, evict the value whose next use is the farthest. ``loaded`` tells
+        whether the vectors are for a value loaded from HBM.
         """
         while not self.stuck:
             first = take(self._free, vectors, self._resident, self.distance,
