@@ -196,7 +196,7 @@ PRESETS = {
     "v2": Config(array=128, sublanes=8, vmem_bytes=16 << 20),
     "fpga": Config(array=4, sublanes=1, cores=1, vmem_bytes=64 << 10,
                    smem_words=1024, imem_bundles=1024, hbm_bytes=16 << 20, hbm_channels=1,
-                   issue_cycles=2),
+                   mac_latency=3, issue_cycles=2),
 }
 """Named configurations: for unit tests and proofs, for pure-RTL regressions, full size, and for an
 FPGA of 84,000 lookup tables (LFE5U-85F)."""

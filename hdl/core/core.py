@@ -177,10 +177,11 @@ class Core(wiring.Component):
             # of a bundle come before its writes.
             m.d.sync += [collector.pop.valid.eq(sequencer.pop.valid),
                          collector.pop.d.eq(sequencer.pop.d)]
+            m.d.comb += sequencer.pop_ready.eq(collector.ready & ~collector.pop.valid)
         else:
             connect(m, sequencer.pop, collector.pop)
+            m.d.comb += sequencer.pop_ready.eq(collector.ready)
         m.d.comb += [
-            sequencer.pop_ready.eq(collector.ready),
             collector.row_valid.eq(mxu.y.valid),
             mxu.y.ready.eq(collector.row_ready),
             vpu.pop_chain.shift.eq(collector.shift),

@@ -161,28 +161,33 @@ class ProgramControl(wiring.Component):
 
 
 class Examination(wiring.Component):
-    """Keeps the fault of the current bundle, found in the cycle before the bundle can issue.
+    """Finds in one cycle whether the current bundle can issue in the next, and keeps its fault.
 
     Used only if ``issue_cycles`` is 2. Once a bundle's operands are final, they do not change until
     it issues. Only a semaphore can change, by a signal from outside the program: a bundle that adds
-    to a semaphore is then examined again.
+    to a semaphore is then examined again. Nothing here but the host's claim to vector memory
+    counts in the cycle of the issue itself: this makes the path from instruction memory short.
 
     Attributes
     ----------
     valid : In(1)
         A bundle has been fetched and can be examined.
     clear : In(1)
-        The bundle waits for no register or unit, so its operands are final.
+        In the next cycle, the bundle waits for no register or unit; its operands are final.
+    loads, stores : In(1)
+        The bundle has a vector load; it has a vector store.
+    urgent_read, urgent_write : In(1)
+        The host needs this port of vector memory in this cycle.
     issue : In(1)
         The bundle issues in this cycle.
     changed : In(1)
         A semaphore changes in this cycle, and the bundle adds to a semaphore.
     fault : In(FAULT_BITS)
         The bundle's fault, or `NONE`; defined only if ``clear`` is set.
-    examined : Out(1)
-        ``known`` is the bundle's fault.
+    ready : Out(1)
+        The bundle waits for no register, unit or port, and ``known`` is its fault.
     known : Out(FAULT_BITS)
-        The fault found; `Fault.ILLEGAL` while ``examined`` is not set.
+        The fault found; `Fault.ILLEGAL` before.
     keep, late : Out(1)
         Control of `ScalarOperands`, which reads the operands that faults depend on during the
         examination, and the others in a later cycle.
@@ -191,20 +196,28 @@ class Examination(wiring.Component):
     def __init__(self) -> None:
         super().__init__({
             "valid": In(1), "clear": In(1), "issue": In(1), "changed": In(1),
-            "fault": In(FAULT_BITS), "examined": Out(1), "known": Out(FAULT_BITS),
+            "loads": In(1), "stores": In(1), "urgent_read": In(1), "urgent_write": In(1),
+            "fault": In(FAULT_BITS), "ready": Out(1), "known": Out(FAULT_BITS),
             "keep": Out(1), "late": Out(1),
         })
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
+        examined = Signal()  # ``found`` is the bundle's fault
+        cleared = Signal()
         found = Signal(FAULT_BITS, reset_less=True)
-        m.d.sync += self.examined.eq((self.examined | self.clear) & self.valid & ~self.issue
-                                     & ~self.changed)
-        with m.If(self.clear):
-            m.d.sync += found.eq(self.fault)
+        loading = Signal(reset_less=True)
+        storing = Signal(reset_less=True)
+        m.d.sync += [
+            examined.eq((examined | self.clear) & self.valid & ~self.issue & ~self.changed),
+            cleared.eq(self.clear & ~self.issue),
+            found.eq(self.fault), loading.eq(self.loads), storing.eq(self.stores),
+        ]
         m.d.comb += [
-            self.keep.eq(self.clear & ~self.examined),
-            self.late.eq(self.examined | ~self.valid),
-            self.known.eq(Mux(self.examined, found, Fault.ILLEGAL.value)),
+            self.keep.eq(~self.late),
+            self.late.eq(examined | ~self.valid),
+            self.ready.eq(examined & cleared & ~(loading & self.urgent_read)
+                          & ~(storing & self.urgent_write)),
+            self.known.eq(Mux(examined, found, Fault.ILLEGAL.value)),
         ]
         return m

@@ -44,6 +44,9 @@ class WritePort(wiring.Component):
     ----------
     slot : Slot
         `V0` or `V1`.
+    ahead : bool
+        If true, ``taken`` is for an issue in the next cycle, provided that nothing issues in this
+        one.
 
     Attributes
     ----------
@@ -55,11 +58,12 @@ class WritePort(wiring.Component):
         An earlier operation has reserved the cycle in which ``op`` would write: ``op`` must wait.
     """
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, slot: Slot, ahead: bool = False) -> None:
         if slot not in (Slot.V0, Slot.V1):
             raise ValueError(f"slot must be a vector slot, not {slot!r}")
         self._codes = {latency: codes for unit, latency in VECTOR_LATENCIES.items()
                        if (codes := unit_codes(slot, unit))}
+        self._ahead = ahead
         super().__init__({"op": In(SLOTS[slot]["op"]), "issue": In(1), "taken": Out(1)})
 
     def elaborate(self, platform: object) -> Module:
@@ -69,7 +73,7 @@ class WritePort(wiring.Component):
         wanted = Signal.like(reserved)
         for latency, codes in self._codes.items():
             m.d.comb += wanted[latency].eq(self.op.matches(*codes))
-        m.d.comb += self.taken.eq((reserved & wanted).any())
+        m.d.comb += self.taken.eq(((reserved[1:] if self._ahead else reserved) & wanted).any())
         with m.If(self.issue):
             m.d.sync += reserved.eq((reserved | wanted) >> 1)
         with m.Else():

@@ -63,8 +63,8 @@ class Sequencer(wiring.Component):
        writes has an outstanding read, the write ports of its vector operations are free, and the
        units it needs are ready. Until then the bundle waits.
     2. It has no fault. Otherwise the core stops, and the bundle has no effect. If ``issue_cycles``
-       is 2, the bundle's faults are found in a cycle in which the first condition holds, and the
-       bundle issues or faults in a later cycle.
+       is 2, the first condition is examined one cycle ahead, and the bundle's faults are found in
+       a cycle in which its operands are final; the bundle issues or faults in a later cycle.
     3. The semaphore it waits for, if any, is high enough; the other core accepts its signal; the
        descriptor of its transfer has been checked and the queue has room. Until then it waits.
 
@@ -106,7 +106,8 @@ class Sequencer(wiring.Component):
         The unit can accept an operation in this cycle.
     x_free, w_free, xlu_free : In(1)
         An operation that issues in this cycle would read its source register in the next one. A
-        bundle that also overwrites this register issues only in such a cycle.
+        bundle that also overwrites this register issues only in such a cycle. If ``issue_cycles``
+        is 2, these seven inputs stay set until a bundle issues.
     x_pending, w_pending, xlu_pending : In(RegisterWrite)
         Registers that these units will read in a later cycle.
     urgent_read, urgent_write : In(1)
@@ -177,9 +178,10 @@ class Sequencer(wiring.Component):
         sound = Signal()
         waiting = Signal()
         ready = clear
+        waits = control.valid & held_up & ~memory
         if config.issue_cycles > 1:
-            examined, fault = self._examine(m, platform, clear, fault)
-            ready = clear & examined
+            ready, fault = self._examine(m, platform, clear, fault)
+            waits &= ~ready  # ``held_up`` is about the next cycle
         outside, outside_fault = self._reach_outside(m, sound, fault)
         m.d.comb += [
             clear.eq(control.valid & ~held_up),
@@ -190,7 +192,7 @@ class Sequencer(wiring.Component):
             control.faulty.eq(Mux(ready, Mux(sound, outside_fault, fault), Fault.NONE.value)),
             self.waiting_instruction.eq(control.fetching),
             self.waiting_memory.eq((control.valid & memory) | (sound & outside)),
-            self.waiting_vector.eq(control.valid & held_up & ~memory),
+            self.waiting_vector.eq(waits),
             self.waiting_semaphore.eq(sound & waiting),
             self.busy.eq(self._scoreboard.busy),
         ]
@@ -235,7 +237,7 @@ class Sequencer(wiring.Component):
         taken = []
         for slot in (Slot.V0, Slot.V1):
             port = instantiate(m, platform, f"{slot}_port", f"write_port_{slot}",
-                               partial(WritePort, slot))
+                               partial(WritePort, slot, self._config.issue_cycles > 1))
             m.d.comb += [port.op.eq(self._bundle[slot].op), port.issue.eq(self.issue)]
             taken.append(port.taken)
 
@@ -248,6 +250,8 @@ class Sequencer(wiring.Component):
         xlu_missing = Signal()
         memory = Signal(name="memory_missing")
         held_up = Signal()
+        # `Examination` adds the host's claims.
+        lasting = scoreboard.memory_hazard if self._config.issue_cycles > 1 else memory
         m.d.comb += [
             x_missing.eq(push.op.matches(*ROWS) & ~Mux(overwritten, self.x_free, self.x_ready)),
             w_missing.eq(push.op.matches(*WEIGHTS) & ~Mux(overwritten, self.w_free, self.w_ready)),
@@ -257,7 +261,7 @@ class Sequencer(wiring.Component):
             memory.eq(scoreboard.memory_hazard |
                       (self.urgent_read & (self._bundle[Slot.LOAD].op == LoadOp.LOAD.value)) |
                       (self.urgent_write & (self._bundle[Slot.STORE].op == StoreOp.STORE.value))),
-            held_up.eq(scoreboard.vector_hazard | memory | Cat(taken).any() |
+            held_up.eq(scoreboard.vector_hazard | lasting | Cat(taken).any() |
                        x_missing | w_missing | pop_missing | xlu_missing),
         ]
         return held_up, memory
@@ -286,18 +290,21 @@ class Sequencer(wiring.Component):
 
     def _examine(self, m: Module, platform: object, clear: Signal,
                  fault: Signal) -> tuple[Signal, Signal]:
-        """Keep the bundle's ``fault`` until the bundle issues, if ``issue_cycles`` is 2.
+        """Examine the bundle one cycle ahead, if ``issue_cycles`` is 2.
 
-        Return whether the fault is known, and the fault.
+        Return whether the bundle waits for no register or unit in this cycle, and its fault.
         """
         kept = instantiate(m, platform, "examination", "examination", Examination)
         m.d.comb += [
             kept.valid.eq(self._control.valid), kept.clear.eq(clear), kept.issue.eq(self.issue),
+            kept.loads.eq(self._bundle[Slot.LOAD].op == LoadOp.LOAD.value),
+            kept.stores.eq(self._bundle[Slot.STORE].op == StoreOp.STORE.value),
+            kept.urgent_read.eq(self.urgent_read), kept.urgent_write.eq(self.urgent_write),
             kept.changed.eq(self._semaphores.is_signal & self.signal.valid),
             kept.fault.eq(fault),
             self._operands.keep.eq(kept.keep), self._operands.late.eq(kept.late),
         ]
-        return kept.examined, kept.known
+        return kept.ready, kept.known
 
     def _reach_outside(self, m: Module, sound: Signal, fault: Signal) -> tuple[Signal, Signal]:
         """Connect transfers and signals; return whether the bundle waits, and a descriptor's fault.

@@ -167,10 +167,13 @@ class SequencerUnits:
     Registers hold tokens instead of values: the number of the write that a register had last. Each
     unit reads and writes in the cycles in which the real one would, or in any others that its
     ports allow. A read must find the token that the bundles before left there.
+
+    ``steady``: a unit that is ready, or free, remains so until a bundle issues.
     """
 
     timing: UnitTiming
     rng: np.random.Generator
+    steady: bool = False
     vectors: list[int] = field(default_factory=lambda: [0] * 32)
     masks: list[int] = field(default_factory=lambda: [0] * 8)
     wanted_vectors: list[int] = field(default_factory=lambda: [0] * 32)
@@ -184,6 +187,7 @@ class SequencerUnits:
     pending: dict[str, tuple[int, int] | None] = field(
         default_factory=lambda: dict.fromkeys(READERS))
     shown: dict[str, bool] = field(default_factory=dict)
+    held: dict[str, bool] = field(default_factory=dict)
     tokens: int = 0
     checked: int = 0
 
@@ -204,11 +208,14 @@ class SequencerUnits:
             later = waiting is not None and waiting[1] > cycle
             values[f"{reader}_pending__valid"] = int(later)
             values[f"{reader}_pending__d"] = waiting[0] if waiting else int(32 * next(draws))
-            ready = not later and next(draws) < self.timing.ready
-            free = ready and next(draws) < self.timing.free
+            ready = not later and (next(draws) < self.timing.ready
+                                   or self.held.get(f"{reader}_ready", False))
+            free = ready and (next(draws) < self.timing.free
+                              or self.held.get(f"{reader}_free", False))
             values[f"{reader}_ready"] = int(ready)
             values[f"{reader}_free"] = int(free)
-        values["pop_ready"] = int(next(draws) < self.timing.ready)
+        values["pop_ready"] = int(next(draws) < self.timing.ready
+                                  or self.held.get("pop_ready", False))
         for port in ("read", "write"):
             values[f"urgent_{port}"] = int(next(draws) < self.timing.urgent)
         self.show(values)
@@ -218,6 +225,7 @@ class SequencerUnits:
         """Keeps what the sequencer is told about the units, to be checked at an issue."""
         self.shown = {name: bool(value) for name, value in values.items()
                       if name.endswith(("ready", "free")) or name.startswith("urgent")}
+        self.held = self.shown if self.steady else {}
 
     def check_hazards(self, cycle: int, parts: Parts) -> None:
         """Checks that a bundle may issue in this cycle.
@@ -252,6 +260,7 @@ class SequencerUnits:
     def issue(self, cycle: int, parts: Parts) -> None:
         """Checks that a bundle may issue in this cycle, and plans its reads and writes."""
         self.check_hazards(cycle, parts)
+        self.held = {}
         for slot, entry in parts.operations.items():
             vectors = parts.named(slot, Kind.VECTOR_IN, Kind.VECTOR_SOURCE)
             if slot in (Slot.PUSH, Slot.MISC):
@@ -416,6 +425,8 @@ class SequencerChecker:
     ----------
     seed : int
     timing : UnitTiming, optional
+    steady : bool
+        See `SequencerUnits`; true if the sequencer's ``issue_cycles`` is 2.
 
     Attributes
     ----------
@@ -433,8 +444,9 @@ class SequencerChecker:
         Issues compared with golden ones.
     """
 
-    def __init__(self, seed: int = 0, timing: UnitTiming | None = None) -> None:
-        self.units = SequencerUnits(timing or UnitTiming(), np.random.default_rng(seed))
+    def __init__(self, seed: int = 0, timing: UnitTiming | None = None,
+                 steady: bool = False) -> None:
+        self.units = SequencerUnits(timing or UnitTiming(), np.random.default_rng(seed), steady)
         self.outside = Outside(np.random.default_rng([seed, 1]), self.units.timing.ready)
         self.program: dict[int, int] = {}
         self.issued: list[tuple[int, int]] = []

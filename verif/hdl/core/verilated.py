@@ -40,7 +40,7 @@ class VerilatedSequencer:
                  seed: int = 0) -> None:
         self.model = model
         self.config = config
-        self.checker = SequencerChecker(seed, timing)
+        self.checker = SequencerChecker(seed, timing, config.issue_cycles > 1)
         self._poked: dict[str, int] = {}
         model.reset()
         for name, port in model.ports.items():
