@@ -1,6 +1,7 @@
 """Serial ports of this machine, and the interface that a `SerialLink` needs of one."""
 
 import contextlib
+import time
 from typing import Any, Protocol
 
 from sim.errors import BoardError
@@ -63,7 +64,10 @@ class _Port:
 
     def resynchronise(self) -> None:
         try:
-            self._serial.send_break(_BREAK_SECONDS)
+            # Not `send_break`, whose shortest break takes a quarter of a second.
+            self._serial.break_condition = True
+            time.sleep(_BREAK_SECONDS)
+            self._serial.break_condition = False
             self._serial.reset_input_buffer()
         except self._errors as error:
             raise self._gone(error) from None

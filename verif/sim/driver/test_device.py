@@ -12,7 +12,7 @@ from golden.mxu import matmul
 from hdl.config import Config
 from sim.asm.text import assemble
 from sim.driver.backend import SIMULATED
-from systolith import Dense, Device
+from systolith import Dense, Device, HbmOptions
 from verif.sim.driver.common import HALT, SEED, TINY, assert_same_bits, check_product, operands
 
 
@@ -113,7 +113,7 @@ def test_closing_twice_is_fine_and_use_after_close_is_not() -> None:
 @pytest.mark.parametrize(("arguments", "error", "message"), [
     ({"config": "v3"}, ValueError, "preset must be one of tiny, small, v2, fpga, not 'v3'"),
     ({"config": 128}, TypeError, "config must be a preset's name or a Config, not 128"),
-    ({"backend": "fpga"}, ValueError, "backend must be one of rtl, golden, not 'fpga'"),
+    ({"backend": "fpga"}, ValueError, "backend must be one of rtl, golden, serial, not 'fpga'"),
     ({"backend": None}, TypeError, "backend must be a string, not None"),
 ])
 def test_open_names_a_bad_argument(arguments: Mapping[str, Any], error: type[Exception],
@@ -292,3 +292,15 @@ def test_only_chips_can_be_opened(backend: str) -> None:
     for size, preset in ((32, "tiny"), (1 << 30, "small")):
         with pytest.raises(ValueError, match="vmem_bytes must be from 2 to 65536 vector registers"):
             Device.open(Config.preset(preset, vmem_bytes=size), backend=backend)
+
+
+@pytest.mark.parametrize(("backend", "options", "message"), [
+    ("serial", {}, "port must be the name of a serial port, such as /dev/ttyUSB0, not None"),
+    ("serial", {"port": "p", "baud": 0}, "baud must be at least 1, not 0"),
+    ("serial", {"port": "p", "trace": "t"}, "trace must be None for the serial backend"),
+    ("serial", {"port": "p", "memory": HbmOptions()}, "memory must be None for the serial backend"),
+    ("golden", {"port": "p"}, "port must be None for the golden backend, not 'p'")])
+def test_options_are_those_of_the_backend(backend: str, options: dict[str, Any],
+                                          message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Device.open("tiny", backend, **options)
