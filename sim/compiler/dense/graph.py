@@ -64,7 +64,10 @@ class _Writer:
         return self._graph
 
     def _layer(self, kind: LayerKind) -> Value:
-        """Write a layer, and return its result; with ``COLUMNS``, the half of this core."""
+        """Write a layer, and return its result, or this core's half of its columns.
+
+        It is half of the columns if the cores divide the layers by `Division.COLUMNS`.
+        """
         depth, by_columns = self._x.shape[1], self._division is Division.COLUMNS
         columns = -(-kind.columns // 2) if by_columns else kind.columns
         side = 0 if kind.transpose else 1

@@ -108,7 +108,10 @@ def read(source: Any) -> Any:
 
 
 def _path_hint(source: str | bytes) -> str:
-    """Return a hint for text that may be a file's name: one line without brackets."""
+    """Return a hint for an error message if ``source`` may be a file's name, otherwise nothing.
+
+    A text without line breaks and opening brackets may be one.
+    """
     if isinstance(source, bytes) or not source.strip() or any(mark in source for mark in "\n({"):
         return ""
     if pathlib.Path(source).exists():

@@ -24,9 +24,9 @@ def _sort(op: Operation, at: Lowering) -> None:
 
 
 class _Sort:
-    """Writes the network.
+    """Writes the code of a sort.
 
-    The position of an element along the sorted dimension is lanes * tile + lane.
+    The index of an element along the sorted dimension is lanes * tile + lane.
     """
 
     def __init__(self, op: Operation, at: Lowering) -> None:

@@ -152,7 +152,8 @@ def _follow(code: Code, effects: list[list[_Effect]], loops: dict[int, list[Loop
     """Issue the bundles of ``extent``, (first, end), on ``core``, with few iterations of each loop.
 
     Return the estimated cycles of all other iterations, which are not simulated. ``effects`` has
-    the effects of each bundle's operations, and ``loops`` the loops that begin at each bundle.
+    the effects of each bundle's operations, ``loops`` the loops that begin at each bundle, and
+    ``unknown`` is the number of iterations of loops whose number is known only at run time.
     """
     at, end = extent
     skipped = 0

@@ -179,15 +179,15 @@ class Layout:
             return len(self.lines)
         self.straight([*before, _set(counter, passes)])
         first = len(self.lines)
-        self._kernel(pipeline, pipeline.lead + rest, counter, passes)
+        self._looped(pipeline, pipeline.lead + rest, counter, passes)
         return first
 
-    def _kernel(self, pipeline: Pipeline, lead: int, counter: SReg, passes: int | None) -> None:
-        label = self._name("kernel")
-        prologue, kernel, epilogue = pipeline.looped(lead, counter, label)
+    def _looped(self, pipeline: Pipeline, lead: int, counter: SReg, passes: int | None) -> None:
+        label = self._name("steady")
+        prologue, steady, epilogue = pipeline.looped(lead, counter, label)
         self.lines += prologue
         first = self.labels[label] = len(self.lines)
-        self.lines += kernel
+        self.lines += steady
         self.loops.append(Loops(first, len(self.lines), passes, pipeline.unroll))
         self.lines += epilogue
 
@@ -214,7 +214,7 @@ class Layout:
         self._simple(loop, rest, 0)
         self.labels[pipelined] = len(self.lines)
         self.straight([], _jump(Condition("lt", number, least), end))
-        self._kernel(pipeline, pipeline.lead, counter, None)
+        self._looped(pipeline, pipeline.lead, counter, None)
         self.labels[end] = len(self.lines)
         return first
 

@@ -1,13 +1,13 @@
 """Software pipelines: bundles of a loop's overlapping iterations.
 
-A pipelined loop is a prologue, in which the first iterations start; a *kernel*, the bundles that
-are repeated, in which iterations start and end; and an epilogue, in which the last ones end. In a
-modulo schedule of interval I, iteration j executes the operation of cycle t in cycle I j + t.
+A pipelined loop is a prologue, in which the first iterations start; a *steady state*, the bundles
+that are repeated, in which iterations start and end; and an epilogue, in which the last ones end.
+In a modulo schedule of interval I, iteration j executes the operation of cycle t in cycle I j + t.
 
 A register that is read later than I cycles after it is written would be overwritten by the next
-iteration. So the kernel contains several iterations (``unroll``), which take registers in turn
-(modulo variable expansion). Registers that the loop advances by constants (``steps``) are advanced
-once in the kernel, and the offsets of operations make up the difference.
+iteration. So the steady state contains several iterations (``unroll``), which take registers in
+turn (modulo variable expansion). Registers that the loop advances by constants (``steps``) are
+advanced once in the steady state, and the offsets of operations make up the difference.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ class Pipeline:
     graph : Graph
     schedule : Modulo
     unroll : int
-        Number of iterations in the loop's kernel.
+        Number of iterations in the steady state.
     copies : mapping
         Registers that iterations use in turn, for each register that needs more than one.
     steps : sequence of (SReg, int)
@@ -59,7 +59,7 @@ class Pipeline:
 
     @property
     def lead(self) -> int:
-        """Number of iterations that must start before the loop's kernel."""
+        """Number of iterations that must start before the steady state."""
         return self.schedule.stages - 1
 
     def flat(self, count: int) -> list[Line]:
@@ -69,16 +69,16 @@ class Pipeline:
 
     def looped(self, first: int, counter: SReg, label: str) \
             -> tuple[list[Line], list[Line], list[Line]]:
-        """Return the bundles of the prologue, the kernel and the epilogue.
+        """Return the bundles of the prologue, the steady state and the epilogue.
 
         Parameters
         ----------
         first : int
             Number of iterations that start in the prologue, at least `lead`.
         counter : SReg
-            Register with the number of executions of the kernel, at least 1.
+            Register with the number of executions of the steady state, at least 1.
         label : str
-            Label of the kernel.
+            Label of the steady state.
         """
         interval, unroll = self.schedule.interval, self.unroll
         low, high = first * interval, (first + unroll) * interval
@@ -89,13 +89,13 @@ class Pipeline:
         def distance(iteration: int, register: SReg, cycle: int) -> int:
             return iteration - unroll * (cycle - low > advanced.get(register, -1))
 
-        kernel = self._lines(low, high, first + unroll, distance)
+        steady = self._lines(low, high, first + unroll, distance)
         for row, slot, register in found:
-            kernel[row].append((slot, self._step(register)))
-        kernel[-1].append((Slot.S1, Op(_LOOP, (counter, label))))
+            steady[row].append((slot, self._step(register)))
+        steady[-1].append((Slot.S1, Op(_LOOP, (counter, label))))
         last = high - interval + max(self.schedule.times) + 1
         epilogue = self._lines(high, last, first + unroll, lambda iteration, *_: iteration - unroll)
-        return _filled(prologue), _filled([*extra, *kernel]), _filled(epilogue)
+        return _filled(prologue), _filled([*extra, *steady]), _filled(epilogue)
 
     def _lines(self, start: int, end: int, iterations: int,
                distance: Callable[[int, SReg, int], int]) -> list[Line]:
@@ -138,15 +138,15 @@ class Pipeline:
         return Op(op.operation, tuple(operands), op.access)
 
     def _step(self, register: SReg) -> Op:
-        """Return the operation by which each execution of the kernel advances a register."""
+        """Return the operation by which each execution of the steady state advances a register."""
         return Op(_ADD, (register, register, self._steps[register] * self.unroll & _WORD))
 
     def _advance(self, rows: int) -> tuple[list[tuple[int, Slot, SReg]], list[Line]]:
-        """Place the operations that advance registers in free slots of the loop's kernel.
+        """Put the operations that advance registers in free slots of the steady state.
 
         ``rows`` is the number of its bundles. Returns (number of the bundle, slot, register) for
         each operation that has found a slot, and bundles for the other ones, to be executed before
-        those of the kernel.
+        those of the steady state.
         """
         interval = self.schedule.interval
         free: list[tuple[int, Slot]] = []
@@ -187,7 +187,7 @@ def _filled(lines: list[Line]) -> list[Line]:
 def plan_pipeline(graph: Graph, schedule: Modulo, steps: Sequence[tuple[SReg, int]],
                   kept: set[Register], new: Callable[[type[Register]], Register], *,
                   power: bool) -> Pipeline:
-    """Choose the number of iterations in a loop's kernel, and the registers that they use in turn.
+    """Choose the number of iterations in the steady state, and the registers they use in turn.
 
     Parameters
     ----------
@@ -201,7 +201,7 @@ def plan_pipeline(graph: Graph, schedule: Modulo, steps: Sequence[tuple[SReg, in
     new : callable
         Returns a new register of the given class.
     power : bool
-        Whether the number of the kernel's iterations must be a power of two.
+        Whether the number of iterations in the steady state must be a power of two.
     """
     ends = lifetimes(graph.nodes, schedule.times, schedule.interval)
     needed = {register: -(-(end - start) // schedule.interval)

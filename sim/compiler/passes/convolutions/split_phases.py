@@ -133,14 +133,14 @@ class _Shape:
 
     @property
     def takes(self) -> Order:
-        """The input's dimensions for lines, images, columns and features."""
+        """Numbers of the input's dimensions that are its lines, images, columns and features."""
         a = self.attributes
         lines, columns = a["input_spatial_dimensions"]
         return lines, a["input_batch_dimension"], columns, a["input_feature_dimension"]
 
     @property
     def makes(self) -> Order:
-        """The result's dimensions for lines, images, columns and features."""
+        """Numbers of the result's dimensions that are its lines, images, columns and features."""
         a = self.attributes
         lines, columns = a["output_spatial_dimensions"]
         return lines, a["output_batch_dimension"], columns, a["output_feature_dimension"]
@@ -461,9 +461,10 @@ class _Splitter:
 
     def _split(self, value: Value, order: Order, phases: int, count: int, to: Expansion
                ) -> tuple[Value, ...]:
-        """Return the parts of a value with columns split into phases.
+        """Split the columns of a value into ``phases`` phases; return the parts of the result.
 
-        ``count`` is 1, for one part that has all images, or the number of images.
+        ``order`` has the value's dimensions, and ``count`` is the number of parts: 1 if one part
+        has all images, otherwise the number of images.
         """
         known = self._splits.get(value)
         if known is not None and known.form == (order, phases):

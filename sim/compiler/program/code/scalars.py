@@ -92,5 +92,5 @@ class ScalarMemory:
         return range(first, first + size), range(first + size, first + 2 * size)
 
     def _rows(self, words: int) -> int:
-        """Round a number of words up to whole rows; return the words of these rows."""
+        """Round a number of words up to a multiple of the words of a row."""
         return -(-words // self.config.lanes) * self.config.lanes

@@ -155,7 +155,7 @@ class SlicesAhead:
 
 
 def slices_ahead(context: Context, body: Graph, homes: Mapping[Value, Rows], kept: set[Value],
-                 place: tuple[Counted, int, int]) -> SlicesAhead | None:
+                 loop: tuple[Counted, int, int]) -> SlicesAhead | None:
     """Choose the slices that a loop loads ahead.
 
     Parameters
@@ -168,7 +168,7 @@ def slices_ahead(context: Context, body: Graph, homes: Mapping[Value, Rows], kep
         HBM rows of the body's inputs that are in HBM and that the body does not change.
     kept : set of Value
         Inputs of the body that are in vector memory.
-    place : Counted, int, int
+    loop : Counted, int, int
         The loop, the address of its counter in scalar memory, and the number of a free semaphore.
 
     Returns
@@ -177,7 +177,7 @@ def slices_ahead(context: Context, body: Graph, homes: Mapping[Value, Rows], kep
         None if there are no such slices, or vector memory has no room for them.
     """
     tilings, chosen = context.tilings, list[_Slice]()
-    for each in _slices(context, body, homes, place[0]):
+    for each in _slices(context, body, homes, loop[0]):
         values = {part.value for part in (*chosen, each)}
         room = ROOM * need(body, tilings, kept | values | {each.operation.result})
         if room + 2 * sum(tilings[value].vectors for value in values) <= (
@@ -185,7 +185,7 @@ def slices_ahead(context: Context, body: Graph, homes: Mapping[Value, Rows], kep
             chosen.append(each)
     if chosen:
         with suppress(VectorMemoryError):
-            return SlicesAhead(context, chosen, homes, *place)
+            return SlicesAhead(context, chosen, homes, *loop)
     return None
 
 

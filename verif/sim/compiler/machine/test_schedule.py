@@ -200,7 +200,7 @@ def test_text_shows_loops_and_bundles() -> None:
     assert "loop %i1 < 512:" in text
     assert "ld.load %v2, %s0, 0  # x[%i1]" in text
     listing = bundles_text(emit(code, V2))
-    assert "kernel_0:" in listing
+    assert "steady_0:" in listing
     assert "s1.loop" in listing
 
 
