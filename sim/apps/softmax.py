@@ -30,7 +30,7 @@ Float32 = npt.NDArray[np.float32]
 
 def operands(config: Config, rows: int, depth: int, seed: int = SEED
              ) -> tuple[Float32, Float32, Float32]:
-    """Draw random x, W and b, shapes (rows, depth), (depth, lanes) and (lanes,)."""
+    """Draw random x, W and b of shapes (rows, depth), (depth, lanes) and (lanes,)."""
     rng = np.random.default_rng(seed)
     lanes = config.lanes
     x = rng.standard_normal((rows, depth)).astype(np.float32)

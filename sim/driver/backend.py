@@ -78,7 +78,10 @@ class Backend(Protocol):
         """Time so far: clock cycles, or executed bundles (golden model)."""
 
     def load(self, programs: Mapping[int, Sequence[int]], at: int) -> None:
-        """Write programs to the instruction memories of stopped cores."""
+        """Write programs, by core, to instruction memory from bundle ``at`` on.
+
+        The cores are stopped.
+        """
 
     def bundle(self, core: int, address: int) -> int | None:
         """Read a bundle of a stopped core's instruction memory; None beyond the memory's end."""

@@ -253,7 +253,10 @@ class Cores(Memory, Counters):
             self._watchdogs[number] = most
 
     def _load(self, programs: Mapping[int, Program | Sequence[int]], at: int = 0) -> None:
-        """Write programs to the instruction memories of their cores; none, if any is invalid."""
+        """Write programs, by core, to instruction memory from bundle ``at`` on.
+
+        If any of them is invalid, none is written.
+        """
         with self._open() as backend:
             size = self._config.imem_bundles
             first = integer("at", at, 0, size)

@@ -144,7 +144,7 @@ class Execution(Cores):
 
     def _check(self, executable: Executable, arrays: tuple[npt.NDArray[Any], ...],
                progress: bool | Progress) -> None:
-        """Check the arguments of `execute`."""
+        """Raise an error if the arguments of `execute` are wrong."""
         instance("executable", executable, Executable)
         if executable.config != self._config:
             raise ValueError(_difference(self._config, executable.config))

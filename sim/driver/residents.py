@@ -120,7 +120,10 @@ class Residents(Execution):
 
     def _placed(self, backend: Backend, executable: Executable, core: int,
                 buffers: dict[str, Buffer]) -> Resident:
-        """Place an executable; its buffers are added to ``buffers`` as they are allocated."""
+        """Place an executable in HBM; a program for one core is for ``core``.
+
+        Buffers are added to ``buffers`` as they are allocated.
+        """
         constants = [spec for spec in executable.buffers if spec.value is not None]
         for spec in constants:
             buffers[spec.name] = self._heap.allocate(self._size(spec))

@@ -131,7 +131,10 @@ class SerialBackend:
 
     @staticmethod
     def _waited(before: Mapping[str, int], after: Mapping[str, int]) -> bool:
-        """Whether a core waited for a semaphore in all cycles between two reads of its counters."""
+        """Whether a core waited for a semaphore in all cycles between two reads of its counters.
+
+        ``before`` and ``after`` are the counters that were read, by name.
+        """
         cycles, waits = (after[name] - before[name] for name in ("cycles", "semaphore_wait_cycles"))
         return cycles == waits > 0
 

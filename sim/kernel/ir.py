@@ -25,7 +25,10 @@ def low(width: int) -> int:
 
 
 def leading_zeros(value: int, width: int, most: int) -> int:
-    """Result of `Graph.clz` for the integer ``value``."""
+    """Number of leading zeros of the lowest ``width`` bits of ``value``, at most ``most``.
+
+    If all these bits are zero, ``most``.
+    """
     kept = value & low(width)
     return min(width - kept.bit_length(), most) if kept else most
 

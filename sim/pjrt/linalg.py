@@ -81,7 +81,8 @@ def triangular_solve(a: Any, b: Any, *, left_side: bool, lower: bool, transpose_
                      conjugate_a: bool, unit_diagonal: bool) -> Any:
     """Solve a x = b, or x a = b without ``left_side``, for a triangular matrix a.
 
-    Only the lower or upper triangle of ``a`` is read.
+    Only the lower or upper triangle of ``a`` is read. With ``transpose_a``, the matrix is its
+    transpose; with ``unit_diagonal``, its diagonal counts as ones and is not read.
     """
     if not left_side:
         return _turned(triangular_solve(

@@ -37,7 +37,7 @@ def register_rules(platform: str) -> None:
 
 def approx_top_k(a: Any, *, k: int, reduction_dimension: int, recall_target: float, is_max_k: bool,
                  reduction_input_size_override: int, aggregate_to_topk: bool) -> tuple[Any, Any]:
-    """Return the k greatest or least elements along a dimension, and their indices.
+    """Return the k greatest (``is_max_k``) or least elements along a dimension, and their indices.
 
     The result is exact, not approximate. Without ``aggregate_to_topk``, it has the size that JAX
     defines for the intermediate result of an approximation.

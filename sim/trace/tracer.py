@@ -201,7 +201,7 @@ class Tracer:
         return []
 
     def _execute(self, cycle: int, core: int, code: MiscOp, index: int, amount: int) -> None:
-        """Follows the operation ``code`` of a bundle on a semaphore of its own core."""
+        """Follows a `signal` or `wait` that a core executes on its own semaphore ``index``."""
         tracks, semaphore = self._cores[core], self._sides[core].semaphores[index]
         if code is MiscOp.SIGNAL:
             semaphore.add(amount, Place(tracks.pid, tracks.tids[SLOT_TRACKS[Slot.MISC]], cycle))
@@ -213,7 +213,11 @@ class Tracer:
 
     def _origin(self, cycle: int, core: int, adder: str, index: int, amount: int
                 ) -> Place | None:
-        """Place of the origin of an addition to a semaphore by a source of `ADDERS`."""
+        """Where an arrow begins for an addition to a semaphore from outside the core's program.
+
+        ``adder`` is its source, of `ADDERS`; ``index`` and ``amount`` are the semaphore and what is
+        added. None if no slice shows the origin.
+        """
         other = len(self._cores) - 1 - core
         if adder == "host":
             return self._host_acts(cycle, f"core {core} semaphore {index} + {amount}")

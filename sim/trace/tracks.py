@@ -121,7 +121,11 @@ class _Track:
         self._last: Any = None
 
     def feed(self, begins: Values, ends: Values, keys: Values, detail: Detail) -> None:
-        """Adds spans of cycles with their keys; there are no gaps between spans or calls."""
+        """Adds spans of cycles; adjacent spans with equal keys become one slice.
+
+        Span i lasts from cycle ``begins[i]`` up to, but not including, cycle ``ends[i]``, where the
+        next one begins, also from call to call.
+        """
         bounds = (np.flatnonzero(np.diff(keys)) + 1).tolist()
         for start, stop in zip([0, *bounds], [*bounds, len(keys)], strict=True):
             key = int(keys[start])

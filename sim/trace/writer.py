@@ -87,23 +87,26 @@ class TraceWriter:
         self._between = ",\n"
 
     def track(self, pid: int, tid: int, name: str) -> None:
-        """Names a track."""
+        """Names track ``tid`` of process ``pid``."""
         self.event("M", pid, tid=tid, name="thread_name", args={"name": name})
         self.event("M", pid, tid=tid, name="thread_sort_index", args={"sort_index": tid})
 
     def process(self, pid: int, name: str) -> None:
-        """Names a process: the trace format's name for a set of tracks."""
+        """Names process ``pid``: a set of tracks, in the words of the trace format."""
         self.event("M", pid, name="process_name", args={"name": name})
         self.event("M", pid, name="process_sort_index", args={"sort_index": pid})
 
     def slice(self, pid: int, tid: int, name: str, begin: int, end: int,
               args: dict[str, Any] | None = None) -> None:
-        """Writes a slice from cycle ``begin`` up to, but not including, cycle ``end``."""
+        """Writes a slice from cycle ``begin`` up to, but not including, cycle ``end``.
+
+        ``args`` are names and values that the viewer shows for the slice.
+        """
         self.event("X", pid, tid=tid, name=name, ts=begin, dur=end - begin,
                    **({"args": args} if args else {}))
 
     def mark(self, pid: int, tid: int, name: str, at: int, args: dict[str, Any]) -> None:
-        """Writes a mark at the beginning of a cycle."""
+        """Writes a mark at the beginning of cycle ``at``."""
         self.event("i", pid, tid=tid, name=name, ts=at, s="t", args=args)
 
     def arrow(self, name: str, start: Place, end: Place) -> None:

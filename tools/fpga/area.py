@@ -22,9 +22,10 @@ def _is_output(cell: Mapping[str, Any], port: str) -> bool:
 
 def _named(netlist: Mapping[str, Any], modules: Mapping[str, ModuleInterface],
            instances: Mapping[str, str]) -> dict[int, str]:
-    """Path of the instance that drives each bit that has a name in the source.
+    """For each bit of the netlist that has a name in the source, the path of its driving instance.
 
-    A bit has a name in each instance through which it passes. Only in the instance that drives it,
+    ``instances`` has the module of each instance, by path. A bit has a name in each instance
+    through which it passes. Only in the instance that drives it,
     and in the instances around that one, is the name not an input. So the driver is the instance
     with the longest path among those in which the name is not an input.
     """
@@ -100,7 +101,9 @@ def _prefixes(path: str) -> Iterator[str]:
 
 def areas(netlist: Mapping[str, Any], top: str,
           modules: Mapping[str, ModuleInterface]) -> dict[str, Counter[str]]:
-    """Count the cells of each instance and of the instances in it, by path (see `owners`).
+    """Count the cells of each instance and of the instances in it, by path.
+
+    The parameters are those of `owners`.
 
     Returns
     -------

@@ -85,7 +85,11 @@ def open_carries(netlist: Mapping[str, Any]) -> int:
 
 
 def _takes_carry(cell: Mapping[str, Any], used: set[int | str]) -> bool:
-    """Whether the carry input of a CCU2C has an effect: not if LUT4 is 0, and sum 0 unused."""
+    """Whether the carry input of ``cell``, a CCU2C, has an effect.
+
+    It has none if it is constant, its first LUT4 is always 0, and its first sum is not among the
+    ``used`` bits.
+    """
     pins = cell["connections"]
     constant = pins["CIN"][0] in ("0", "1", "x")
     zero = pins["C0"] == pins["D0"] == ["1"] and cell["parameters"]["INIT0"][:4] == "0000"

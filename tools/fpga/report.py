@@ -14,7 +14,7 @@ _MAX_HOPS = 60
 
 
 def figures(routed: Mapping[str, Any], clock_hz: int) -> dict[str, Any]:
-    """Figures of nextpnr's report.
+    """Figures of ``routed``, nextpnr's report on a system with a clock of ``clock_hz``.
 
     Returns
     -------
@@ -40,7 +40,7 @@ def figures(routed: Mapping[str, Any], clock_hz: int) -> dict[str, Any]:
 
 
 def markdown(found: Mapping[str, Any], area: Mapping[str, Counter[str]]) -> str:
-    """The report as text."""
+    """The report as Markdown, from `figures` and from `tools.fpga.area.areas`."""
     fits = found["achieved_mhz"] >= found["clock_mhz"]
     lines = [
         "# The system on an LFE5U-85F", "",
@@ -73,7 +73,10 @@ def _rows(area: Mapping[str, Counter[str]]) -> Iterator[str]:
 
 def write_report(folder: pathlib.Path, found: Mapping[str, Any],
                  area: Mapping[str, Counter[str]]) -> pathlib.Path:
-    """Write ``report.md`` and ``report.json`` to a folder; return the path of the former."""
+    """Write ``report.md`` and ``report.json`` to a folder; return the path of the former.
+
+    The arguments are those of `markdown`.
+    """
     (folder / "report.json").write_text(json.dumps({**found, "area": area}, indent=2) + "\n")
     path = folder / "report.md"
     path.write_text(markdown(found, area))

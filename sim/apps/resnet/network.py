@@ -36,7 +36,11 @@ def images(batch: int, side: int) -> Any:
 
 
 def parameters(stages: tuple[int, ...] = STAGES, width: int = 64, classes: int = 1000) -> Any:
-    """Random parameters for `forward`, as a pytree of numpy arrays."""
+    """Random parameters for `forward`, as a pytree of numpy arrays.
+
+    ``stages`` has the number of blocks of each stage, ``width`` is the number of features after the
+    first layer, and ``classes`` that of logits.
+    """
     seed = iter(range(1000))
 
     def layer(size: int, inputs: int, outputs: int) -> Any:
@@ -61,7 +65,10 @@ def parameters(stages: tuple[int, ...] = STAGES, width: int = 64, classes: int =
 
 def forward(parameters: Any, x: Any, stages: tuple[int, ...] = STAGES,
             training: bool = False) -> Any:
-    """Logits of images (batch, side, side, 3), shape (batch, classes)."""
+    """Logits of images ``x`` (batch, side, side, 3), shape (batch, classes).
+
+    Without ``training``, batch normalisation only multiplies by a scale and adds a shift.
+    """
     kernel, scale, shift = parameters["stem"]
     x = jax.nn.relu(_norm(_convolve(x, kernel, 2), scale, shift, training))
     x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")

@@ -66,14 +66,14 @@ def image_task(name: str, title: str, batch: int, epochs: int, init: Callable[[A
         steps=epochs * len(order), steps_per_call=len(order))
 
 
-def convolve(x: Any, kernels: Any) -> Any:
-    """Convolve images with 3 x 3 convolution kernels, shape (features, 9 * channels), no border."""
+def convolve(x: Any, filters: Any) -> Any:
+    """Convolve images with 3 x 3 filters of shape (features, 9 * channels), without a border."""
     import jax.numpy as jnp
 
     rows, columns = x.shape[0] - 2, x.shape[1] - 2
     patches = jnp.concatenate([x[row:row + rows, column:column + columns]
                                for row in range(3) for column in range(3)], axis=2)
-    return jnp.einsum("fk,hwkb->hwfb", kernels, patches)
+    return jnp.einsum("fk,hwkb->hwfb", filters, patches)
 
 
 def pool(x: Any) -> Any:

@@ -138,7 +138,11 @@ class Task:
 
 def _over_cores(function: Callable[..., Any], cores: int, cuts: Any, *, cut_result: bool
                 ) -> Callable[..., Any]:
-    """Run ``function`` on all cores: split its second argument, and copy the first one to each."""
+    """Return a function that runs ``function`` on all cores.
+
+    Each core gets a copy of the first argument and a part of the second; ``cuts`` has the mesh axis
+    of each of its dimensions. With ``cut_result``, the results of the cores are joined.
+    """
     import jax
     from jax.sharding import AbstractMesh, PartitionSpec
 

@@ -120,7 +120,7 @@ class _Search:
         return active
 
     def _when_zero(self, active: Iterable[int], values: Sequence[Node]) -> list[Node]:
-        """The values, simplified for activity inputs and active registers of 0."""
+        """The values, simplified on condition that activity inputs and active registers are 0."""
         graph = self._plan.graph
         leaves = [*self._inputs, *(self._plan.registers[index].leaf for index in active)]
         return substitute(graph, values, {leaf: graph.bit(0) if leaf.is_bit else graph.const(0)
@@ -138,7 +138,11 @@ class _Search:
         return value.op in ("const", "bit") and value.attr == self._plan.registers[index].init
 
     def _follows(self, index: int, values: Sequence[Node], active: Sequence[int]) -> bool:
-        """Whether a register, which always equals a function of others, keeps its value."""
+        """Whether register ``index`` keeps its value because it is a function of others.
+
+        That is so if ``values[index]``, its next value, equals the present value of the function.
+        The registers in ``active`` are 0.
+        """
         if index not in self._followed:
             return False
         present, = self._when_zero(active, [self._followed[index]])

@@ -173,8 +173,9 @@ class Plan:
 def lane_for(plan: Plan, roots: Sequence[tuple[Node, int]], widths: Sequence[int] = ()) -> int:
     """Width in bits of the SIMD lanes in which ``roots`` are computed.
 
-    The lanes hold all demanded bits, and numbers in memory as they are stored: those that the
-    roots read, and others of ``widths`` bits.
+    ``roots`` are pairs of a value and the mask of its bits that are demanded. The lanes hold all
+    demanded bits, and numbers in memory as they are stored: those that the roots read, and others
+    of ``widths`` bits.
     """
     needed = demands(roots, lambda node: plan.pure(node) or plan.uniform(node))
     widths = [*widths]

@@ -196,18 +196,24 @@ class ChipModel(TransferPort):
                        lambda row: vmem(first + row // self._config.sublanes))
 
     def read_vmem(self, core: int, at: int, count: int) -> Words:
-        """Reads vector memory by transfers, shape (count, sublanes, lanes)."""
+        """Reads ``count`` vectors from number ``at`` on, by transfers.
+
+        Returns an array of shape (count, sublanes, lanes).
+        """
         first = self._range("vectors", at, count, self._config.vmem_vectors)
         return self._get_vectors(core, count, lambda vector: vmem(first + vector))
 
     def write_smem(self, core: int, at: int, words: npt.ArrayLike) -> None:
-        """Writes words of scalar memory."""
+        """Writes words of scalar memory from address ``at`` on."""
         given = np.asarray(words)
         first = self._range("words", at, given.size, self._config.smem_words)
         self.write_words(core, Space.SMEM, first, given)
 
     def read_smem(self, core: int, at: int, count: int) -> Words:
-        """Reads words of scalar memory: whole rows by transfers, the rest through registers."""
+        """Reads ``count`` words of scalar memory from address ``at`` on.
+
+        Whole rows are read by transfers, the rest through registers.
+        """
         first = self._range("words", at, count, self._config.smem_words)
         whole = count - count % self._config.lanes
         parts = [self._get_rows(core, whole // self._config.lanes,

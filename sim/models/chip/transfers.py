@@ -271,7 +271,10 @@ class TransferPort(RegisterPort):
 
     def _queue_pieces(self, core: int, left: list[tuple[Words, Place]], at: int,
                       share: int) -> None:
-        """Starts transfers of the next pieces that fit in ``share`` rows of HBM from row ``at``."""
+        """Starts transfers of the next pieces that fit in ``share`` rows of HBM from row ``at``.
+
+        They are removed from ``left``, the pieces (rows, destination) that have not been started.
+        """
         end = at + share
         while left and at + len(left[0][0]) <= end:
             rows, place = left.pop(0)
