@@ -68,7 +68,11 @@ class BlockMemory(wiring.Component):
 
     def _accepted(self, m: Module, channel: str, more: Signal, row: Signal, wrong: Signal,
                   ready: Signal) -> None:
-        """Accept an address when ``ready``: its row, its number of further beats, its legality."""
+        """Accept the address of a burst on ``channel``, ``aw`` or ``ar``, while ``ready`` is 1.
+
+        Sets ``row`` to the burst's first row, ``more`` to its number of beats after the first, and
+        ``wrong`` to whether the memory refuses it.
+        """
         axi = self.axi
         valid, address, length, size, burst = (
             getattr(axi, channel + name) for name in ("valid", "addr", "len", "size", "burst"))
