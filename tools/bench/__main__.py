@@ -19,11 +19,11 @@ from tools.bench.array import array_figures
 from tools.bench.cell import ecp5_cell, xc7_cell
 from tools.bench.chip import chip_figures, ecp5_chip
 from tools.bench.core import core_figures
+from tools.bench.fpga import fpga_figures
 from tools.bench.machine import processor
 from tools.bench.products import product_figures
 from tools.bench.resnet import resnet_figures
 from tools.bench.training import cores_figures, transformer_figures
-from tools.fpga.synthesis import fpga_figures
 
 __all__ = ["main"]
 
@@ -55,7 +55,7 @@ _PARTS: dict[str, Callable[[], dict[str, float]]] = {
     "cores": lambda: cores_figures(Config.preset("v2")),
     "transformer": lambda: transformer_figures(Config.preset("v2")),
     "cell": _cells, "ecp5": _tiny_chip,
-    "fpga": lambda: fpga_figures(Config.preset("fpga"))}
+    "fpga": fpga_figures}
 
 
 def main() -> int:

@@ -1,18 +1,10 @@
-"""Size of the chip of preset `fpga` on a Lattice ECP5, by Yosys, before place and route."""
+"""Synthesis for a Lattice ECP5, by Yosys."""
 
 import pathlib
-import tempfile
 from collections.abc import Mapping
 
-from hdl.config import Config
-from hdl.target import Target
-from hdl.verilog import TOP, export
-from tools.bench.cell import synthesise
+__all__ = ["CARRY", "comb", "passes"]
 
-__all__ = ["CARRY", "comb", "fpga_figures", "passes"]
-
-_COMB = 83_640
-"""Number of combinational cells of an LFE5U-85F."""
 _WEIGHTS = {"LUT4": 1, "CCU2C": 2, "TRELLIS_DPR16X4": 6}
 """Number of combinational cells that place and route uses for each cell of the netlist. A pair of
 carry bits needs two. A memory of 16 words of 4 bits needs four, and two for its write port."""
@@ -66,27 +58,3 @@ def comb(cells: Mapping[str, int]) -> int:
     ``cells`` has the number of cells of each type in the netlist.
     """
     return sum(weight * cells.get(name, 0) for name, weight in _WEIGHTS.items())
-
-
-def fpga_figures(config: Config) -> dict[str, float]:
-    """Size of the whole chip on an ECP5, in cells.
-
-    Returns
-    -------
-    dict of str to float
-        ``fpga_comb``, combinational cells, and ``fpga_comb_percent`` of an LFE5U-85F;
-        ``fpga_ff``, registers; ``fpga_ebr``, block RAMs of 18 Kbit; ``fpga_dsp``, multipliers of
-        18 x 18 bits.
-
-    Raises
-    ------
-    RuntimeError
-        If Yosys fails.
-    """
-    sources = export(config, Target.ECP5).sources
-    with tempfile.TemporaryDirectory() as name:
-        cells = synthesise(pathlib.Path(name), TOP, sources, passes(TOP))
-    used = comb(cells)
-    return {"fpga_comb": used, "fpga_comb_percent": 100 * used / _COMB,
-            "fpga_ff": cells["TRELLIS_FF"], "fpga_ebr": cells["DP16KD"],
-            "fpga_dsp": cells["MULT18X18D"]}

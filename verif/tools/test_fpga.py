@@ -9,6 +9,7 @@ import pytest
 
 from hdl import yosys
 from hdl.tiles import ModuleInterface
+from tools.bench.fpga import placed_figures
 from tools.fpga import __main__ as command
 from tools.fpga.area import areas
 from tools.fpga.report import figures, write_report
@@ -43,9 +44,9 @@ def test_cells_belong_to_the_module_that_drives_them(tmp_path: pathlib.Path) -> 
     found = areas(netlist, "parent", _MODULES)
     assert set(found) == {"", "adder"}
     assert (found[""]["TRELLIS_FF"], found["adder"]["TRELLIS_FF"]) == (16, 8)
-    # The carry chain is the child's, the exclusive or the parent's.
+    # The carry chain and the sum of its bit 0 are the child's, the exclusive or the parent's.
     assert found["adder"]["CCU2C"] == found[""]["CCU2C"] > 0
-    assert (found[""]["LUT4"], found["adder"]["LUT4"]) == (8, 0)
+    assert (found[""]["LUT4"], found["adder"]["LUT4"]) == (9, 1)
     assert found[""]["COMB"] == comb(found[""]) > found["adder"]["COMB"]
 
 
@@ -138,6 +139,9 @@ def test_report_has_clock_path_cells_and_area(tmp_path: pathlib.Path) -> None:
     assert (found["clock_mhz"], found["achieved_mhz"]) == (25.0, 31.25)
     assert found["utilisation"] == {
         "TRELLIS_COMB": {"used": 500, "available": 2000, "percent": 25.0}}
+    assert placed_figures(found) == {
+        "fpga_comb": 500, "fpga_ff": 0, "fpga_ebr": 0, "fpga_dsp": 0, "fpga_comb_percent": 25.0,
+        "fpga_fmax_mhz": 31.25}
     path = found["critical_path"]
     assert path["delay_ns"] == 1.75
     assert [hop["to"] for hop in path["hops"]] == ["a", "system.chip.node_0.done"]
