@@ -35,6 +35,10 @@ _PORT = re.compile(r"^ *VL_(IN|OUT)(?:8|16|64|W)?\(&(\w+),(\d+),(\d+)(?:,\d+)?\)
 _LIST = r"^VM_{} \+= \\\n((?: +.*\\\n)*)"
 _INOUT = re.compile(r"^ *VL_INOUT\w*\(&(\w+),", re.MULTILINE)
 
+_MACROS = ("-DVERILATOR=1", "-DVM_COVERAGE=0", "-DVM_SC=0", "-DVM_TIMING=0", "-DVM_TRACE_FST=0",
+           "-DVM_TRACE_SAIF=0")
+"""Settings of Verilator's headers; its run-time library depends on no others."""
+
 _VERSION_SCRIPT = "{ global: systolith_*; local: *; };\n"
 """Linker script: exports ``systolith_*`` only, so that models never share a Verilator class."""
 
@@ -198,9 +202,7 @@ def _build(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
     (folder / "ports.inc").write_text(_ports((obj / "Vmodel.h").read_text()))
 
     traced = int(recipe.trace)
-    macros = {"VERILATOR": 1, "VM_COVERAGE": 0, "VM_SC": 0, "VM_TIMING": 0, "VM_TRACE": traced,
-              "VM_TRACE_FST": 0, "VM_TRACE_SAIF": 0, "VM_TRACE_VCD": traced}
-    defines = [f"-D{name}={value}" for name, value in macros.items()]
+    defines = [*_MACROS, f"-DVM_TRACE={traced}", f"-DVM_TRACE_VCD={traced}"]
     classes = (obj / "Vmodel_classes.mk").read_text()
     units = [name for name in cpp if name.endswith(".cpp")]
     own = model_units(units, cpp)
@@ -215,17 +217,17 @@ def _build(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
     joined = []
     for part, names in parts.items():
         optimise = recipe.optimise if part == "fast" else None
-        flags = [*tools.flags, *tools.optimisation(optimise), *defines,
-                 f"-DSYSTOLITH_THREADS={recipe.threads}"]
+        flags = [*tools.flags, *tools.class_optimisation(optimise), *defines]
         headers = precompiled_headers(flags, tools, log) if precompile else ()
         joined.append((_joined(obj / f"{part}.cpp", names), obj / f"{part}.o",
-                       [*flags, *headers, *tools.include_flags, f"-I{folder}", f"-I{obj}"]))
+                       [*flags, f"-DSYSTOLITH_THREADS={recipe.threads}", *headers,
+                        *tools.include_flags, f"-I{folder}", f"-I{obj}"]))
     # The class of a large model takes as long as everything else, so it begins first.
     with ThreadPoolExecutor(1) as pool:
         compiled = pool.submit(compile_units, joined, tools, log)
         shared = shared_objects(units, cpp, tools, log)
         runtime = runtime_objects(_listed(classes, "GLOBAL_FAST", "GLOBAL_SLOW"),
-                                  [*tools.cxx_flags, *defines], tools, log)
+                                  [*tools.cxx_flags, *_MACROS], tools, log)
         compiled.result()
     objects = [*(target for _, target, _ in joined), *shared.values(), *archives, *runtime]
     run_tool([*tools.cxx, "-shared", "-pthread", "-o", _LIBRARY, *map(str, objects),

@@ -162,8 +162,7 @@ def precompiled_headers(flags: Sequence[str], tools: Toolchain,
     RuntimeError
         If the compiler rejects the headers.
     """
-    identity = tools.identity()
-    if any("__clang__" in part for part in identity):
+    if tools.is_clang:
         return ()
 
     def make(folder: pathlib.Path) -> None:
@@ -173,7 +172,7 @@ def precompiled_headers(flags: Sequence[str], tools: Toolchain,
         run_tool([*tools.cxx, *flags, *tools.include_flags, "-x", "c++-header", str(header),
                   "-o", f"{header}.gch"], folder, tools.environment(), log)
 
-    key = digest([_HEADERS, list(flags), recipe_text(), identity])
+    key = digest([_HEADERS, list(flags), recipe_text(), tools.identity()])
     return "-include", str(keep("objects", "verilated", key, make) / _PRECOMPILED)
 
 

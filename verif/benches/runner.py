@@ -147,8 +147,9 @@ def build(bench: Bench, verilog: Design, *, waves: bool = False) -> pathlib.Path
         If a tool is missing or fails; with the last lines of the build's output.
     """
     tools = Toolchain.find()
+    optimise = False if bench.top in _LONG else None
     settings = {**tools.make_settings(), **_OPTIMISATION,
-                "OPT_FAST": "-O1" if bench.top in _LONG else "-O0"}
+                "OPT_FAST": " ".join(tools.class_optimisation(optimise))}
     recipe = [tools.identity(), settings, _VERILATOR_FLAGS, waves, version("cocotb"),
               sys.version_info[:2], _BLOCKS, LINT_WAIVERS,
               *(inspect.getsource(part) for part in (build, _common, _BlockRunner, _build))]

@@ -136,14 +136,15 @@ def test_headers_are_read_once(objects: pathlib.Path, tmp_path: pathlib.Path) ->
             if "/headers.h.gch" in line or "/verilated.h" in line] == ["!", "."]
 
 
-def test_clang_gets_no_precompiled_headers(objects: pathlib.Path, tmp_path: pathlib.Path,
-                                           monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clang_gets_no_precompiled_headers_and_no_arguments_of_gcc(
+        objects: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = tmp_path / "compiler"
     compiler.write_text('#!/bin/sh\nexec g++ -D__clang__=1 "$@"\n')
     compiler.chmod(0o755)
     monkeypatch.setenv("SYSTOLITH_CXX", str(compiler))
     tools = Toolchain.find()
     assert precompiled_headers([*tools.flags, "-DVM_TRACE=0"], tools, tmp_path / "log") == ()
+    assert tools.class_optimisation(False) == tools.optimisation(False)
     assert not objects.exists()
 
 
