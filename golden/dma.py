@@ -98,22 +98,25 @@ class Side:
         }[self.space]
 
     def blocks(self, rows: int, config: Config) -> int:
-        """Number of blocks for this number of rows."""
+        """Number of blocks of a transfer of ``rows`` rows."""
         return rows // config.sublanes if self.info.vector else rows
 
     def span(self, rows: int, config: Config) -> tuple[int, int]:
-        """The lowest address of all blocks, and the first address behind them; nothing wraps."""
+        """The lowest address of all blocks of ``rows`` rows, and the first address behind them.
+
+        Addresses do not wrap.
+        """
         unit, count = self.unit(config), self.blocks(rows, config)
         length = min(self.run or count, count)
         runs, rest = divmod(count, length)
         # First and last block of the first run, of the last whole run, and of the incomplete run.
         starts = [(0, length), (runs - 1, length)] + [(runs, rest)] * (rest > 0)
-        places = [self.address + start * self.stride + block * unit
-                  for start, blocks in starts for block in (0, blocks - 1)]
-        return min(places), max(places) + unit
+        addresses = [self.address + start * self.stride + block * unit
+                     for start, blocks in starts for block in (0, blocks - 1)]
+        return min(addresses), max(addresses) + unit
 
     def fits(self, rows: int, config: Config) -> bool:
-        """Whether all blocks lie in the space."""
+        """Whether the blocks of ``rows`` rows lie in the space."""
         low, high = self.span(rows, config)
         return low >= 0 and high <= self.size(config)
 
@@ -257,15 +260,15 @@ def copy(descriptor: Descriptor, config: Config, memories: Mapping[DmaSpace, _Wo
     _write(memories[destination.space], destination, rows, config, data)
 
 
-def _places(side: Side, rows: int, config: Config) -> tuple[int, int, int]:
-    """First block, number of blocks, and length of a run, as indices."""
+def _extent(side: Side, rows: int, config: Config) -> tuple[int, int, int]:
+    """Number of the first block in the space, number of blocks, and number of blocks in a run."""
     count = side.blocks(rows, config)
     return side.address // side.unit(config), count, min(side.run or count, count)
 
 
 def _indices(side: Side, rows: int, config: Config) -> NDArray[np.int64]:
-    """Indices of all blocks."""
-    first, count, length = _places(side, rows, config)
+    """Numbers of all blocks of a side in its space."""
+    first, count, length = _extent(side, rows, config)
     runs, within = np.divmod(np.arange(count, dtype=np.int64), length)
     return first + within + runs * (side.stride // side.unit(config))
 
@@ -275,7 +278,7 @@ def _read(memory: _Words, side: Side, rows: int, config: Config) -> _Words:
     if not side.info.runs:
         part = memory[side.address:side.address + rows * config.lanes]
     else:
-        first, count, length = _places(side, rows, config)
+        first, count, length = _extent(side, rows, config)
         part = (memory[first:first + count] if length == count
                 else memory[_indices(side, rows, config)])
     return part.reshape(rows, config.lanes)
@@ -285,7 +288,7 @@ def _write(memory: _Words, side: Side, rows: int, config: Config, data: _Words) 
     if not side.info.runs:
         memory[side.address:side.address + rows * config.lanes] = data.reshape(-1)
         return
-    first, count, length = _places(side, rows, config)
+    first, count, length = _extent(side, rows, config)
     data = data.reshape(count, *memory.shape[1:])
     if length == count:
         memory[first:first + count] = data

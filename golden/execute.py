@@ -174,25 +174,28 @@ class Decoder:
     # Operands
 
     def constant(self, code: int) -> int:
-        """Value of a scalar source that is not a register."""
+        """Value of the scalar source with code ``code``, which is not a register."""
         if code < isa.FIRST_IMMEDIATE + isa.IMMEDIATES:
             return self.imm[code - isa.FIRST_IMMEDIATE]
         return (code - isa.INLINE_BASE) & WORD_MASK
 
     def source(self, code: int) -> _Number:
-        """Value of a scalar source."""
+        """Function that returns the value of the scalar source with code ``code``."""
         if code < isa.SCALAR_REGISTERS:
             return self.scalar_in[code]
         value = self.constant(code)
         return lambda: value
 
     def address(self, fields: _Fields) -> _Number:
-        """Address of a load or store: a + b."""
+        """Function that returns the address of a load or store: the sum of its operands a and b."""
         a, b = self.scalar_in[fields["a"]], self.source(fields["b"])
         return lambda: (a() + b()) & WORD_MASK
 
     def vector_source(self, code: int) -> _Register:
-        """Value of a vector source: a register, or a scalar as an array that broadcasts."""
+        """Function that returns the value of the vector source with code ``code``.
+
+        A scalar is an array of one element, which broadcasts.
+        """
         if code & isa.VECTOR_FLAG:
             return self.vector_in[code ^ isa.VECTOR_FLAG]
         if code < isa.SCALAR_REGISTERS:
@@ -203,7 +206,7 @@ class Decoder:
     # Parts of the bundle's translation
 
     def check(self, fault: Fault, failed: Callable[[], bool]) -> None:
-        """Add a fault, and whether the bundle has it."""
+        """Add a check: the bundle has ``fault`` if ``failed`` returns true."""
         self._checks.append((fault, failed))
 
     def wait(self, semaphore: int, least: _Number) -> None:
@@ -211,7 +214,7 @@ class Decoder:
         self._wait = semaphore, least
 
     def do(self, compute: Callable[[], Any], commit: Callable[[Any], None]) -> None:
-        """Add an action."""
+        """Add an action: ``commit`` is called with what ``compute`` returns."""
         self._computes.append(compute)
         self._commits.append(commit)
 
@@ -466,9 +469,9 @@ class _Form:
     ----------
     operation : Operation
     limited : tuple of field and condition
-        Fields with invalid values.
+        Fields with invalid values; the condition tells whether a value is valid.
     written : tuple of file and field
-        Registers that it writes.
+        For each register that it writes, the register file and the field with its number.
     execute : callable
         The function of its unit.
     """

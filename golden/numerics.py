@@ -105,7 +105,7 @@ def canonical(a: ArrayLike) -> NDArray[np.float32]:
 
 
 def _canonical(a: NDArray[np.float32]) -> NDArray[np.float32]:
-    """As `canonical`, in place."""
+    """Replace each NaN of ``a`` by the pattern `F32_NAN`, in place; return ``a``."""
     a.view(np.uint32)[np.isnan(a)] = F32_NAN
     return a
 

@@ -153,7 +153,7 @@ def _edge_fractions(dice: _Dice) -> _Triple:
 
 
 def _cancelled(dice: _Dice) -> _Triple:
-    """acc is the negated product."""
+    """The product of x and w is normal; acc is the negated product."""
     _, x, w = dice.triple()
     field, _ = dice.words()
     x, w = _factors(x, w, 1 + _below(field, 0, 253), field)

@@ -91,7 +91,7 @@ def unary(op: VectorOp) -> Callable[[_Words], _Words]:
 
 
 def binary(op: VectorOp) -> Callable[[_Words, _Words], _Words]:
-    """As `unary`, of two operands."""
+    """As `unary`, for operations of two operands."""
     return _function(_BINARY, op)
 
 

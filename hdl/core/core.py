@@ -158,7 +158,7 @@ class Core(wiring.Component):
         ]
 
     def _cross(self, m: Module, sequencer: Sequencer, vpu: Vpu, xlu: Xlu) -> None:
-        """Connect the cross-lane unit to its chains."""
+        """Connect the cross-lane unit to the sequencer and to its chains in the vector unit."""
         connect(m, sequencer.xlu, xlu.start)
         connect(m, xlu.pending, sequencer.xlu_pending)
         connect(m, xlu.chain, vpu.xlu_chain)

@@ -202,7 +202,7 @@ class ScalarOperands(wiring.Component):
         return m
 
     def _read(self, m: Module, platform: object, registers: RegisterFile) -> None:
-        """Read each operand through its own read port."""
+        """Connect each operand to a read port of its own."""
         fields = data.View(BUNDLE_LAYOUT, self.bundle)
         for i, (slot, field) in enumerate(SCALAR_PORTS):
             number, register = registers.read_port(i)

@@ -18,7 +18,7 @@ _RESIDUE = 0xDEBB20E3
 
 
 def _after(register: int, byte: int) -> int:
-    """The checksum register after a byte."""
+    """The value that follows ``register`` in the checksum register when ``byte`` is added."""
     register ^= byte
     for _ in range(8):
         register = register >> 1 ^ (_POLYNOMIAL if register & 1 else 0)

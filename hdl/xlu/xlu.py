@@ -306,7 +306,7 @@ class Xlu(wiring.Component):
 
     def _reduce(self, m: Module, platform: object, control: XluControl,
                 operand: Signal) -> Signal:
-        """Place the tree; return its result."""
+        """Instantiate the tree that reduces the lanes of a row; return its result."""
         reduce = instantiate(m, platform, "reduce", "xlu_reduce", lambda: Reduce(self._config))
         m.d.sync += [
             reduce.valid.eq(control.slot & control.operation.tree),
@@ -316,7 +316,7 @@ class Xlu(wiring.Component):
         return reduce.result
 
     def _queue(self, m: Module, control: XluControl) -> tuple[data.View, Signal, Signal]:
-        """Place a shift register with the attributes of the result rows in rotator and tree.
+        """Write a shift register with the attributes of the result rows in rotator and tree.
 
         It has one stage for each cycle of the tree; a row for the rotator enters midway.
 

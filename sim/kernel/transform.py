@@ -61,7 +61,7 @@ def _rebuild(graph: Graph, node: Node, args: Sequence[Node]) -> Node:
 
 
 def _demanded(graph: Graph, node: Node, mask: int) -> Node:
-    """A node that agrees with ``node`` on the bits under ``mask``."""
+    """A node, as simple as possible, whose bits under ``mask`` equal those of ``node``."""
     if node.is_bit:
         return node
     if not node.bits & mask:

@@ -125,7 +125,7 @@ def _outline(title: str, function: Any, module: Any) -> str:
 
 
 def _sharding(cut: Split | None, rank: int) -> str:
-    """Return a sharding in HLO's notation."""
+    """Return the sharding of a value with ``rank`` dimensions in HLO's notation."""
     if cut is None:
         return "{replicated}"
     parts = ",".join("2" if number == cut.dimension else "1" for number in range(rank))

@@ -482,7 +482,7 @@ class _Importer:
 
     def splat(self, bounds: Range, shape: tuple[int, ...], scope: Scope,
               location: Location | None) -> Value:
-        """Append a constant of shape ``shape``; all its elements are the only number in a range."""
+        """Append a constant whose elements are the only number in ``bounds``."""
         type = TensorType(shape, narrow(bounds) or DType.S32)
         value = np.broadcast_to(np.asarray(bounds[0], array_dtype(type.dtype)), shape)
         made = scope.graph.add("constant", (), type, {"value": value}, (), location)

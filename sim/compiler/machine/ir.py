@@ -175,7 +175,7 @@ class Access:
     index: Index
 
     def replaced(self, registers: "Mapping[Register, Register]") -> "Access":
-        """Return the access with registers replaced."""
+        """Return the access with the keys of ``registers`` replaced by their values."""
         terms: dict[Term, int] = {}
         for term, factor in self.index.terms.items():
             other = registers.get(term, term) if isinstance(term, SReg) else term

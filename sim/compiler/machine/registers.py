@@ -122,7 +122,7 @@ class _Interference:
         self._writes, self._follow = writes, follow
 
     def registers_of(self, word: int) -> list[Register]:
-        """Return the registers of a set."""
+        """Return the registers of a set; bit n of ``word`` stands for register n."""
         return [self._registers[bit] for bit in _bits(word)]
 
     def color(self, kind: type[Any]) -> dict[Register, int]:

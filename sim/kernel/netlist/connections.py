@@ -58,13 +58,16 @@ class Connections:
                              f"{width}")
 
     def value(self, bits: Sequence[Bit], what: str) -> Node:
-        """A connection as a number, or as a bit if it is one bit wide; ``what`` is for messages."""
+        """A connection as a number, or as a bit if it is one bit wide.
+
+        ``what`` names the connection in messages.
+        """
         if len(bits) == 1:
             return self.bit(bits[0])
         return self.concatenation(bits, what)
 
     def number(self, bits: Sequence[Bit], what: str) -> Node:
-        """A connection as a number."""
+        """A connection as a number; ``what`` names it in messages."""
         return self.as_number(self.value(bits, what))
 
     def as_number(self, value: Node) -> Node:

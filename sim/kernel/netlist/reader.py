@@ -261,7 +261,7 @@ class _Reader:
         return list(missing)
 
     def _output(self, name: str) -> str:
-        """The port of a combinational cell's only output."""
+        """Name of the only output port of a combinational cell."""
         return "DATA" if self._cells[name]["type"] == _READ_PORT else "Y"
 
     def _operands(self, name: str) -> list[list[Bit]]:
@@ -317,7 +317,7 @@ class _Reader:
         memory.writes.append(Write(enable, address, data, mask))
 
     def _next(self, register: Register, cell: Mapping[str, Any]) -> Node:
-        """A register's next value."""
+        """The next value of ``register``, the flip-flops of ``cell``."""
         graph = self._graph
         kind, connections, parameters = cell["type"], cell["connections"], cell["parameters"]
 

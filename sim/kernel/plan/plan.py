@@ -88,7 +88,7 @@ class Group:
 
     @property
     def tasks(self) -> list[Update | MemoryWrite]:
-        """Updates and writes."""
+        """The updates of registers, and the writes to memories."""
         return [*self.updates, *self.writes]
 
     def values(self) -> Iterator[tuple[Node, int]]:

@@ -121,7 +121,10 @@ def _check_registered(tile: Tile, name: str, value: Node) -> None:
 
 
 def _following(tile: Tile, name: str, value: Node, number: int) -> Register:
-    """A register that always equals ``value``, a function of the tile's registers."""
+    """A new register, with number ``number``, for tile output ``name``.
+
+    It always equals ``value``, a function of the tile's registers.
+    """
     graph = tile.graph
     initial, = substitute(graph, [value], {
         register.leaf: graph.bit(register.init) if register.leaf.is_bit

@@ -78,7 +78,7 @@ class Position:
         return index
 
     def minus(self, other: "Position") -> "Position":
-        """Return the difference of two coordinates."""
+        """Return this coordinate minus ``other``."""
         steps = dict(self.steps)
         for axis, step in other.steps.items():
             steps[axis] = steps.get(axis, 0) - step

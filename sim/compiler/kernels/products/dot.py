@@ -56,7 +56,7 @@ class Dots:
 
     @classmethod
     def of(cls, operation: Operation) -> "Dots":
-        """Return the dimensions of an operation."""
+        """Return the dimensions of a `dot_general` operation."""
         lhs, rhs = operation.operands
         attributes = operation.attributes
         pairs = [(tuple(attributes[f"lhs_{name}_dimensions"]),

@@ -330,7 +330,7 @@ class Transfers:
 
     @property
     def starts(self) -> int:
-        """Number of the steps in `stops` that start a transfer."""
+        """How many of the steps in `stops` start a transfer."""
         return len(self._plan.chunks) - self._plan.started_first
 
     @property

@@ -183,7 +183,7 @@ class _Memory:
             self._versions[register] = self._versions.get(register, 0) + 1
 
     def add(self, number: int, node: Node) -> None:
-        """Add the next operation."""
+        """Add the edges from earlier accesses to ``node``, the block's operation ``number``."""
         barrier = is_barrier(node.op)
         if not barrier and node.op.operation.unit not in _MEMORY:
             return

@@ -32,7 +32,7 @@ __all__ = ["expand_convolutions"]
 _FULL = 0.8
 """If at least this share of the sublanes is used, no dimension is packed to fill them."""
 _POSITIONS = 64
-"""Maximum number of spatial positions of a result that is computed by a product for each one."""
+"""Maximum number of spatial positions of a result for which each of them gets its own product."""
 _GAIN = 1.4
 """Another dimension is packed if the number of weight tiles falls by at least this factor."""
 
