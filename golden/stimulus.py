@@ -126,7 +126,7 @@ def _zeros(dice: _Dice) -> _Triple:
 
 
 def _subnormals(dice: _Dice) -> _Triple:
-    """Each operand is subnormal, or zero, with even chances, else uniform."""
+    """Each operand is, with probability 1/2, subnormal or zero; otherwise it is uniform."""
     acc, x, w = dice.triple()
     pick, _ = dice.words()
     return (acc & (0x807FFFFF | _if(pick, 0x7F800000)), x & (0x807F | _if(pick >> 1, 0x7F80)),
@@ -134,7 +134,7 @@ def _subnormals(dice: _Dice) -> _Triple:
 
 
 def _aligned(dice: _Dice) -> _Triple:
-    """Normal numbers, the exponents of acc and product from -40 to +40 apart, evenly."""
+    """Normal numbers; acc's exponent minus the product's is equally likely from -40 to +40."""
     acc, x, w = dice.triple()
     field, pick = dice.words()
     x, w = _factors(x, w, 44 + _below(field, 0, 168), field)
@@ -142,7 +142,7 @@ def _aligned(dice: _Dice) -> _Triple:
 
 
 def _edge_fractions(dice: _Dice) -> _Triple:
-    """Like `_aligned`, -27 to +27 apart, with fractions of few bits, all ones, or near these."""
+    """As `_aligned`, but from -27 to +27, and with fractions from `_FRACTIONS`."""
     acc, x, w = dice.triple()
     field, pick = dice.words()
     x, w = _factors((x & 0xFF80) | (_FRACTIONS[(pick >> 16) & 7] >> 16),
@@ -161,7 +161,7 @@ def _cancelled(dice: _Dice) -> _Triple:
 
 
 def _nearly_cancelled(dice: _Dice) -> _Triple:
-    """acc is the negated product with some low bits, up to 23, changed."""
+    """acc is the negated product with some of its 23 lowest bits changed."""
     acc, x, w = dice.triple()
     field, pick = dice.words()
     x, w = _factors(x, w, 1 + _below(field, 0, 253), field)
@@ -170,20 +170,26 @@ def _nearly_cancelled(dice: _Dice) -> _Triple:
 
 
 def _ties_in_product(dice: _Dice) -> _Triple:
-    """The lowest set bit of the product is half a unit of acc, which is larger."""
+    """acc is larger than the product, whose lowest one is half a unit of acc.
+
+    The unit of a number is the value of its lowest bit.
+    """
     acc, x, w = dice.triple()
     field, _ = dice.words()
     x, w = _factors(x, w, 1 + _below(field, 0, 229), field)
     product = _product(x, w)
     significand = (product & 0x7FFFFF) | 0x800000
-    # The position of the lowest set bit, by a conversion that is exact for a power of two.
-    place = _field((significand & (~significand + 1)).astype(np.float32).view(np.uint32)) - 127
+    # The position of the lowest one, by a conversion that is exact for a power of two.
+    position = _field((significand & (~significand + 1)).astype(np.float32).view(np.uint32)) - 127
     # An exponent higher by d makes the product's bit d - 1 half a unit.
-    return _with_field(acc, _field(product) + place + 1, 23), x, w
+    return _with_field(acc, _field(product) + position + 1, 23), x, w
 
 
 def _ties_in_acc(dice: _Dice) -> _Triple:
-    """The product is larger by 1 to 23 places, and acc ends in half a unit of it."""
+    """The product's exponent is larger by 1 to 23; acc's lowest one is half a unit of the product.
+
+    The unit of a number is the value of its lowest bit.
+    """
     acc, x, w = dice.triple()
     field, pick = dice.words()
     x, w = _factors(x, w, 24 + _below(field, 0, 230), field)
@@ -221,7 +227,10 @@ def _large_products(dice: _Dice) -> _Triple:
 
 
 def _large_sums(dice: _Dice) -> _Triple:
-    """acc is close to the largest number; the product has its sign and is about half a unit."""
+    """acc is close to the largest number; the product has its sign, and about half its unit.
+
+    The unit of a number is the value of its lowest bit.
+    """
     acc, x, w = dice.triple()
     field, pick = dice.words()
     few = np.uint32(0xFFFF) << _below(pick, 16, 8)
@@ -247,7 +256,7 @@ MAC_CLASSES = tuple(str(make.__name__).removeprefix("_") for make in _CLASSES)
 ``zeros``
     A zero factor and a normal one, of any signs; acc is uniform or a zero.
 ``subnormals``
-    Each operand subnormal with even chances.
+    Each operand is subnormal or zero with probability 1/2.
 ``aligned``
     Normal numbers; exponents of acc and product from -40 to +40 apart.
 ``edge_fractions``
@@ -255,7 +264,7 @@ MAC_CLASSES = tuple(str(make.__name__).removeprefix("_") for make in _CLASSES)
 ``cancelled``, ``nearly_cancelled``
     acc is the negated product, exactly or up to some low bits.
 ``ties_in_product``, ``ties_in_acc``
-    The smaller addend ends in half a unit of the larger.
+    The lowest one of the smaller addend is half the value of the larger one's lowest bit.
 ``small_products``, ``small_sums``
     Products, or sums of opposite sign, around the least normal number.
 ``large_products``, ``large_sums``

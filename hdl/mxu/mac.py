@@ -30,7 +30,8 @@ F32_NAN = F32_INF | 1 << (F32_FRACTION - 1)
 `F32_NAN` the pattern of the NaN that all operations return."""
 
 PRODUCT_FRACTION = 2 * BF16_FRACTION + 1
-"""The product of two 8-bit significands has 16 bits, of which the leading one is implicit."""
+"""Bits of a product's fraction: a product of two 8-bit significands has 16 bits, of which the
+highest is not stored."""
 
 GUARD = 3
 """Guard, round and sticky bit below the significand: enough for one exact rounding."""

@@ -189,7 +189,7 @@ class SerialBackend:
         Yields
         ------
         tuple
-            First row of HBM, the same as a place of a transfer, and the vectors of the part.
+            First row of HBM, the same as a side of a transfer, and the vectors of the part.
         """
         config = self._config
         rows = staging_rows(config)

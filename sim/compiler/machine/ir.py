@@ -267,7 +267,7 @@ class Op:
                 and value is not ZERO and value is not ALL_ONES]
 
     def replaced(self, registers: Mapping[Register, Register]) -> "Op":
-        """Return the operation with registers replaced."""
+        """Return the operation with the keys of ``registers`` replaced by their values."""
         return Op(self.operation,
                   tuple(registers.get(value, value) if isinstance(value, (VReg, MReg, SReg))
                         else value for value in self.operands),

@@ -61,18 +61,18 @@ def _reads(plan: Plan, group: Group) -> set[_Storage]:
 
     One-bit registers are left out, because they are read before all groups.
     """
-    places: set[_Storage] = set()
+    found: set[_Storage] = set()
     for node in topological([value for value, _ in group.values()], plan.pure):
         if node.op == "read":
             assert isinstance(node.attr, Read)
-            places.add(("mem", plan.memories.index(node.attr.memory)))
+            found.add(("mem", plan.memories.index(node.attr.memory)))
         elif node.op == "leaf":
             kind, name = node.origin
             if kind == "reg":
-                places.add(("reg", name))
+                found.add(("reg", name))
             elif plan.inputs[name].kind == "east":
-                places.add(("reg", plan.inputs[name].source))
-    return places
+                found.add(("reg", plan.inputs[name].source))
+    return found
 
 
 def _successors(reads: Sequence[set[_Storage]], stores: Sequence[set[_Storage]],

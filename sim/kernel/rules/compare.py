@@ -23,11 +23,11 @@ def comparisons(graph: Graph, nodes: Sequence[Node]) -> dict[Node, Node]:
     known = set(nodes)
     for node in nodes:
         if node.op == "ltu" and (shifted := _shifted(node.args[0])) is not None:
-            x, places, mask = shifted
+            x, distance, mask = shifted
             y = node.args[1]
-            if y.bits << places > ALL:
+            if y.bits << distance > ALL:
                 continue
-            limit = _shl(graph, y, places)
+            limit = _shl(graph, y, distance)
             if limit in known:
                 found[node] = graph.ltu(graph.and_(x, graph.const(mask)), limit)
     return found
@@ -44,12 +44,15 @@ def _shifted(node: Node) -> tuple[Node, int, int] | None:
         node = node.args[0]
     if node.op != "shr" or mask & (mask + 1):
         return None
-    places = node.number
-    return node.args[0], places, (mask << places | ((1 << places) - 1)) & ALL
+    distance = node.number
+    return node.args[0], distance, (mask << distance | ((1 << distance) - 1)) & ALL
 
 
-def _shl(graph: Graph, y: Node, places: int) -> Node:
-    """``y`` shifted to the left; a bitwise or is shifted operand by operand, as in the netlist."""
+def _shl(graph: Graph, y: Node, distance: int) -> Node:
+    """``y`` shifted to the left by ``distance`` bits.
+
+    A bitwise or is shifted operand by operand, as in the netlist.
+    """
     if y.op == "or":
-        return graph.or_(*(_shl(graph, arg, places) for arg in y.args))
-    return graph.shl(y, places)
+        return graph.or_(*(_shl(graph, arg, distance) for arg in y.args))
+    return graph.shl(y, distance)

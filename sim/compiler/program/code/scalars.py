@@ -38,13 +38,16 @@ class ScalarMemory:
 
     @property
     def kernel(self) -> range:
-        """Words that a kernel may use freely; copies to the window may overwrite them (`reads`)."""
+        """Words that a kernel may use freely; copies to the window may overwrite them.
+
+        See `reads`.
+        """
         size = self._rows(max(self.config.smem_words // _KERNEL_SHARE, DESCRIPTOR_WORDS))
         return range(self.window.stop, self.window.stop + size)
 
     @property
     def reads(self) -> int:
-        """Maximum of vectors whose first rows can be copied to successive rows of the window.
+        """Maximum number of vectors whose first rows can be copied to successive window rows.
 
         Each copy writes a whole vector, so the last one reaches into `kernel`.
         """
