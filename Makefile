@@ -19,8 +19,8 @@ SPREAD := --numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-r
 
 .DEFAULT_GOAL := help
 .PHONY: help setup sim digits resnet50 roofline softmax test test-quick cocotb lint verilog fpga \
-        board bench exhaustive random products fuzz-compiler examples jax-table mutate soak pictures \
-        docs fresh clean
+        board bench exhaustive random products packets fuzz-compiler examples jax-table mutate \
+        soak pictures docs fresh clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -99,6 +99,10 @@ random: setup  ## run random programs on the core in RTL and the golden core; CO
 
 products: setup  ## run random products on the chip in RTL and the golden chip; CONFIG, COUNT, SEED
 	$(PY) -m verif.system.random_products $(CONFIG) --count $(COUNT) --seed $(SEED)
+
+packets: COUNT = 1000000
+packets: setup  ## send random packets over an 8x8 torus of routers in RTL; COUNT, SEED
+	$(PY) -m verif.system.random_packets --count $(COUNT) --seed $(SEED)
 
 fuzz-compiler: CONFIG = tiny
 fuzz-compiler: setup  ## run compiled random graphs on the golden chip; CONFIG, COUNT, SEED

@@ -24,7 +24,7 @@ LAYERS = (
 """Packages from the lowest layer to the highest; one imports lower layers and its own."""
 
 GOLDEN_FROM_HDL = ("hdl.isa", "hdl.encoding", "hdl.dma.format", "hdl.config", "hdl.checks",
-                   "hdl.fpga.protocol", "hdl.vpu.tables")
+                   "hdl.fpga.protocol", "hdl.link.format", "hdl.vpu.tables")
 """Modules that the golden model shares with the hardware: definitions, and no datapath."""
 
 PACKAGES = ("hdl", "golden", "sim", "systolith", "tools", "verif")

@@ -36,6 +36,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from hdl.config import Config
+from hdl.link.format import LinkConfig
 from hdl.tiles import VerilogLibrary
 
 __all__ = ["BLOCKS", "CONFIGS", "Block", "Edit", "Mutant", "Result", "Verdict", "applied", "draw",
@@ -58,7 +59,7 @@ class Block:
         The quickest test files in ``verif/hdl/BLOCK``. The other files there follow.
     elsewhere : tuple of str
         Other files in ``verif/hdl`` that test the block. They come last.
-    configs : tuple of Config
+    configs : tuple of Config or LinkConfig
         Configurations whose Verilog decides whether a mutant changes anything.
     arguments : tuple
         Arguments of the components after the configuration.
@@ -67,7 +68,7 @@ class Block:
     components: tuple[str, ...]
     first: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
-    configs: tuple[Config, ...] = CONFIGS
+    configs: tuple[Config | LinkConfig, ...] = CONFIGS
     arguments: tuple[int, ...] = ()
 
 
@@ -82,6 +83,8 @@ BLOCKS = {
     "dma": Block(("dma.engine:DmaEngine",), ("test_limits.py",)),
     "fpga": Block(("fpga.board:Board",), ("test_fpga.py",),
                   configs=(Config.preset("fpga"),), arguments=(25_000_000, 6_250_000)),
+    "link": Block(("link.fabric:Fabric",), configs=(
+        LinkConfig(payload_bytes=4, depth=8), LinkConfig(payload_bytes=1, depth=4, rate_flits=16))),
     "mxu": Block(("mxu.mxu:Mxu",)),
     "vpu": Block(("vpu.vpu:Vpu",), ("test_host_control.py", "test_vpu.py")),
     "xlu": Block(("xlu.xlu:Xlu",), ("test_xlu.py",)),

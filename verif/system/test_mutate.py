@@ -100,7 +100,7 @@ def test_mutants_are_drawn_by_the_seed_and_can_be_parsed(block: str) -> None:
 
 
 @pytest.mark.parametrize(("block", "count", "message"), [
-    ("tpu", 1, "block must be one of axi, chip, core, dma, fpga, mxu, vpu, xlu, not 'tpu'"),
+    ("tpu", 1, "block must be one of axi, chip, core, dma, fpga, link, mxu, vpu, xlu, not 'tpu'"),
     ("dma", 0, "count must be from 1 to [0-9]+, not 0"),
     ("dma", 10**6, "count must be from 1 to [0-9]+, not 1000000")])
 def test_wrong_arguments_are_refused(block: str, count: int, message: str) -> None:

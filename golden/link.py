@@ -1,0 +1,117 @@
+"""Golden model of the torus: the way of a packet, and which channel waits for which."""
+
+from itertools import pairwise, product
+from typing import NamedTuple
+
+from hdl.checks import integer
+from hdl.link.format import MAX_SIDE, Direction
+
+__all__ = ["Hop", "channel_graph", "check_hops", "route", "wraps"]
+
+
+class Hop(NamedTuple):
+    """A channel of a link: the chip that it leaves, its direction, and the virtual channel."""
+
+    x: int
+    y: int
+    direction: Direction
+    channel: int
+
+
+def wraps(x: int, y: int, direction: Direction, shape: tuple[int, int]) -> bool:
+    """Whether a chip's link crosses the dateline: it joins the last chip of a ring and the first.
+
+    Parameters
+    ----------
+    x, y : int
+        Coordinates of the chip that the link leaves.
+    direction : Direction
+        Direction of the link.
+    shape : tuple of int
+        Chips along X and along Y.
+    """
+    position, side = (x, shape[0]) if direction.is_x else (y, shape[1])
+    return position == (side - 1 if direction.step > 0 else 0)
+
+
+def check_hops(dx: int, dy: int, shape: tuple[int, int]) -> None:
+    """Check that a packet may take ``dx`` hops along X and ``dy`` along Y, either way round.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a number of hops is not less than the side of the torus, or both are 0.
+    """
+    for name, hops, side in (("dx", dx, shape[0]), ("dy", dy, shape[1])):
+        integer("side of the torus", side, 1, MAX_SIDE)
+        integer(name, hops, 1 - side, side - 1)
+    if dx == dy == 0:
+        raise ValueError("packet must take at least one hop, not dx = dy = 0")
+
+
+def route(x: int, y: int, dx: int, dy: int, shape: tuple[int, int]) -> list[Hop]:
+    """The way of a packet: first along X, then along Y.
+
+    A packet begins each dimension on channel 0. The link that crosses the dateline, and all links
+    behind it in that dimension, are taken on channel 1.
+
+    Parameters
+    ----------
+    x, y : int
+        Coordinates of the chip that sends it.
+    dx, dy : int
+        Signed hops along each dimension.
+    shape : tuple of int
+        Chips along X and along Y.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the hops are out of range (`check_hops`).
+    """
+    check_hops(dx, dy, shape)
+    hops = []
+    for count, plus in ((dx, Direction.X_PLUS), (dy, Direction.Y_PLUS)):
+        direction, step = (plus, 1) if count > 0 else (plus.opposite, -1)
+        along_x = direction.is_x
+        channel = 0
+        for _ in range(abs(count)):
+            channel |= wraps(x, y, direction, shape)
+            hops.append(Hop(x, y, direction, channel))
+            if along_x:
+                x = (x + step) % shape[0]
+            else:
+                y = (y + step) % shape[1]
+    return hops
+
+
+def channel_graph(shape: tuple[int, int]) -> dict[Hop, set[Hop]]:
+    """For each channel of the torus, those for which its flits can wait.
+
+    A packet that holds a channel waits for the next one of its way. If the graph has no cycle, the
+    packets that are nearest to the end of it can always proceed, so there is no deadlock
+    (W. J. Dally, C. L. Seitz: Deadlock-free message routing in multiprocessor interconnection
+    networks, IEEE Transactions on Computers, 1987).
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Chips along X and along Y.
+    """
+    graph: dict[Hop, set[Hop]] = {}
+    for x, y in product(range(shape[0]), range(shape[1])):
+        for direction in Direction:
+            longest = direction.step * (shape[not direction.is_x] - 1)
+            if longest:
+                way = route(x, y, *((longest, 0) if direction.is_x else (0, longest)), shape)
+                graph.setdefault(way[-1], set())
+                for hop, following in pairwise(way):
+                    graph.setdefault(hop, set()).add(following)
+    if shape[1] > 1:
+        # Behind each channel along X, a packet can begin to travel along Y.
+        turns = {(x, y): {route(x, y, 0, step, shape)[0] for step in (1, -1)}
+                 for x, y in product(range(shape[0]), range(shape[1]))}
+        for hop, waits in graph.items():
+            if hop.direction.is_x:
+                waits.update(turns[(hop.x + hop.direction.step) % shape[0], hop.y])
+    return graph

@@ -1,0 +1,1 @@
+"""Links between chips, and the router that joins them to a torus."""

@@ -1,0 +1,164 @@
+"""Flits and frames: what routers pass on, and what travels over a wire between two chips."""
+
+import zlib
+from dataclasses import dataclass, fields
+from enum import IntEnum
+
+from amaranth.hdl import signed
+from amaranth.lib import data
+from amaranth.utils import ceil_log2, exact_log2
+
+from ..checks import integer
+
+__all__ = ["CHANNELS", "CHECK_BITS", "HOP_BITS", "MAX_SIDE", "Direction", "LinkConfig",
+           "flit_layout", "frame_body", "frame_check", "frame_layout"]
+
+CHANNELS = 2
+"""Virtual channels of a link."""
+MAX_SIDE = 32
+"""Largest number of chips along a dimension of a torus."""
+HOP_BITS = ceil_log2(MAX_SIDE) + 1
+"""Width of a signed number of hops."""
+CHECK_BITS = 32
+"""Width of a frame's checksum."""
+
+
+class Direction(IntEnum):
+    """A direction of travel on the torus; also the number of the port on that side of a chip.
+
+    A flit that leaves a chip by port ``d`` arrives at its neighbour's port ``d.opposite``.
+    """
+
+    X_PLUS = 0
+    X_MINUS = 1
+    Y_PLUS = 2
+    Y_MINUS = 3
+
+    @property
+    def opposite(self) -> "Direction":
+        """The direction back."""
+        return Direction(self ^ 1)
+
+    @property
+    def is_x(self) -> bool:
+        """Whether it is a direction along the dimension that is routed first."""
+        return self < Direction.Y_PLUS
+
+    @property
+    def step(self) -> int:
+        """Change of the coordinate by a hop: 1 or -1."""
+        return -1 if self & 1 else 1
+
+
+@dataclass(frozen=True)
+class LinkConfig:
+    """Parameters of a link.
+
+    Parameters
+    ----------
+    payload_bytes : int
+        Bytes of a flit's payload, 1 to 1024.
+    depth : int
+        Flits that the receiver stores for each virtual channel, and flits that the sender keeps
+        until they are acknowledged; a power of two from 4 to 1024. A link is busy all the time only
+        if ``depth`` covers the flits that are sent during a round trip.
+    rate_flits, rate_cycles : int
+        At most ``rate_flits`` frames are sent in ``rate_cycles`` cycles, 1 to 64 each; 11 in 16
+        cycles of 128 bytes are 88 bytes a cycle, the rate of a link of TPU v2.
+    retry_cycles : int
+        Cycles without an acknowledgement after which the sender repeats; longer than a round trip.
+        16 to 65536.
+    retries : int
+        Repetitions without an acknowledgement after which the link is given up, 1 to 255.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a parameter is of the wrong type or out of range.
+    """
+
+    payload_bytes: int = 128
+    depth: int = 128
+    rate_flits: int = 11
+    rate_cycles: int = 16
+    retry_cycles: int = 1024
+    retries: int = 8
+
+    def __post_init__(self) -> None:
+        bounds = {"payload_bytes": (1, 1024), "depth": (4, 1024), "rate_flits": (1, 64),
+                  "rate_cycles": (1, 64), "retry_cycles": (16, 1 << 16), "retries": (1, 255)}
+        for field in fields(self):
+            value = integer(field.name, getattr(self, field.name), *bounds[field.name])
+            object.__setattr__(self, field.name, value)
+        if self.depth & (self.depth - 1):
+            raise ValueError(f"depth must be a power of two, not {self.depth!r}")
+        if self.rate_flits > self.rate_cycles:
+            raise ValueError(f"rate_flits must be at most rate_cycles ({self.rate_cycles}), "
+                             f"not {self.rate_flits!r}")
+
+    @property
+    def name(self) -> str:
+        """The parameters in a form that fits in the name of a Verilog module."""
+        return "_".join(str(getattr(self, field.name)) for field in fields(self))
+
+    @property
+    def count_bits(self) -> int:
+        """Width of sequence numbers and of counts of flits: they count modulo 2 ``depth``."""
+        return exact_log2(self.depth) + 1
+
+
+def flit_layout(config: LinkConfig) -> data.StructLayout:
+    """The unit that a router passes on.
+
+    Attributes
+    ----------
+    tail : 1
+        The last flit of its packet.
+    dx, dy : signed(HOP_BITS)
+        Hops that remain along each dimension; first along X, then along Y.
+    payload : 8 * payload_bytes
+        Data that the fabric does not interpret.
+    """
+    return data.StructLayout({"tail": 1, "dx": signed(HOP_BITS), "dy": signed(HOP_BITS),
+                              "payload": 8 * config.payload_bytes})
+
+
+def frame_body(config: LinkConfig) -> data.StructLayout:
+    """A frame without its checksum.
+
+    Attributes
+    ----------
+    flit : flit_layout
+        The flit, if ``carries`` is set.
+    channel : 1
+        Virtual channel of the flit.
+    carries : 1
+        The frame has a flit.
+    poll : 1
+        The sender asks for a frame in return.
+    resend : 1
+        A frame was lost or damaged: send again from number ``acknowledge``.
+    sequence, acknowledge : count_bits
+        Number of the flit; number of the next flit that the sender of this frame expects.
+    freed : CHANNELS counts of count_bits
+        Flits of each channel that left the buffer of the sender of this frame, since the reset.
+        Because they are totals, a lost frame loses no credit.
+    """
+    count = config.count_bits
+    return data.StructLayout({
+        "flit": flit_layout(config), "channel": 1, "carries": 1, "poll": 1, "resend": 1,
+        "sequence": count, "acknowledge": count, "freed": data.ArrayLayout(count, CHANNELS)})
+
+
+def frame_layout(config: LinkConfig) -> data.StructLayout:
+    """What a wire carries in a cycle: ``body``, zeros up to a whole byte, and ``check``.
+
+    ``check`` is the CRC-32 of IEEE 802.3 (`zlib.crc32`) of the bytes before it, lowest first.
+    """
+    body = frame_body(config)
+    return data.StructLayout({"body": body, "zeros": -body.size % 8, "check": CHECK_BITS})
+
+
+def frame_check(config: LinkConfig, body: int) -> int:
+    """The checksum of a frame whose body has the bits of the integer ``body``."""
+    return zlib.crc32(body.to_bytes(-(-frame_body(config).size // 8), "little"))

@@ -1,0 +1,167 @@
+"""The sending end of a link: frames, acknowledgements, credits, and repetition."""
+
+from amaranth import Cat, Module, Mux, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from ..checks import instance
+from ..sram import Sram
+from ..tiles import instantiate
+from .check import FrameCheck
+from .format import CHANNELS, LinkConfig, flit_layout, frame_body, frame_layout
+from .receiver import report_layout
+from .window import Credits, RateLimiter, RetryTimer, Window
+
+__all__ = ["LinkSender"]
+
+
+class LinkSender(wiring.Component):
+    """Sends flits in frames, and repeats them from the first that was lost (go-back-N).
+
+    A flit is on the wire two cycles after it was accepted. A frame without a flit carries
+    acknowledgements and credits if no flit is there to carry them.
+
+    Parameters
+    ----------
+    config : LinkConfig
+
+    Attributes
+    ----------
+    room : Out(CHANNELS)
+        A flit of this channel can be accepted in this cycle.
+    send, channel, flit : In(1), In(1), In(flit_layout)
+        Accept a flit; only if its channel has ``room``.
+    freed : In(CHANNELS)
+        A flit of this channel leaves the buffer behind this end's receiver.
+    report : In(report_layout)
+        From the `LinkReceiver` of this end.
+    valid, frame : Out(1), Out(frame_layout)
+        To the wire.
+    down : Out(1)
+        The link is given up, until the reset: the other end did not answer ``retries`` repetitions,
+        or acknowledges or frees what was not sent. No flit has ``room`` then.
+
+    Raises
+    ------
+    TypeError
+        If ``config`` is not a `LinkConfig`.
+    """
+
+    def __init__(self, config: LinkConfig) -> None:
+        instance("config", config, LinkConfig)
+        self._config = config
+        super().__init__({
+            "room": Out(CHANNELS), "send": In(1), "channel": In(1),
+            "flit": In(flit_layout(config)), "freed": In(CHANNELS),
+            "report": In(report_layout(config)),
+            "valid": Out(1), "frame": Out(frame_layout(config)), "down": Out(1)})
+
+    @staticmethod
+    def module(config: LinkConfig) -> str:
+        """Name of the Verilog module."""
+        return f"link_sender_{config.name}"
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        config, report = self._config, self.report
+        slots = instantiate(m, platform, "slots", RateLimiter.module(config),
+                            lambda: RateLimiter(config))
+        credits = instantiate(m, platform, "credits", Credits.module(config),
+                              lambda: Credits(config))
+        window = instantiate(m, platform, "window", Window.module(config), lambda: Window(config))
+        timer = instantiate(m, platform, "timer", RetryTimer.module(config),
+                            lambda: RetryTimer(config))
+        poll = Signal()  # ask for a frame with the next frame
+        repeat = Signal()
+        m.d.comb += [
+            credits.send.eq(self.send), credits.channel.eq(self.channel),
+            credits.heard.eq(report.heard), credits.freed.eq(report.freed),
+            window.send.eq(self.send),
+            window.heard.eq(report.heard), window.acknowledge.eq(report.acknowledge),
+            window.back.eq((report.heard & report.resend) | (timer.expired & window.unanswered)),
+            # While flits are not acknowledged, no other frame counts as an answer.
+            timer.waiting.eq(window.unanswered | credits.owed),
+            timer.answered.eq(Mux(window.unanswered, window.progress, report.heard)),
+            repeat.eq(window.next != window.new),
+            self.room.eq(Mux(slots.free & ~repeat & ~window.full & ~self.down, credits.free, 0)),
+        ]
+        with m.If(timer.dead | credits.wrong | window.wrong):
+            m.d.sync += self.down.eq(1)
+
+        again, control, leaving = Signal(), Signal(), Signal()
+        news, due = self._news(m, leaving, poll)
+        m.d.comb += [
+            again.eq(slots.free & repeat & ~window.back & ~self.down),
+            control.eq(slots.free & ~self.send & ~again & due & ~leaving & ~self.down),
+            slots.use.eq(self.send | again | control),
+            window.again.eq(again),
+        ]
+        m.d.sync += leaving.eq(slots.use)
+        with m.If(timer.expired):
+            m.d.sync += poll.eq(1)
+        with m.Elif(leaving):
+            m.d.sync += poll.eq(0)
+        self._frame(m, platform, again, leaving, news, window)
+        return m
+
+    def _news(self, m: Module, leaving: Signal, poll: Signal) -> tuple[data.View, Signal]:
+        """What a frame tells the other end, and whether a frame is due even without a flit.
+
+        ``leaving`` is set while a frame takes the news.
+        """
+        config, report = self._config, self.report
+        count = config.count_bits
+        news = Signal(data.StructLayout({
+            "acknowledge": count, "freed": data.ArrayLayout(count, CHANNELS), "resend": 1,
+            "poll": 1}))
+        freed = Signal(data.ArrayLayout(count, CHANNELS))
+        resend, reply, due = Signal(), Signal(), Signal()
+        told = Signal(len(Cat(report.expected, freed)))
+        for channel in range(CHANNELS):
+            with m.If(self.freed[channel]):
+                m.d.sync += freed[channel].eq(freed[channel] + 1)
+        m.d.comb += [
+            news.acknowledge.eq(report.expected), news.freed.eq(freed),
+            news.resend.eq(resend), news.poll.eq(poll),
+            due.eq((told != Cat(report.expected, freed)) | reply | resend | poll)]
+        with m.If(leaving):
+            m.d.sync += [told.eq(Cat(report.expected, freed)), reply.eq(0), resend.eq(0)]
+        with m.If((report.heard & report.poll) | report.repeated):
+            m.d.sync += reply.eq(1)
+        with m.If(report.lost):
+            m.d.sync += resend.eq(1)
+        return news, due
+
+    def _frame(self, m: Module, platform: object, again: Signal, leaving: Signal,
+               news: data.View, window: Window) -> None:
+        """Keep new flits, and make the frame of the flit that was chosen a cycle ago."""
+        config = self._config
+        entry = data.StructLayout({"flit": flit_layout(config), "channel": 1})
+        kept = instantiate(m, platform, "kept", Sram.module(entry.size, config.depth),
+                           lambda: Sram(entry.size, config.depth))
+        check = instantiate(m, platform, "check", FrameCheck.module(config),
+                            lambda: FrameCheck(config))
+        carries, repeated = Signal(), Signal()
+        number = Signal(config.count_bits, reset_less=True)
+        new = Signal(entry.size, reset_less=True)
+        m.d.comb += [
+            kept.write.eq(self.send), kept.write_address.eq(window.new),
+            kept.write_data.eq(Cat(self.flit, self.channel)),
+            kept.read.eq(again), kept.read_address.eq(window.next),
+        ]
+        m.d.sync += [carries.eq(self.send | again), repeated.eq(again), number.eq(window.next)]
+        with m.If(self.send):
+            m.d.sync += new.eq(kept.write_data)
+
+        chosen = data.View(entry, Mux(repeated, kept.read_data, new))
+        body = Signal(frame_body(config))
+        m.d.comb += [
+            body.flit.eq(chosen.flit), body.channel.eq(chosen.channel),
+            body.carries.eq(carries), body.sequence.eq(number),
+            *(getattr(body, name).eq(getattr(news, name))
+              for name in ("acknowledge", "freed", "resend", "poll")),
+            check.body.eq(body),
+        ]
+        m.d.sync += self.valid.eq(leaving)
+        with m.If(leaving):
+            m.d.sync += [self.frame.body.eq(body), self.frame.check.eq(check.check)]

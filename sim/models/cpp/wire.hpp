@@ -1,0 +1,92 @@
+// A wire between two chips: it delays frames, and can lose or damage them.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace systolith {
+
+// A small generator of random numbers (xorshift64*), whose state is never zero.
+class Random {
+public:
+    explicit Random(uint64_t seed) : state(seed * 2 + 1) {
+        for (int warm = 0; warm < 8; ++warm) next();
+    }
+
+    uint64_t next() {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        return state * 0x2545F4914F6CDD1DULL;
+    }
+
+    // True with probability `rate` / 65536.
+    bool chance(uint32_t rate) { return (next() >> 48) < rate; }
+
+    uint32_t below(uint32_t bound) { return static_cast<uint32_t>((next() >> 32) * bound >> 32); }
+
+private:
+    uint64_t state;
+};
+
+struct WireFaults {
+    uint32_t lose = 0;      // probability to lose a frame, of 65536
+    uint32_t damage = 0;    // probability to flip one to three bits of a frame, of 65536
+    uint64_t dead_from = ~0ULL;  // from this cycle on, until `dead_until`, every frame is lost
+    uint64_t dead_until = ~0ULL;
+};
+
+class Wire {
+public:
+    // A frame sent in cycle t arrives in cycle t + `latency`, which is at least 1.
+    Wire(uint32_t bits, uint32_t latency, uint64_t seed)
+        : bits(bits), words((bits + 31) / 32), slots(latency), random(seed) {
+        for (Slot& slot : slots) slot.frame.resize(words);
+    }
+
+    // What arrives in this cycle; null if nothing. Call it before `send` of the same cycle.
+    const uint32_t* arriving() const {
+        const Slot& slot = slots[position];
+        return slot.valid ? slot.frame.data() : nullptr;
+    }
+
+    // Ends the cycle: puts `frame` on the wire, or nothing if it is null.
+    void send(const void* frame, uint64_t cycle) {
+        Slot& slot = slots[position];
+        slot.valid = false;
+        if (frame) {
+            ++sent;
+            const bool dead = cycle >= faults.dead_from && cycle < faults.dead_until;
+            if (!dead && !random.chance(faults.lose)) {
+                slot.valid = true;
+                std::memcpy(slot.frame.data(), frame, words * sizeof(uint32_t));
+                if (random.chance(faults.damage)) flip(slot.frame);
+            }
+        }
+        position = (position + 1) % slots.size();
+    }
+
+    WireFaults faults;
+    uint64_t sent = 0;
+
+private:
+    struct Slot {
+        bool valid = false;
+        std::vector<uint32_t> frame;
+    };
+
+    void flip(std::vector<uint32_t>& frame) {
+        for (uint32_t left = 1 + random.below(3); left; --left) {
+            const uint32_t bit = random.below(bits);
+            frame[bit / 32] ^= 1u << bit % 32;
+        }
+    }
+
+    uint32_t bits, words;
+    std::vector<Slot> slots;
+    size_t position = 0;
+    Random random;
+};
+
+}  // namespace systolith

@@ -1,0 +1,1 @@
+"""Tests of the links between chips, and of the router."""

@@ -1,0 +1,324 @@
+"""Links and routers on small tori: order, ways, rate, latency, and every fault of a wire."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from amaranth.sim import Simulator, SimulatorContext
+
+from golden.link import wraps
+from hdl.link.fabric import Fabric
+from hdl.link.format import (
+    CHECK_BITS,
+    Direction,
+    LinkConfig,
+    flit_layout,
+    frame_body,
+    frame_check,
+    frame_layout,
+)
+from hdl.link.receiver import LinkReceiver
+from hdl.link.router import Router
+from hdl.link.sender import LinkSender
+from hdl.link.window import RateLimiter
+from sim.verilated.model import Model
+from verif.hdl.link.torus import (
+    PORTS,
+    Packets,
+    Torus,
+    WireFaults,
+    flits_by_channel,
+    open_fabric,
+)
+
+CONFIG = LinkConfig(payload_bytes=16, depth=128, retry_cycles=256)
+HOP_CYCLES = 3
+"""Cycles that a fabric needs to pass a flit on, from wire to wire."""
+X_PLUS, X_MINUS, Y_PLUS, Y_MINUS = Direction
+
+
+@contextmanager
+def torus(shape: tuple[int, int], latencies: object, seed: int) -> Iterator[Torus]:
+    opened = Torus(CONFIG, shape, latencies, seed)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def one(source: int, dx: int, dy: int, flits: int = 1, count: int = 1) -> Packets:
+    """Equal packets."""
+    return Packets(*(np.full(count, value) for value in (source, dx, dy, flits)))
+
+
+def every_wire(shape: tuple[int, int], faults: WireFaults) -> dict:
+    return {(node, port): faults for node in range(shape[0] * shape[1]) for port in Direction}
+
+
+@pytest.mark.parametrize(("shape", "offer", "accept"), [
+    ((1, 2), 1.0, 1.0), ((2, 1), 0.5, 0.2), ((2, 2), 1.0, 0.6), ((3, 2), 1.0, 0.1),
+    ((4, 4), 1.0, 0.9), ((5, 3), 0.1, 1.0)])
+def test_packets_arrive_once_in_order_by_the_golden_ways(
+        shape: tuple[int, int], offer: float, accept: float) -> None:
+    rng = np.random.default_rng(shape)
+    latencies = rng.integers(1, 9, (shape[0] * shape[1], PORTS))
+    packets = Packets.random(rng, shape, 1500, 4)
+    with torus(shape, latencies, 1) as fabrics:
+        fabrics.run(packets, offer=offer, accept=accept).check()
+        frames, flits = fabrics.sent()
+        np.testing.assert_array_equal(flits, flits_by_channel(packets, shape))
+        assert (frames >= flits.sum(axis=2)).all()
+        assert not fabrics.down()
+
+
+@pytest.mark.parametrize(("lose", "damage"), [(0.02, 0.0), (0.0, 0.02), (0.05, 0.05), (0.1, 0.1)])
+def test_lost_and_damaged_frames_cost_cycles_only(lose: float, damage: float) -> None:
+    shape = (3, 3)
+    packets = Packets.random(np.random.default_rng(5), shape, 600, 4)
+    with torus(shape, 4, 2) as fabrics:
+        fabrics.faults(every_wire(shape, WireFaults(lose, damage)))
+        fabrics.run(packets, accept=0.8).check()
+        flits = fabrics.sent()[1]
+        assert flits.sum() > flits_by_channel(packets, shape).sum()
+        assert not fabrics.down()
+
+
+def test_last_acknowledgement_that_is_lost_is_repeated() -> None:
+    """Without another flit, only the timer finds out; afterwards nothing is left to say."""
+    with torus((2, 1), 3, 1) as fabrics:
+        fabrics.faults({(1, X_MINUS): WireFaults(dead=(0, 200))})
+        fabrics.run(one(0, 1, 0)).check()
+        idle = Packets(*(np.zeros(0, int) for _ in range(4)))
+        fabrics.run(idle, cycles=2 * CONFIG.retry_cycles)
+        frames, flits = fabrics.sent()
+        assert flits[0, X_PLUS].sum() == 2
+        fabrics.run(idle, cycles=4 * CONFIG.retry_cycles)
+        np.testing.assert_array_equal(fabrics.sent()[0], frames)
+        assert not fabrics.down()
+
+
+def test_wire_that_is_dead_for_a_while_costs_cycles_only() -> None:
+    shape = (2, 2)
+    packets = Packets.random(np.random.default_rng(6), shape, 800, 4)
+    with torus(shape, 6, 3) as fabrics:
+        fabrics.faults(every_wire(shape, WireFaults(dead=(150, 900))))
+        delivery = fabrics.run(packets)
+        delivery.check()
+        assert delivery.cycles > 900
+        assert not fabrics.down()
+
+
+def test_wire_that_stays_dead_takes_its_link_down_and_no_other() -> None:
+    """It dies inside a packet. What arrives until then is right, and the rest does not arrive."""
+    shape = (3, 3)
+    dead = {(0, X_PLUS), (1, X_MINUS)}
+    packets = Packets.random(np.random.default_rng(7), shape, 800, 4)
+    with torus(shape, 6, 3) as fabrics:
+        fabrics.faults({wire: WireFaults(dead=(100, 1 << 40)) for wire in dead})
+        limit = (CONFIG.retries + 3) * CONFIG.retry_cycles
+        delivery = fabrics.run(packets, cycles=limit)
+        delivery.check(complete=False)
+        assert 0 < len(delivery.records) < packets.flits.sum()
+        assert fabrics.down() == dead
+
+
+def test_reset_of_one_end_takes_the_link_down() -> None:
+    """Its numbers begin again, which the other end notices at the next frame."""
+    with torus((2, 1), 2, 1) as fabrics:
+        fabrics.run(one(0, 1, 0, count=20)).check()
+        fabrics.nodes[1].reset()
+        fabrics.nodes[1].poke("wraps", 0)
+        fabrics.run(one(0, 1, 0, count=20), cycles=(CONFIG.retries + 3) * CONFIG.retry_cycles)
+        assert (0, X_PLUS) in fabrics.down()
+
+
+@pytest.mark.parametrize("latency", [1, 7])
+def test_hop_takes_three_cycles(latency: int) -> None:
+    times = []
+    for hops in (1, 2, 3, 7):
+        with torus((8, 1), latency, 1) as fabrics:
+            delivery = fabrics.run(one(0, hops, 0))
+            delivery.check()
+            times.append(delivery.cycles)
+    assert times[1] - times[0] == latency + HOP_CYCLES
+    assert times[2] - times[1] == latency + HOP_CYCLES
+    assert times[3] - times[2] == 4 * (latency + HOP_CYCLES)
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_link_carries_11_flits_in_16_cycles_over_64_cycles_of_wire(both: bool) -> None:
+    packets = one(0, 1, 0, flits=8, count=300)
+    if both:  # acknowledgements and credits travel with the flits of the other direction
+        there = [np.concatenate(pair) for pair in zip(
+            (packets.source, packets.dx, packets.dy, packets.flits),
+            (packets.source + 1, -packets.dx, packets.dy, packets.flits), strict=True)]
+        packets = Packets(*there)
+    with torus((2, 1), 64, 1) as fabrics:
+        delivery = fabrics.run(packets)
+        delivery.check()
+        flits = packets.flits.sum() // (1 + both)
+        cycles = int(np.ptp(delivery.records["cycle"])) + 1
+        assert cycles <= flits * 16 / 11 + 8
+        frames = fabrics.sent()[0]
+        assert frames[0, X_PLUS] <= delivery.cycles * 11 // 16 + 1
+
+
+def test_all_ports_of_a_fabric_are_busy_at_once() -> None:
+    """A chip that sends to all of its neighbours and hears from all of them."""
+    packets = Packets(*(np.concatenate([np.full(200, value) for value in values]) for values in (
+        [0, 0, 0, 0, 1, 2, 3, 6], [1, -1, 0, 0, -1, 1, 0, 0], [0, 0, 1, -1, 0, 0, -1, 1],
+        [4] * 8)))
+    with torus((3, 3), 5, 1) as fabrics:
+        delivery = fabrics.run(packets)
+        delivery.check()
+        assert delivery.cycles <= 800 * 16 / 11 + 40
+
+
+def test_channels_take_turns_and_packets_do_not_starve() -> None:
+    """Three packet streams meet at one link; each gets its share."""
+    packets = Packets(*(np.concatenate([np.full(300, value) for value in values]) for values in (
+        [0, 1, 2], [3, 2, 1], [0, 0, 0], [2, 2, 2])))
+    with torus((6, 1), 2, 1) as fabrics:
+        delivery = fabrics.run(packets, cycles=900)
+        delivery.check(complete=False)
+        source = np.repeat(packets.source, packets.flits)
+        begin = np.repeat(np.arange(900), 2)
+        words = delivery.flits[:, 0].astype(np.uint64) >> np.uint64(13)
+        number = (words | delivery.flits[:, 1].astype(np.uint64) << np.uint64(19)) & np.uint64(
+            0xFFFFFFFF)
+        shares = np.bincount(source[np.searchsorted(begin, number)])
+        assert shares.min() > 0.2 * shares.sum()
+
+
+def frame(**fields: int) -> int:
+    """A frame that the golden model writes; fields of the flit begin with ``flit_``."""
+    body = frame_body(CONFIG)
+    flit = flit_layout(CONFIG)
+    bits = 0
+    for name, value in fields.items():
+        if name.startswith("flit_"):
+            field = flit[name.removeprefix("flit_")]
+            offset = body["flit"].offset + field.offset
+        else:
+            field = body[name]
+            offset = field.offset
+        bits |= (value & (1 << field.width) - 1) << offset
+    return bits | frame_check(CONFIG, bits) << frame_layout(CONFIG)["check"].offset
+
+
+def sent_frame(port: Direction, node: Model) -> int:
+    """The body of the frame that a fabric sends, whose checksum must be right."""
+    layout = frame_layout(CONFIG)
+    found = node.peek(f"tx_frame__{port}")
+    body = found & (1 << frame_body(CONFIG).size) - 1
+    assert found >> layout["check"].offset == frame_check(CONFIG, body)
+    return body
+
+
+def test_frames_have_the_checksum_of_zlib_both_ways() -> None:
+    """Frames written in Python are accepted; those of the RTL have the checksum of Python's."""
+    rng = np.random.default_rng(3)
+    node = open_fabric(CONFIG)
+    node.reset()
+    offset = frame_body(CONFIG)["acknowledge"].offset
+    for number in range(12):
+        payload = int.from_bytes(rng.bytes(16), "little")
+        node.poke("rx_frame__0", frame(carries=1, sequence=number, flit_tail=1,
+                                       flit_payload=payload))
+        node.poke("rx_valid__0", 1)
+        node.poke("eject__0__ready", 1)
+        node.tick()
+        node.poke("rx_valid__0", 0)
+        assert node.peek("eject__0__valid")
+        assert node.peek("eject__0__payload") == 1 | payload << flit_layout(CONFIG)[
+            "payload"].offset
+        answers = []
+        for _ in range(6):
+            node.tick()
+            if node.peek("tx_valid__0"):
+                answers.append(sent_frame(X_PLUS, node) >> offset & (1 << CONFIG.count_bits) - 1)
+        assert answers[-1] == number + 1
+    node.close()
+
+
+def test_every_flipped_bit_of_a_frame_is_found() -> None:
+    good = frame(carries=1, sequence=0, flit_tail=1, flit_payload=0x1234)
+    node = open_fabric(CONFIG)
+    node.reset()
+    node.poke("eject__2__ready", 1)
+    for bit in range(frame_layout(CONFIG)["check"].offset + CHECK_BITS):
+        node.poke("rx_frame__2", good ^ 1 << bit)
+        node.poke("rx_valid__2", 1)
+        node.tick()
+        assert not node.peek("eject__2__valid"), bit
+    node.poke("rx_frame__2", good)
+    node.tick()
+    assert node.peek("eject__2__valid")
+    node.close()
+
+
+@pytest.mark.parametrize("fields", [
+    {"acknowledge": 1}, {"freed": 1}, {"freed": 1 << CONFIG.count_bits}])
+def test_answer_to_what_was_not_sent_takes_the_link_down(fields: dict[str, int]) -> None:
+    node = open_fabric(CONFIG)
+    node.reset()
+    node.poke("rx_valid__3", 1)
+    node.poke("rx_frame__3", frame())
+    node.tick(3)
+    assert node.peek("down") == 0
+    node.poke("rx_frame__3", frame(**fields))
+    node.tick(3)
+    assert node.peek("down") == 1 << Y_MINUS
+    node.close()
+
+
+@pytest.mark.parametrize(("flits", "cycles"), [(11, 16), (1, 1), (1, 3), (7, 8)])
+def test_rate_is_limited_in_every_window(flits: int, cycles: int) -> None:
+    dut = RateLimiter(LinkConfig(rate_flits=flits, rate_cycles=cycles))
+    used: list[int] = []
+    rng = np.random.default_rng(flits)
+    wanted = [1] * 200 + (rng.random(600) < 0.6).astype(int).tolist() + [0] * 50 + [1] * 100
+
+    async def process(ctx: SimulatorContext) -> None:
+        for want in wanted:
+            use = want & ctx.get(dut.free)
+            ctx.set(dut.use, use)
+            used.append(use)
+            await ctx.tick()
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(process)
+    simulator.run()
+    total = np.concatenate([[0], np.cumsum(used)])
+    for window in range(1, 120):
+        most = (total[window:] - total[:-window]).max()
+        assert most <= (window * flits - 1) // cycles + 1
+    assert total[200] >= 200 * flits // cycles
+
+
+@pytest.mark.parametrize("make", [Fabric, Router, LinkSender, LinkReceiver])
+def test_config_must_be_a_link_config(make: Callable[[object], object]) -> None:
+    with pytest.raises(TypeError, match="config must be a LinkConfig, not 5"):
+        make(5)
+
+
+@pytest.mark.parametrize(("changes", "error", "message"), [
+    ({"payload_bytes": 0}, ValueError, "payload_bytes must be from 1 to 1024, not 0"),
+    ({"depth": 48}, ValueError, "depth must be a power of two, not 48"),
+    ({"rate_flits": 17}, ValueError, r"rate_flits must be at most rate_cycles \(16\), not 17"),
+    ({"retries": 2.0}, TypeError, "retries must be an integer, not 2.0"),
+    ({"retry_cycles": 15}, ValueError, "retry_cycles must be from 16 to 65536, not 15"),
+])
+def test_bad_parameters_are_refused(changes: dict, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        LinkConfig(**changes)
+
+
+def test_straps_tell_the_dateline() -> None:
+    """The straps of a chip in the middle are 0, those of a corner have two bits."""
+    def straps(x: int, y: int) -> int:
+        return sum(wraps(x, y, port, (3, 3)) << port for port in Direction)
+
+    assert (straps(1, 1), straps(0, 0), straps(2, 2)) == (0, 0b1010, 0b0101)
