@@ -2,18 +2,29 @@
 
 import gc
 import json
+import os
 import pathlib
+import platform
 import signal
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from importlib.metadata import version
 
 import pytest
+
+from hdl.store import digest, keep
 
 DURATIONS = pathlib.Path(__file__).with_name("durations.json")
 """Seconds that each group of tests took in an empty cache: ``make test RECORD=1`` writes it."""
 
 QUICK_LIMIT, SLOW_LIMIT = 900, 1800
 """Seconds per test, builds included: many times what it takes on a quiet machine."""
+
+
+# JAX on the CPU is a reference: it runs once, and takes longer to compile than to run. JAX reads
+# this when it is imported, in the processes that tests start, too.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -69,10 +80,28 @@ def pytest_collection_finish() -> None:
 
     Modules and tests live to the end, so they are not looked at again.
     """
+    if "jax" in sys.modules:
+        keep_references()
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     gc.enable()
+
+
+def keep_references() -> None:
+    """Have JAX keep in the cache what it compiles for the CPU.
+
+    Not in the processes that tests start: their platform is the chip, which keeps its own.
+    """
+    import jax
+
+    # It compiles for this processor.
+    cpuinfo = pathlib.Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
+    features = {line for line in lines if line.startswith(("model name", "flags", "Features"))}
+    key = digest([version("jaxlib"), platform.platform(), sorted(features)])
+    jax.config.update("jax_compilation_cache_dir", str(keep("xla", "cpu", key, pathlib.Path.mkdir)))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 @pytest.fixture(scope="module", autouse=True)
