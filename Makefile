@@ -17,6 +17,9 @@ PY := $(VENV)/bin/python
 # verif/conftest.py groups and orders the tests. A build may need 1 GB, so at most 4 run at once.
 SPREAD := --numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
+# Not for the makes that tests run: `make --jobs=2 lint test` is about these two targets only.
+unexport MAKEFLAGS MFLAGS
+
 .DEFAULT_GOAL := help
 .PHONY: help setup sim digits resnet50 roofline softmax test test-quick cocotb lint verilog fpga \
         board bench exhaustive random products packets fuzz-compiler examples jax-table mutate \
