@@ -25,13 +25,17 @@ from verif.system.random_programs import run_flush
 LIMIT = 20_000
 MODELS = [("tiny", True), ("tiny", False), ("small", True),
           pytest.param(("small", False), marks=pytest.mark.slow)]
+SMALL_MEMORY = 16 << 10
+"""Bytes of vector memory of `small` in pure Verilog, where each test would take most of its time to
+read all of it. The benches have the whole memory in pure Verilog, too."""
 
 
 @pytest.fixture(scope="module", params=MODELS,
                 ids=lambda model: f"{model[0]}-{'kernels' if model[1] else 'verilog'}")
 def core(request: pytest.FixtureRequest) -> Iterator[CoreModel]:
-    config, kernels = request.param
-    with CoreModel(Config.preset(config), kernels=kernels) as model:
+    name, kernels = request.param
+    memory = {"vmem_bytes": SMALL_MEMORY} if (name, kernels) == ("small", False) else {}
+    with CoreModel(Config.preset(name, **memory), kernels=kernels) as model:
         yield model
 
 
