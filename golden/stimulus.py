@@ -49,7 +49,10 @@ class _Dice:
 
 
 def _below(word: _Words, shift: int, limit: int) -> _Words:
-    """Numbers from 0 to ``limit - 1``, uniform to one part in 256, from 16 bits of a word."""
+    """Numbers from 0 to ``limit - 1`` from 16 bits of ``word``, the lowest of them bit ``shift``.
+
+    Their probabilities differ by at most one part in 256.
+    """
     return (((word >> shift) & 0xFFFF) * limit) >> 16
 
 
@@ -97,7 +100,7 @@ def _uniform(dice: _Dice) -> _Triple:
 
 
 def _specials(dice: _Dice) -> _Triple:
-    """All three from tables of zeros, subnormals, extremes, infinities and NaN, any sign."""
+    """All three operands are zeros, subnormals, extremes, infinities or NaN, of any sign."""
     sign, pick = dice.words()
     pick2, _ = dice.words()
     return (_F32_SPECIALS[_below(pick, 0, len(_F32_SPECIALS))] | (sign & 0x80000000),
@@ -106,7 +109,7 @@ def _specials(dice: _Dice) -> _Triple:
 
 
 def _one_special(dice: _Dice) -> _Triple:
-    """One operand from those tables, the others uniform."""
+    """One operand is a zero, subnormal, extreme, infinity or NaN; the others are uniform."""
     acc, x, w = dice.triple()
     pick, which = dice.words()
     turn = _below(which, 0, 3)

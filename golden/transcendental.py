@@ -107,7 +107,10 @@ def _table() -> tuple[_Words, _Words, _Words, _Words]:
 
 
 def _quadratic(address: _Words, position: _Words) -> _Words:
-    """The quadratic at a position within a segment, in units of 2**-28; position in 2**-20."""
+    """The value of the quadratic of table entry ``address``, in units of 2**-28.
+
+    ``position`` is the position within the entry's segment, in units of 2**-20.
+    """
     c0, c1, c2, sign = _table()
     change = position >> 4
     change *= change

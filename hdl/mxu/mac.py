@@ -34,7 +34,8 @@ PRODUCT_FRACTION = 2 * BF16_FRACTION + 1
 highest is not stored."""
 
 GUARD = 3
-"""Guard, round and sticky bit below the significand: enough for one exact rounding."""
+"""Number of bits below the significand: guard, round and sticky bit suffice for one exact rounding.
+"""
 
 ALIGNED = F32_FRACTION + 1 + GUARD
 """Width of an aligned significand."""

@@ -134,7 +134,7 @@ class Vpu(wiring.Component):
         return C(value, 16 * sublanes * lanes)
 
     def _slot(self, m: Module, platform: object, grid: TileGrid, slot: str, full: bool) -> Signal:
-        """Place the control pipeline of a vector slot; return its ``busy`` signal."""
+        """Instantiate the control pipeline of a vector slot; return its ``busy`` signal."""
         control = instantiate(m, platform, f"{slot}_control", SlotControl.module(full),
                               lambda: SlotControl(full))
         issue = getattr(self, slot)

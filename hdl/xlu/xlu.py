@@ -266,7 +266,7 @@ class Xlu(wiring.Component):
 
     def _rotate(self, m: Module, platform: object, control: XluControl,
                 operand: Signal) -> tuple[Signal, Signal]:
-        """Place rotator and transposer; return the rotated row, and a busy flag.
+        """Instantiate rotator and transposer; return the rotated row, and a busy flag.
 
         The flag is set while the rotator holds rows for the transposer.
         """

@@ -46,13 +46,13 @@ class Role(Enum):
     """Purpose of a buffer of an executable."""
 
     INPUT = "input"
-    """Buffer whose array the host passes for each run."""
+    """A buffer whose array the host passes for each run."""
     OUTPUT = "output"
-    """Buffer whose array a run returns."""
+    """A buffer whose array a run returns."""
     CONSTANT = "constant"
-    """Buffer whose array is part of the executable."""
+    """A buffer whose array is part of the executable."""
     SCRATCH = "scratch"
-    """Buffer that only the programs use."""
+    """A buffer that only the programs use."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -434,7 +434,7 @@ class Graph:
         return self._make("test", (x,), mask, is_bit=True)
 
     def _test_or(self, x: Node, mask: int) -> Node | None:
-        """A simpler `test` of a bitwise or, if there is one."""
+        """A simpler node for the `test` of ``x``, a bitwise or; None if there is none."""
         for one, other in (x.args, x.args[::-1]):
             if not other.bits & mask:
                 return self.test(one, mask)

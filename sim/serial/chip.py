@@ -141,13 +141,13 @@ class SerialChip(Closeable):
         return replace(config, hbm_bytes=size)
 
     def _first(self, register: str) -> int:
-        """Read a register of the chip before the session is marked."""
+        """Read a register of the chip without the check of `read` that the board kept its state."""
         return int(self._read(address(register), 1, False)[0])
 
     # ---- Words
 
-    def read(self, place: int, count: int = 1, *, fixed: bool = False) -> Words:
-        """Read words at ascending addresses or, if ``fixed``, all from the same address.
+    def read(self, start: int, count: int = 1, *, fixed: bool = False) -> Words:
+        """Read words at addresses ``start``, ``start`` + 4, ...; if ``fixed``, all at ``start``.
 
         Raises
         ------
@@ -156,17 +156,17 @@ class SerialChip(Closeable):
         BoardError
             If the board does not answer, or has lost its state.
         """
-        found = self._read(place, count, fixed)
+        found = self._read(start, count, fixed)
         if int(self._read(address("INTERRUPT_ENABLE"), 1, False)[0]) != _MARK:
             raise self.link.fail(
                 f"the board at {self._name} has lost its state since the device was opened, by a "
                 "power cycle or a reset: open the device again")
         return found
 
-    def _read(self, place: int, count: int, fixed: bool) -> Words:
+    def _read(self, start: int, count: int, fixed: bool) -> Words:
         parts = [np.zeros(0, np.uint32)]
         for first in range(0, count, MAX_WORDS):
-            at = place if fixed else place + 4 * first
+            at = start if fixed else start + 4 * first
             response = self.link.ask(Operation.READ_FIXED if fixed else Operation.READ, at,
                                      count=min(MAX_WORDS, count - first))
             if response.status is Status.REFUSED:
@@ -174,8 +174,8 @@ class SerialChip(Closeable):
             parts.append(np.array(response.words, np.uint32))
         return np.concatenate(parts)
 
-    def write(self, place: int, words: Sequence[int] | Words, *, fixed: bool = False) -> None:
-        """Write words to ascending addresses or, if ``fixed``, all to the same address.
+    def write(self, start: int, words: Sequence[int] | Words, *, fixed: bool = False) -> None:
+        """Write words at addresses ``start``, ``start`` + 4, ...; if ``fixed``, all at ``start``.
 
         Raises
         ------
@@ -186,7 +186,7 @@ class SerialChip(Closeable):
         """
         given = [int(word) for word in words]
         for first in range(0, len(given), MAX_WORDS):
-            at, part = place if fixed else place + 4 * first, given[first:first + MAX_WORDS]
+            at, part = start if fixed else start + 4 * first, given[first:first + MAX_WORDS]
             response = self.link.ask(Operation.WRITE_FIXED if fixed else Operation.WRITE, at,
                                      tuple(part))
             if response.status is Status.REFUSED:

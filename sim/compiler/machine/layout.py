@@ -154,7 +154,10 @@ class Layout:
             self.atoms.append((first, len(self.lines)))
 
     def _simple(self, loop: Loop, counter: SReg, unroll: int = 1) -> None:
-        """Append a loop whose iterations do not overlap."""
+        """Append a loop whose iterations do not overlap.
+
+        ``unroll`` is that of `Loops`.
+        """
         first = len(self.lines)
         start = self._label("loop")
         steps = [Op(_ADD, (register, register, step & 0xFFFFFFFF)) for register, step in loop.steps]
@@ -168,7 +171,7 @@ class Layout:
                                 loop.count if isinstance(loop.count, int) else None, unroll))
 
     def _counted(self, pipeline: Pipeline, iterations: int, counter: SReg, before: list[Op]) -> int:
-        """Append a pipelined loop with a known number of iterations.
+        """Append the operations ``before``, and a pipelined loop of ``iterations`` iterations.
 
         Returns the number of its first bundle.
         """
@@ -192,7 +195,7 @@ class Layout:
         self.lines += epilogue
 
     def _dynamic(self, loop: Loop, pipeline: Pipeline, counter: SReg, before: list[Op]) -> int:
-        """Append a pipelined loop for a number of iterations known only at run time.
+        """Append ``before``, and a pipelined loop whose number of iterations is known at run time.
 
         Iterations that the pipelined loop leaves over run first, without overlap. If there are too
         few iterations for the pipelined loop, all of them run that way. Returns the number of the

@@ -165,7 +165,7 @@ def _registers(pipeline: Pipeline) -> dict[type, int]:
 
 
 def _own_offsets(ops: list[Op], moving: list[SReg], numbers: Iterator[int]) -> list[Op]:
-    """Insert copies of the registers that the loop advances.
+    """Insert copies of the registers that the loop advances, ``moving``.
 
     Each operation that reads such a register, but does not add a constant to it, reads a copy.
     """

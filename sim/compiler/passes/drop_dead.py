@@ -55,7 +55,8 @@ def _reached(graph: Graph, outputs: Sequence[Value]) -> set[Value]:
 def _narrow_loop(operation: Operation, live: set[Value]) -> None:
     """Keep the carried values of a loop that its condition or used results need, and drop others.
 
-    Values that the kept values depend on in an earlier iteration are kept as well.
+    ``live`` has the used results. Values that the kept values depend on in an earlier iteration are
+    kept as well.
     """
     condition, body = operation.regions
     needed = _reached(condition, condition.outputs)
@@ -78,7 +79,8 @@ def _narrow_loop(operation: Operation, live: set[Value]) -> None:
 
 
 def _narrow_case(operation: Operation, live: set[Value]) -> None:
-    """Keep the results of a conditional that are used, and the operands that a branch reads."""
+    """Keep the results of a conditional that are in ``live``, and the operands that a branch reads.
+    """
     order = [i for i, value in enumerate(operation.results) if value in live]
     operation.results = tuple(operation.results[i] for i in order)
     for region in operation.regions:

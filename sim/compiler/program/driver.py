@@ -91,7 +91,10 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
 
 def _plans(graph: Graph, config: Config, sharding: Sharding,
            own_transfers: bool) -> list[Planner]:
-    """Plan the programs of all cores; retry with smaller blocks if kernels lack vector memory."""
+    """Plan the programs of all cores; retry with smaller blocks if kernels lack vector memory.
+
+    With ``own_transfers``, kernels may start transfers of inputs themselves.
+    """
     failure: MemoryError | None = None
     for share in _SHARES:
         blocks = graph.copy()
@@ -112,7 +115,10 @@ def _plans(graph: Graph, config: Config, sharding: Sharding,
 
 def _plan(graph: Graph, config: Config, sharding: Sharding, core: int,
           own_transfers: bool) -> Planner:
-    """Plan one core's program; this changes the graph."""
+    """Plan one core's program; this changes the graph.
+
+    With ``own_transfers``, kernels may start transfers of inputs themselves.
+    """
     arguments = _rows("input", graph.inputs, sharding.inputs, core, config)
     # Core 0 alone writes the outputs that both cores compute.
     results = [None if core and dimension is None else rows for rows, dimension in zip(
@@ -136,7 +142,11 @@ def _with_elements(values: Sequence[Value]) -> list[int]:
 
 def _rows(name: str, values: Sequence[Value], cuts: Sequence[int | None], core: int,
           config: Config) -> list[Rows]:
-    """Return the rows of HBM that hold a core's part of each input or output."""
+    """Return the rows of HBM that hold a core's part of each input or output.
+
+    The buffers are called ``name`` and a number. ``cuts`` has the dimension along which each value
+    is split between the cores; None: it is not.
+    """
     return [Rows(f"{name}{number}",
                  core * tiled(value.type, config).rows if dimension is not None else 0)
             for number, (value, dimension) in enumerate(zip(values, cuts, strict=True))]

@@ -121,7 +121,10 @@ class Planner:
 
     def _branching(self, operation: Operation, later: set[Value],
                    early: Mapping[Value, Sequence[Rows]]) -> None:
-        """Write an operation with regions; ``later`` are the values used after it."""
+        """Write an operation with regions.
+
+        ``later`` are the values used after it; ``early`` is that of `_block`.
+        """
         if operation.kind == "while":
             self._control.loop(operation, later)
         elif operation.kind == "stream":
@@ -131,7 +134,11 @@ class Planner:
 
     def _straight(self, operation: Operation, following: Sequence[Upcoming],
                   dying: set[Value], early: Mapping[Value, Sequence[Rows]]) -> None:
-        """Write an operation without regions; ``dying`` are the operands not used after it."""
+        """Write an operation without regions.
+
+        ``following`` are the next operations, and ``dying`` the operands not used after this one;
+        ``early`` is that of `_block`.
+        """
         if operation.kind == "constant":
             self._places.homes[operation.result] = self._constant_home(operation)
         elif operation.kind == "exchange":
@@ -146,7 +153,10 @@ class Planner:
             self.launcher.kernel(operation, following, dying, goes)
 
     def _is_view(self, operation: Operation, dying: set[Value]) -> bool:
-        """Return whether an operation is a reshape whose result took the operand's vectors."""
+        """Let the result of a reshape take over the operand's vectors if possible.
+
+        Return whether it did. ``dying`` are the operands that are not used again.
+        """
         if operation.kind != "reshape" or operation.operands[0] not in dying:
             return False
         [value], result, tilings = operation.operands, operation.result, self.context.tilings

@@ -150,7 +150,10 @@ def _port_words(port: Port) -> int:
 
 def _work_class(grid: TileGrid, plan: Plan, ports: Ports, step: Sequence[str],
                 length: int) -> list[str]:
-    """C++ class of a step that any thread of the pool can run: state and a copy of the inputs."""
+    """C++ class of a step that any thread of the pool can run: state and a copy of the inputs.
+
+    ``step`` has the lines of a step; ``length`` is that of `_parallel`.
+    """
     # A line takes about a nanosecond for all vectors of eight tiles of a full chunk.
     row_cost = max(1, length * -(-grid.cols // 8) // 8)
     members = [f"unsigned char {port.variable}_bit = 0;" if port.is_bit else

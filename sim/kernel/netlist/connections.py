@@ -105,7 +105,10 @@ class Connections:
         return result
 
     def extended(self, bits: Sequence[Bit], width: int, signed: bool, what: str) -> Node:
-        """A connection as a number, extended or truncated to ``width`` bits."""
+        """A connection as a number, truncated or extended to ``width`` bits.
+
+        It is extended by its highest bit if ``signed``, otherwise by zeros.
+        """
         graph = self.graph
         if len(bits) >= width:
             return self.number(bits[:width], what) if width else graph.const(0)

@@ -77,7 +77,11 @@ def _reads(plan: Plan, group: Group) -> set[_Storage]:
 
 def _successors(reads: Sequence[set[_Storage]], stores: Sequence[set[_Storage]],
                 late: set[int]) -> list[int]:
-    """Return, for each group, a mask of the groups that must come after it."""
+    """Return, for each group, a mask of the groups that must come after it.
+
+    ``reads`` and ``stores`` have what each group reads and stores. Groups in ``late`` store after
+    all groups have read.
+    """
     result = []
     for reader, seen in enumerate(reads):
         after = 0

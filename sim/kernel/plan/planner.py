@@ -153,7 +153,10 @@ def _inputs(grid: TileGrid, tile: Tile, outputs: Mapping[str, int]) -> dict[str,
 
 
 def _check_edges(grid: TileGrid, outputs: Mapping[str, int]) -> None:
-    """Checks that each register needs only one value beyond each edge of the grid."""
+    """Checks that each register needs only one value beyond each edge of the grid.
+
+    ``outputs`` has the number of the register that holds each tile output.
+    """
     first: dict[tuple[int, str], Chain] = {}
     for link in grid.links:
         if isinstance(link, Chain) and link.sink is not None:

@@ -221,7 +221,10 @@ class Stored(Split):
         return _masked(b, Side(side.number, 0), vector, mask)
 
     def stored(self, b: Builder, side: Side, number: Number) -> Number:
-        """Return the index of a pass's piece, in the order in which `split` stores the pieces."""
+        """Return the index of the piece that pass ``number`` uses of the operand on side ``side``.
+
+        Indices are in the order in which `split` stores the pieces.
+        """
         stored = [pair[side.number] + 1 for pair in self.pairs[:-1]] + [0]
         if isinstance(number, int):
             return stored[number]

@@ -146,7 +146,10 @@ class Product:
 
     @cached_property
     def levels(self) -> tuple[Level, ...]:
-        """Levels of several iterations, from the innermost, without the passes and the blocks."""
+        """The levels with more than one iteration, the innermost first.
+
+        The levels of passes and of blocks are not among them.
+        """
         return tuple(level for level in (*self.sums, *self.others) if level.count > 1)
 
     @cached_property

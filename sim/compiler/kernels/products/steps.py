@@ -332,7 +332,7 @@ class _Writer:
         self._first_weight = b.variable(self._weight(0, self._weight_mask()))
 
     def _advance(self) -> None:
-        """Advance the state to the next step."""
+        """Write code that advances counters, addresses and tags to the next step."""
         b = self._b
         self._counters.read()
         rows = _Operand(self._counters.offset("rows") + self._piece(ROWS, self._counters.number),

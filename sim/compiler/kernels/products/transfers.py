@@ -32,13 +32,15 @@ __all__ = ["Chunk", "Homes", "Plan", "Transfers", "plan_transfers"]
 _LOADED, _STORED = 0, 1
 """Numbers of the semaphores that count transfers of operands, and of results."""
 _FLIGHT = 3
-"""Chunks in flight while the array runs: started, but not yet waited for."""
+"""Number of chunks in flight while the array runs: started, but not yet waited for."""
 _ENTRY = DESCRIPTOR_WORDS + 1
-"""Words of a chunk in the table: its descriptor, and the number of steps until the next wait."""
+"""Number of words of a chunk's entry in the table of descriptors: its descriptor, and one word with
+the number of steps until the next wait.
+"""
 _STATE = 1
-"""Words that hold the number of the results' first row of HBM."""
+"""Number of words that hold the number of the results' first row of HBM."""
 _SPARE = 8
-"""Words of scalar memory that are reserved for the product's counters."""
+"""Number of words of scalar memory that are reserved for the product's counters."""
 _DEPTHS = (1, 2, 4)
 """Numbers of tiles of the depth in a chunk (`Plan.depths_together`) to try."""
 _SIGNAL = 1 << 12
@@ -220,7 +222,7 @@ class Plan:
 
     @property
     def words(self) -> int:
-        """Words of scalar memory that the transfers need."""
+        """Number of words of scalar memory that the transfers need."""
         entries = max(1, len(self.stops), len(self.chunks) - self.started_at_once)
         return _ENTRY * entries + DESCRIPTOR_WORDS + _STATE + _SPARE
 

@@ -137,7 +137,11 @@ class Slices:
 
     def _rows(self, value: Value, home: Rows, shape: Sequence[int],
               starts: Sequence[Value], later: int = 0) -> Rows:
-        """Return the rows of a slice of shape ``shape``; write code that computes its start."""
+        """Return the rows of a slice of shape ``shape``; write code that computes its start.
+
+        ``home`` has the rows of ``value``; ``starts`` has the slice's first index in each
+        dimension; ``later`` is that of `rows`.
+        """
         words = iter(self._memory.indices)
         sizes = list(value.shape)
         for along, (size, start) in enumerate(zip(shape, starts, strict=True)):
