@@ -21,7 +21,7 @@ from hdl.isa import Fault
 __all__ = ["GoldenCore"]
 
 _CACHED_BUNDLES = 1024
-"""Decoded bundles that are kept, at least."""
+"""Minimum number of decoded bundles that are kept."""
 
 
 class GoldenCore(ArchitecturalState):

@@ -19,7 +19,7 @@ __all__ = ["column_sum", "dense", "matmul", "tile_matmul"]
 _BLOCK = 16384
 _BLOCK_COLUMNS = 1024
 _FEW = 8192
-"""Products that are computed at once, if there are no more."""
+"""Up to this number of products are computed at once."""
 _TINY = np.float32(2.0**-126)
 
 

@@ -18,7 +18,7 @@ from hdl.vpu.tables import SEGMENT_BITS, Block, Function, coefficients
 __all__ = ["Function", "evaluate", "exp2", "log2", "reciprocal", "rsqrt", "tanh"]
 
 _CHUNK = 1 << 14
-"""Elements that are evaluated together, so that their words stay in the cache."""
+"""Number of elements that are evaluated together, so that their words stay in the cache."""
 
 _SIGN = 1 << 31
 _ONE = 127 << 23

@@ -26,15 +26,15 @@ __all__ = [
 ]
 
 SCALAR_REGISTERS = 32
-"""Scalar registers s0 to s31, of 32 bits; s0 reads as zero and ignores writes."""
+"""Number of scalar registers, s0 to s31, of 32 bits; s0 reads as zero and ignores writes."""
 VECTOR_REGISTERS = 32
-"""Vector registers v0 to v31, of sublanes x lanes x 32 bits."""
+"""Number of vector registers, v0 to v31, of sublanes x lanes x 32 bits."""
 MASKS = 8
-"""Mask registers m0 to m7, of sublanes x lanes bits; m0 is all ones and cannot be written."""
+"""Number of mask registers, m0 to m7, of sublanes x lanes bits; m0 is all ones and read-only."""
 SEMAPHORES = 16
-"""Counting semaphores, of 32 bits."""
+"""Number of semaphores, counters of 32 bits."""
 IMMEDIATES = 3
-"""Immediates of a bundle, of 32 bits."""
+"""Number of immediates of a bundle, of 32 bits each."""
 
 INLINE_MIN, INLINE_MAX = -8, 15
 """Least and greatest integer that a scalar source can encode without an immediate."""
@@ -360,7 +360,7 @@ SLOTS: dict[Slot, dict[str, int]] = {
 """Fields of each slot and their widths in bits, from the bundle's lowest bits up."""
 
 BUNDLE_WORDS = 9
-"""32-bit words of a bundle, lowest bits first."""
+"""Number of 32-bit words of a bundle, lowest bits first."""
 BUNDLE_PITCH = 16
 """Distance in words between bundles where instruction memory is addressed by words."""
 BUNDLE_BITS = 32 * BUNDLE_WORDS

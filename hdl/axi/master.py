@@ -37,8 +37,7 @@ BURSTS = 8
 WRITES = 8 * BURSTS
 """Greatest number of write bursts, of any length, that await a response of memory."""
 _WRITE_ROOM = 4
-"""Number of full-length bursts that fit the write buffer: one enters, one leaves, the rest is slack.
-"""
+"""Number of full-length bursts that fit the write buffer: one enters, one leaves, two are slack."""
 _NORMAL_BUFFERABLE = 0b0011
 """AxCACHE attributes: normal memory, not cacheable, bufferable."""
 

@@ -85,7 +85,7 @@ DMA_SOURCES = frozenset(space for space, info in DMA_SPACES.items() if info.sour
 DMA_DESTINATIONS = frozenset(space for space, info in DMA_SPACES.items() if info.destination)
 """Spaces that a transfer can write."""
 DMA_MAX_ROWS = (1 << 24) - 1
-"""Rows of the longest transfer."""
+"""Number of rows of the longest transfer."""
 
 
 @dataclass(frozen=True)

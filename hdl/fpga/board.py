@@ -14,7 +14,7 @@ __all__ = ["CRYSTAL_HZ", "Board", "pll_divisors"]
 CRYSTAL_HZ = 25_000_000
 """Frequency of the board's clock."""
 _VCO_HZ = 600_000_000
-"""Aim for the PLL's oscillator, which runs from 400 to 800 MHz."""
+"""Wanted frequency of the PLL's oscillator, which runs from 400 to 800 MHz."""
 _MAX_REFERENCE = 8
 """Largest divisor of the crystal: the PLL's phase detector needs 3.125 MHz."""
 _MAX_OUTPUT = 128

@@ -34,7 +34,7 @@ from sim.verilated.model import Model
 __all__ = ["DIVISOR", "HBM_BYTES", "LineReceiver", "SimulatedBoard", "bit_levels", "system_library"]
 
 HBM_BYTES = 1 << 17
-"""Memory in block RAM: 64 of the FPGA's 208 blocks."""
+"""Size of the memory in block RAM: 64 of the FPGA's 208 blocks."""
 DIVISOR = 4
 """Cycles of a bit on the simulated board's line: the fewest, so that the line is fast."""
 _CHUNK = 512

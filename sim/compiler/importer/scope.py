@@ -10,7 +10,7 @@ from sim.compiler.importer.wide import Range
 __all__ = ["Scope"]
 
 _COPIED = 64
-"""Constants of at most this many elements are copied into each region that reads them."""
+"""Constants with at most this number of elements are copied into each region that reads them."""
 
 
 class Scope:

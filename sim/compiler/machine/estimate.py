@@ -24,7 +24,7 @@ __all__ = ["estimate", "vector_operations"]
 _BY_NAME = {(slot, operation.name): operation
             for operation in isa.OPERATIONS for slot in operation.slots}
 _PASSES = 6
-"""Iterations of a loop that are simulated; each further one takes as long as the last of them."""
+"""Number of simulated iterations of a loop; each further one takes as long as the last of them."""
 _CHAIN = 2
 """Cycles from the arrival of a result row in the collector to the vector register."""
 

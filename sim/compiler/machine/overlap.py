@@ -31,13 +31,13 @@ from sim.compiler.machine.schedule.straight import heights, single_writes
 __all__ = ["Usage", "overlap"]
 
 _OPERATIONS = 256
-"""Loops with more operations are not pipelined: they are parallel enough by themselves."""
+"""Loops with more operations than this are not pipelined: they are parallel enough as they are."""
 _SHARE = 4
 """A pipelined loop takes at most 1 / ``_SHARE`` of instruction memory."""
 _TRIES = 12
-"""Initiation intervals to try before giving up."""
+"""Number of initiation intervals to try before giving up."""
 _COUNTERS = 3
-"""Scalar registers that are reserved for counters of loops."""
+"""Number of scalar registers that are reserved for counters of loops."""
 _ADD = scalar_operation(ScalarOp.ADD)
 
 

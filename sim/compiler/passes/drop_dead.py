@@ -79,8 +79,7 @@ def _narrow_loop(operation: Operation, live: set[Value]) -> None:
 
 
 def _narrow_case(operation: Operation, live: set[Value]) -> None:
-    """Keep the results of a conditional that are in ``live``, and the operands that a branch reads.
-    """
+    """Keep a conditional's results in ``live``, and the operands that a branch reads."""
     order = [i for i, value in enumerate(operation.results) if value in live]
     operation.results = tuple(operation.results[i] for i in order)
     for region in operation.regions:

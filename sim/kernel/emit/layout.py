@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 CHUNK = 64
-"""Tiles of a row that are stepped or skipped together: the bits of a 64-bit mask."""
+"""Number of tiles of a row that are stepped or skipped together: the bits of a 64-bit mask."""
 
 MAX_SKIP_CHUNKS = 8
 """Maximum number of chunks in a row, if idle ones are skipped: one byte has a flag for each."""

@@ -48,7 +48,7 @@ def stages(operation: Operation) -> list[Stage] | None:
 # The remainder.
 
 _PASSES = 13
-"""Iterations for a quotient up to 2**128, 10 bits each; the last computes the remaining bits."""
+"""Number of iterations for a quotient up to 2**128: each gives 10 bits, the last the remaining."""
 
 
 def _remainder() -> list[Stage]:

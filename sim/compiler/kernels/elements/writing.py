@@ -18,7 +18,7 @@ _OPERATIONS = {operation.name: operation for operation in ISA if Slot.V1 in oper
 _MOST_VECTORS, _MOST_MASKS = 28, 6
 """Vector and mask registers that the values of all levels may occupy together."""
 _MOST_CONSTANTS = 6
-"""Vector registers that constants may occupy."""
+"""Number of vector registers that constants may occupy."""
 
 Make = Callable[[Builder, Sequence[Any]], Any]
 """Function that writes the code of an input, given the variables of the loops around it."""

@@ -19,7 +19,8 @@ from sim.compiler.machine.schedule.resources import Node, Table
 __all__ = ["Modulo", "feasible_interval", "least_interval", "modulo_schedule", "pressure"]
 
 _ATTEMPTS = 6
-"""Attempts to place an operation, per operation of the loop, before an interval is given up."""
+"""An interval is given up after this number of attempts to place an operation, times the number of
+operations of the loop."""
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,8 @@ def cut_rows(home: Rows, tiling: Tiling, along: int, size: int, start: int,
 def _strides(sizes: Sequence[int], tiling: Tiling) -> tuple[int, ...]:
     """Return the distances, in rows, between consecutive indices of each outer dimension.
 
-    ``sizes`` are the sizes of these dimensions. The last item is the distance between consecutive columns of tiles.
+    ``sizes`` are the sizes of these dimensions. The last item is the distance between consecutive
+    columns of tiles.
     """
     found = [tiling.row_tiles * tiling.sublanes]
     step = found[0] * tiling.lane_tiles

@@ -157,8 +157,9 @@ class ControlFlow:
                  ) -> tuple[dict[int, VmemBuffer], dict[int, Rows]]:
         """Copy the initial values of a loop's carried values to the places chosen for them.
 
-        ``later`` are the values that are used after the loop. Return the buffers of those kept in vector memory, and the HBM rows of all others, by
-        number. A carried value takes over its operand's buffer if the operand is not used again.
+        ``later`` are the values that are used after the loop. Return the buffers of those kept in
+        vector memory, and the HBM rows of all others, by number. A carried value takes over its
+        operand's buffer if the operand is not used again.
         """
         places, operands, body = self._places, operation.operands, operation.regions[1]
         places.memory.wait_all()

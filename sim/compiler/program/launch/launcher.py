@@ -127,8 +127,8 @@ class Launcher:
                              ) -> tuple[_Lowered | None, dict[Value, VmemBuffer]]:
         """Lower an operation, and free vector memory for it step by step if necessary.
 
-        ``dying`` and ``goes`` are those of `kernel`. Return the kernel, or None if there is no room; and the pinned values that `Places.lift` has
-        moved to HBM, for `Places.restore`.
+        ``dying`` and ``goes`` are those of `kernel`. Return the kernel, or None if there is no
+        room; and the pinned values that `Places.lift` has moved to HBM, for `Places.restore`.
         """
         with suppress(VectorMemoryError):
             return self._lower(operation, dying, goes), {}
@@ -172,10 +172,10 @@ class Launcher:
     def _inherited(self, operation: Operation, dying: Set[Value]) -> dict[Value, Value]:
         """Choose results that take over the vectors of an operand that is not used again.
 
-        ``dying`` are these operands. Return a mapping from result to operand; both have the same tiling. This is safe for an
-        elementwise kernel, because it reads each vector of the operand before it stores the same
-        vector of the result. In a loop, the next value of a carried value preferably takes over the
-        vectors of its current value.
+        ``dying`` are these operands. Return a mapping from result to operand; both have the same
+        tiling. This is safe for an elementwise kernel, because it reads each vector of the operand
+        before it stores the same vector of the result. In a loop, the next value of a carried value
+        preferably takes over the vectors of its current value.
         """
         if operation.kind not in IN_PLACE:
             return {}
