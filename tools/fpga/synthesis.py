@@ -3,7 +3,7 @@
 import pathlib
 from collections.abc import Mapping
 
-__all__ = ["CARRY", "comb", "passes"]
+__all__ = ["CARRY", "SHIFT", "comb", "passes"]
 
 _WEIGHTS = {"LUT4": 1, "CCU2C": 2, "TRELLIS_DPR16X4": 6}
 """Number of combinational cells that place and route uses for each cell of the netlist. A pair of
@@ -11,6 +11,8 @@ carry bits needs two. A memory of 16 words of 4 bits needs four, and two for its
 
 CARRY = pathlib.Path(__file__).with_name("carry.v")
 """Map of Yosys' ``techmap`` for adders with a constant carry input."""
+SHIFT = pathlib.Path(__file__).with_name("shift.v")
+"""Map of Yosys' ``techmap`` for shifters of 32 bits."""
 
 
 def passes(top: str) -> str:
@@ -18,10 +20,15 @@ def passes(top: str) -> str:
 
     These are the steps of ``synth_ecp5 -nowidelut``, without ``share`` and ``fsm``: ``share``
     merges read ports of register files through the fault logic, which makes long paths; and with
-    adders of ``carry.v``.
+    shifters of ``shift.v`` and adders of ``carry.v``.
     """
     return f"""\
 design -push
+read_verilog -icells <<END_OF_FILE
+{SHIFT.read_text()}
+END_OF_FILE
+design -save shift
+design -reset
 read_verilog -icells <<END_OF_FILE
 {CARRY.read_text()}
 END_OF_FILE
@@ -36,6 +43,8 @@ opt -nodffe -nosdff
 opt
 wreduce
 peepopt
+opt_clean
+techmap -map %shift
 opt_clean
 techmap -map +/cmp2lut.v -D LUT_WIDTH=4
 opt_expr

@@ -13,7 +13,7 @@ from tools.bench.fpga import placed_figures
 from tools.fpga import __main__ as command
 from tools.fpga.area import areas
 from tools.fpga.report import figures, write_report
-from tools.fpga.synthesis import CARRY, comb, passes
+from tools.fpga.synthesis import CARRY, SHIFT, comb, passes
 
 _CHILD = """\
 module child(input clk, input [7:0] a, input [7:0] b, output reg [7:0] sum);
@@ -117,6 +117,41 @@ def test_adders_without_a_carry_input_equal_those_of_yosys(
 def test_a_wrong_adder_is_found(change: tuple[str, str], tmp_path: pathlib.Path) -> None:
     with pytest.raises(RuntimeError, match="proof did fail"):
         prove_carries(tmp_path, 5, change)
+
+
+def prove_shifters(tmp_path: pathlib.Path, change: tuple[str, str] = ("", "")) -> None:
+    """Compare shifters of ``shift.v`` with those of Yosys, for all inputs."""
+    text = SHIFT.read_text()
+    assert change[0] in text
+    (tmp_path / "shift.v").write_text(text.replace(*change, 1))
+    script = []
+    for kind, signed, width, out in (("shl", 0, 32, 63), ("shr", 0, 32, 32), ("sshr", 1, 32, 32),
+                                     ("shr", 0, 27, 25)):
+        name = f"{kind}_{width}"
+        (tmp_path / f"{name}.v").write_text(f"""\
+module subject(input [{width - 1}:0] A, input [4:0] B, output [{out - 1}:0] Y);
+  \\${kind} #(.A_SIGNED({signed}), .B_SIGNED(0), .A_WIDTH({width}), .B_WIDTH(5), .Y_WIDTH({out}))
+    shift (.A(A), .B(B), .Y(Y));
+endmodule
+""")
+        script += [
+            "design -reset", f"read_verilog -icells {name}.v", "techmap", "rename subject wanted",
+            "design -stash wanted", f"read_verilog -icells {name}.v",
+            "techmap -max_iter 1 -map shift.v", "select -assert-count 2 t:$mul", "techmap",
+            "rename subject found", "design -copy-from wanted wanted",
+            "miter -equiv -flatten wanted found miter", "hierarchy -top miter", "opt_clean",
+            "sat -verify -prove trigger 0 miter"]
+    yosys.run("\n".join(script), cwd=tmp_path)
+
+
+def test_shifters_of_multipliers_equal_those_of_yosys(tmp_path: pathlib.Path) -> None:
+    prove_shifters(tmp_path)
+
+
+@pytest.mark.parametrize("change", [("B[4] ?", "B[3] ?"), ("far[31-i] ^ flip", "far[31-i]")])
+def test_a_wrong_shifter_is_found(change: tuple[str, str], tmp_path: pathlib.Path) -> None:
+    with pytest.raises(RuntimeError, match="proof did fail"):
+        prove_shifters(tmp_path, change)
 
 
 _ROUTED = {
