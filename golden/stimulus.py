@@ -230,7 +230,7 @@ def _large_products(dice: _Dice) -> _Triple:
 
 
 def _large_sums(dice: _Dice) -> _Triple:
-    """acc is close to the largest number; the product has its sign, and about half its unit.
+    """acc is close to the largest number; the product is about half a unit of acc, with its sign.
 
     The unit of a number is the value of its lowest bit.
     """

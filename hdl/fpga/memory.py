@@ -83,7 +83,10 @@ class BlockMemory(wiring.Component):
                          wrong.eq((burst != Burst.INCR.value) | (size != self._low))]
 
     def _write(self, m: Module, lanes: list[wiring.Component], write_row: Signal) -> Signal:
-        """Wire the write ports of the byte lanes; return whether a single word is written."""
+        """Wire the write ports of the byte lanes, for AXI's bursts and for words of ``access``.
+
+        Returns the signal that such a word is written in this cycle.
+        """
         axi, access = self.axi, self.access
         row, more = Signal.like(write_row), Signal(8)
         wrong, busy, own = Signal(), Signal(), Signal()
@@ -115,7 +118,10 @@ class BlockMemory(wiring.Component):
 
     def _read(self, m: Module, lanes: list[wiring.Component], read_row: Signal,
               reads: Signal) -> Signal:
-        """Wire the read ports of the byte lanes; return whether a single word is there."""
+        """Wire the read ports of the byte lanes, for AXI's bursts and for words of ``access``.
+
+        Returns the signal that such a word has been read and is valid in this cycle.
+        """
         axi, access = self.axi, self.access
         row, more = Signal.like(read_row), Signal(8)
         wrong, busy, own, fetched = Signal(), Signal(), Signal(), Signal()

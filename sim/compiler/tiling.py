@@ -201,7 +201,10 @@ def standard(shape: Sequence[int], config: Config) -> Tiling:
 
 
 def same_vectors(given: Tiling, made: Tiling) -> bool:
-    """Return whether a value and its reshape lie in the same vectors: then no element moves."""
+    """Return whether a reshape from tiling ``given`` to tiling ``made`` moves no element.
+
+    Then the value and its reshape can share their vectors.
+    """
     for tiling in (given, made):
         tiled = tiling.sublane_dimension, tiling.lane_dimension
         order = [d for d in tiling.order if tiling.shape[d] > 1 or d in tiled]

@@ -64,7 +64,7 @@ class DenseProgram:
 
 
 def _even(array: Float32, along: int) -> Float32:
-    """Pad a dimension of an array by one if its size is odd."""
+    """Pad dimension ``along`` of an array by one index if its size is odd."""
     if array.shape[along] % 2 == 0:
         return array
     return np.pad(array, [(0, int(number == along)) for number in range(array.ndim)])

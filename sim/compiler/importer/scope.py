@@ -45,7 +45,10 @@ class Scope:
         self._constants: dict[Value, Operation] = {}
 
     def define(self, value: Any, known: Value | None) -> None:
-        """Record the graph's value for an MLIR value; None if the MLIR value is not supported."""
+        """Record that ``known`` is the graph's value for an MLIR value.
+
+        None means that the MLIR value is not supported.
+        """
         self._values[value] = known
 
     def add_constant(self, operation: Operation) -> None:

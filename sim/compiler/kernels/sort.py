@@ -75,16 +75,16 @@ class _Sort:
         The new runs are alternately ascending and descending.
         """
         b = self._b
-        run = b.scalar("shl", b.value(1), stage)
+        merged = b.scalar("shl", b.value(1), stage)
         if self._stages > self._within:
             with b.when("lt", b.value(self._within), stage), \
                     b.loop(b.value(stage - self._within)) as i:
                 # The distance, 2**(stage - 1 - i) elements, is passed in tiles.
                 self._across(b.scalar("shl", b.value(1), b.value(stage - i - 1 - self._within)),
-                             run)
+                             merged)
         steps = b.scalar("min", stage, self._within)
         with b.loop(steps) as i:
-            self._inside(b.scalar("shl", b.value(1), b.value(steps - i - 1)), run)
+            self._inside(b.scalar("shl", b.value(1), b.value(steps - i - 1)), merged)
 
     def _load(self, index: Index) -> list[VReg]:
         return [self._b.load(place.buffer, index) for place in self._places]
@@ -93,10 +93,10 @@ class _Sort:
         for place, vector in zip(self._places, vectors, strict=True):
             self._b.store(vector, place.buffer, index)
 
-    def _across(self, distance: SReg, run: SReg) -> None:
+    def _across(self, distance: SReg, merged: SReg) -> None:
         """Compare and exchange elements of tiles that are ``distance`` tiles apart.
 
-        Both elements are at the same lane.
+        Both elements are at the same lane. ``merged`` is the size of the runs that are being made.
         """
         b, tiling = self._b, self._tiling
         pairs = b.value(tiling.lane_tiles // 2)
@@ -105,7 +105,7 @@ class _Sort:
             number = b.value(pair)
             low = b.scalar("and", number, b.value(distance - 1))
             tile = b.value(number * 2 - low)
-            down = b.scalar("and", b.scalar("mul", tile, tiling.lanes), run)
+            down = b.scalar("and", b.scalar("mul", tile, tiling.lanes), merged)
             flip = b.compare("ne", b.splat(down), 0)
             with nest(b, [tiling.row_tiles], {}) as (r,):
                 first = self._vector(o, tile) + r
@@ -117,14 +117,17 @@ class _Sort:
                 self._store([b.vector("select", y, x, keep)
                              for x, y in zip(left, right, strict=True)], second)
 
-    def _inside(self, distance: SReg, run: SReg) -> None:
-        """Compare and exchange elements of the same tile that are ``distance`` lanes apart."""
+    def _inside(self, distance: SReg, merged: SReg) -> None:
+        """Compare and exchange elements of the same tile that are ``distance`` lanes apart.
+
+        ``merged`` is the size of the runs that are being made.
+        """
         b, tiling = self._b, self._tiling
         upper = b.compare("ne", b.vector("and", self._lane, distance), 0)
         back = b.value(tiling.lanes - Index.of(distance))
         with nest(b, [tiling.outer, tiling.lane_tiles], {}) as (o, t):
             position = b.vector("add", self._lane, b.value(Index.of(t) * tiling.lanes))
-            down = b.compare("ne", b.vector("and", position, run), 0)
+            down = b.compare("ne", b.vector("and", position, merged), 0)
             flip = b.mask("mxor", upper, down)
             with nest(b, [tiling.row_tiles], {}) as (r,):
                 index = self._vector(o, t) + r

@@ -93,7 +93,7 @@ class Expansion:
                         dimension=dimension)
 
     def binary(self, kind: str, a: Value, b: Value) -> Value:
-        """Append an operation on two values of one type, whose result has the same type."""
+        """Append an operation on two values of one type; return its result, of the same type."""
         return self.add(kind, (a, b), a.type)
 
     def total(self, values: Sequence[Value]) -> Value:

@@ -49,7 +49,10 @@ def _assign(graph: Graph, config: Config, tilings: Tilings) -> None:
     operations: list[Operation] = []
 
     def copied(value: Value, wanted: Tiling, near: Operation | None) -> Value:
-        """Return ``value`` if it has the wanted tiling, else a copy that has it."""
+        """Return ``value`` if it has the wanted tiling, else a copy that has it.
+
+        The copy gets the source line of ``near``, an operation that uses it.
+        """
         if tilings[value] == wanted:
             return value
         copy = copies.get((value, wanted))

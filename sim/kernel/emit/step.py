@@ -111,7 +111,10 @@ def _edge_registers(plan: Plan, ports: Ports,
 
 
 def _packing(function: str, width: int) -> tuple[str, str]:
-    """Name of the C++ function that packs or unpacks elements, and text of its last argument."""
+    """Name of a C++ function that packs or unpacks elements of ``width`` bits.
+
+    Returns also the text of its last argument; ``function`` is the name for more than one bit.
+    """
     return (f"{function}_bits", "") if width == 1 else (function, f", {width}")
 
 

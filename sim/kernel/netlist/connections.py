@@ -120,7 +120,7 @@ class Connections:
         return graph.and_(graph.sub(graph.xor(number, sign), sign), graph.const(low(width)))
 
     def any(self, bits: Sequence[Bit], what: str) -> Node:
-        """Whether any bit of a connection, of any width, is one."""
+        """Whether any bit of a connection, of any width, is one; ``what`` names it in messages."""
         graph = self.graph
         result = graph.bit(0)
         for begin in range(0, len(bits), WIDTH):

@@ -283,7 +283,10 @@ class _Reader:
     # State
 
     def _address(self, memory: Memory, bits: Sequence[Bit], what: str) -> tuple[Node, Node]:
-        """An address, truncated to the memory's address bits; and whether it lies in the memory."""
+        """The address ``bits`` as a number, and whether it lies in the memory.
+
+        The number has as many bits as the memory's addresses; ``what`` is for messages.
+        """
         graph = self._graph
         inside = graph.bit(1)
         if len(bits) > memory.address_bits:

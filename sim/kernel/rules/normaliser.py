@@ -87,7 +87,10 @@ class _Series:
     width: int
 
     def replacements(self, graph: Graph, known: set[Node]) -> dict[Node, Node]:
-        """The replacement of each number except the first, and of each condition."""
+        """The replacement of each number except the first, and of each condition.
+
+        ``known`` are all nodes that may be replaced.
+        """
         word = self.steps[-1].before
         most = 2 * self.steps[-1].distance - 1
         count = graph.clz(word, self.width, most)

@@ -148,7 +148,10 @@ def prepared(at: Lowering, source: Place, new: Tiling, axes: Sequence[Axis]) -> 
 
 
 def _longest(axes: Sequence[Axis], side: str, dimension: int | None) -> Axis | None:
-    """Return the longest axis that runs along a dimension with a step of 1 or -1."""
+    """Return the longest axis that runs along a dimension with a step of 1 or -1.
+
+    ``side`` is ``source`` or ``destination``: whose dimension that is.
+    """
     found = [axis for axis in axes if dimension is not None and getattr(axis, side) == dimension
              and abs(getattr(axis, f"{side}_step")) == 1]
     return max(found, key=lambda axis: axis.size, default=None)
@@ -174,6 +177,6 @@ def _swapped(at: Lowering, source: Place, lane: int | None, row: int | None) -> 
 
 
 def _tiling(old: Tiling, outer: tuple[int, ...], row: int | None, lane: int | None) -> Tiling:
-    """Return a tiling with the given outer, sublane and lane dimensions."""
+    """Return a tiling of the shape of ``old`` with the given outer, sublane and lane dimensions."""
     order = outer + tuple(d for d in (row, lane) if d is not None)
     return replace(old, order=order, along_lanes=lane is not None)

@@ -190,7 +190,7 @@ class Split:
         return _add(b, "fadd", _NEGATIVE_ZERO, result, sum, started, into)
 
     def most(self, side: Side) -> int:
-        """Return the number of the lowest piece of an operand that any pass uses."""
+        """Return the number of the lowest piece that any pass uses of the operand on ``side``."""
         return max(pair[side.number] for pair in self.pairs)
 
     def _table(self, side: Side, level: int) -> int:

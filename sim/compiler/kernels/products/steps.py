@@ -355,7 +355,7 @@ class _Writer:
                         product.scheme.settings(b, WEIGHTS, counters.number))
 
     def _piece(self, side: Side, number: Number) -> Index:
-        """Return the distance in vectors from an operand's first piece to the piece of a pass."""
+        """Return the distance, in vectors, from an operand's first piece to pass ``number``'s."""
         product = self._product
         if not product.apart[side.number]:
             return Index(0)

@@ -107,7 +107,7 @@ class _FusionAxis:
 
 
 def _shifted(at: Expansion, numbers: Value, first: Value) -> Value:
-    """Add a scalar of type s32 to all numbers of an array."""
+    """Add the scalar ``first``, of type s32, to all elements of ``numbers``."""
     first = at.broadcast(first, numbers.shape, ())
     if numbers.dtype is DType.S32:
         return at.binary("add", numbers, first)

@@ -79,7 +79,7 @@ def _index_rows(tiling: Tiling) -> int:
 
 
 def _element(home: Rows, tiling: Tiling, word: int) -> Rows:
-    """Return the HBM rows that hold one index of a value's first dimension.
+    """Return the rows of ``home``, a value's HBM rows, that hold one index of its first dimension.
 
     At run time, the index is read from the word of scalar memory at address ``word``.
     """
