@@ -3,11 +3,15 @@
 A value is divided into *tiles* of sublanes x lanes elements, one vector each, over two of its
 dimensions; all other dimensions are *outer*. For each outer index, vectors are numbered down a
 column of tiles, then column by column.
+
+In a *packed* tiling of bf16 numbers, two tiles of a column share a vector: the first one has the
+low halves of its words, the second one the high halves. If a column has an odd number of tiles, the
+high halves of its last vector are padding.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,9 +20,12 @@ import numpy.typing as npt
 
 from hdl.config import Config
 
-__all__ = ["Tiling", "column", "same_vectors", "standard"]
+__all__ = ["HIGH", "Tiling", "column", "same_vectors", "standard"]
 
 Words = npt.NDArray[np.uint32]
+
+HIGH = 0xFFFF_0000
+"""The high half of a word, which holds a bf16 number as fp32."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +51,15 @@ class Tiling:
         Whether a dimension runs along the lanes; False for a value without dimensions.
     sublanes, lanes : int
         Shape of a vector.
+    packed : bool
+        Whether two tiles share a vector. The elements must be bf16 numbers, and dimensions must run
+        along both lanes and sublanes.
 
     Raises
     ------
     ValueError
-        If ``order`` is not a permutation, a size is not positive, or ``along_lanes`` is True for a
-        value without dimensions.
+        If ``order`` is not a permutation, a size is not positive, ``along_lanes`` is True for a
+        value without dimensions, or ``packed`` is True without dimensions along lanes and sublanes.
     """
 
     shape: tuple[int, ...]
@@ -57,6 +67,7 @@ class Tiling:
     along_lanes: bool
     sublanes: int
     lanes: int
+    packed: bool = False
 
     def __post_init__(self) -> None:
         if sorted(self.order) != list(range(len(self.shape))):
@@ -66,6 +77,8 @@ class Tiling:
             raise ValueError(f"sizes must be positive, not {self.shape!r}")
         if self.along_lanes and not self.shape:
             raise ValueError("a value without dimensions must not run along the lanes")
+        if self.packed and (self.lane_dimension is None or self.sublane_dimension is None):
+            raise ValueError("a packed value must have dimensions along the lanes and the sublanes")
 
     @property
     def lane_dimension(self) -> int | None:
@@ -109,10 +122,20 @@ class Tiling:
         """Number of tiles along the sublanes."""
         return -(-self.rows // self.sublanes)
 
+    @property
+    def column_vectors(self) -> int:
+        """Number of vectors of a column of tiles: `row_tiles`, or half as many if packed."""
+        return -(-self.row_tiles // 2) if self.packed else self.row_tiles
+
+    @property
+    def widened(self) -> "Tiling":
+        """The same tiling without packing: each element has a word of its own."""
+        return replace(self, packed=False) if self.packed else self
+
     @cached_property
     def vectors(self) -> int:
-        """Number of vectors: one for each outer index, lane tile and row tile."""
-        return self.outer * self.lane_tiles * self.row_tiles
+        """Number of vectors: one for each outer index, lane tile and row tile; packed, for two."""
+        return self.outer * self.lane_tiles * self.column_vectors
 
     def vector(self, outer: int, lane_tile: int, row_tile: int) -> int:
         """Return the number of the vector that holds a tile.
@@ -120,7 +143,8 @@ class Tiling:
         ``outer`` numbers the indices of the outer dimensions. The vectors of each such index are
         consecutive, and among them those of each lane tile.
         """
-        return (outer * self.lane_tiles + lane_tile) * self.row_tiles + row_tile
+        return ((outer * self.lane_tiles + lane_tile) * self.column_vectors
+                + row_tile // (1 + self.packed))
 
     def pack(self, words: Words, padding: int = 0) -> Words:
         """Split an array of words into vectors.
@@ -141,7 +165,9 @@ class Tiling:
         return vectors
 
     def write(self, words: Words, vectors: Words) -> None:
-        """Write an array of words to its vectors; the padding of ``vectors`` is not changed.
+        """Write an array of words to its vectors.
+
+        The padding of ``vectors`` is not changed; with `packed`, it becomes 0.
 
         Parameters
         ----------
@@ -152,6 +178,13 @@ class Tiling:
         """
         if words.shape != self.shape:
             raise ValueError(f"words must be of shape {self.shape!r}, not {words.shape!r}")
+        if self.packed:
+            tiles = self.widened.pack(words).reshape(
+                -1, self.row_tiles, self.sublanes, self.lanes)
+            stored = vectors.reshape(-1, self.column_vectors, self.sublanes, self.lanes)
+            stored[:] = tiles[:, ::2] >> np.uint32(16)
+            stored[:, :self.row_tiles // 2] |= tiles[:, 1::2] & np.uint32(HIGH)
+            return
         high, wide, outer = self.sublanes, self.lanes, self.outer
         plain = words.transpose(self.order).reshape(outer, self.rows, self.columns)
         if self.sublane_dimension is None or self.lane_dimension is None:
@@ -175,7 +208,12 @@ class Tiling:
         -------
         array of uint32, of ``shape``
         """
-        tiles = np.asarray(vectors, np.uint32).reshape(
+        tiles = np.asarray(vectors, np.uint32)
+        if self.packed:
+            stored = tiles.reshape(-1, self.column_vectors, 1, self.sublanes, self.lanes)
+            tiles = np.concatenate([stored << np.uint32(16), stored & np.uint32(HIGH)], 2)
+            tiles = tiles.reshape(len(stored), -1, self.sublanes, self.lanes)[:, :self.row_tiles]
+        tiles = tiles.reshape(
             self.outer, self.lane_tiles, self.row_tiles, self.sublanes, self.lanes)
         full = tiles.transpose(0, 2, 3, 1, 4).reshape(
             self.outer, self.row_tiles * self.sublanes, self.lane_tiles * self.lanes)
@@ -205,6 +243,8 @@ def same_vectors(given: Tiling, made: Tiling) -> bool:
 
     Then the value and its reshape can share their vectors.
     """
+    if given.packed or made.packed:
+        return False
     for tiling in (given, made):
         tiled = tiling.sublane_dimension, tiling.lane_dimension
         order = [d for d in tiling.order if tiling.shape[d] > 1 or d in tiled]

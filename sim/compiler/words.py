@@ -8,7 +8,7 @@ import numpy.typing as npt
 from sim.compiler.graph.arrays import array_dtype
 from sim.compiler.graph.ir import DType
 
-__all__ = ["from_words", "signed", "to_words"]
+__all__ = ["from_words", "signed", "to_words", "uniform"]
 
 Words = npt.NDArray[np.uint32]
 
@@ -43,6 +43,11 @@ def from_words(words: Words, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     if dtype == np.bool_:
         return words.astype(np.bool_)
     return words.view(np.int32).astype(dtype)
+
+
+def uniform(words: Words) -> bool:
+    """Return whether all words of a non-empty array are equal."""
+    return bool((words == words.reshape(-1)[0]).all())
 
 
 def signed(word: int) -> int:

@@ -1,11 +1,12 @@
 """Utilization of both cores' arrays by `Device.matmul` in RTL, from memory to memory."""
 
+import ml_dtypes
 import numpy as np
 from tqdm import tqdm
 
 from golden.mxu import matmul
 from hdl.config import Config
-from sim.compiler.dense.layers import LayerKind
+from sim.compiler.dense.layers import Dense
 from sim.compiler.dense.program import compile_layers
 from sim.compiler.executable import Executable
 from sim.compiler.program.compiled import compiled_of
@@ -13,9 +14,14 @@ from systolith import Device
 
 __all__ = ["SIZES", "predicted", "product_figures"]
 
-SIZES = {"gemm_1024": (1024, 1024, 1024), "gemm_512": (512, 512, 512),
-         "gemm_128x1024x1024": (128, 1024, 1024), "gemm_49x4608x512": (49, 4608, 512)}
-"""(rows of A, columns of A, columns of B) of each measured product A @ B, by name."""
+SIZES = {"gemm_1024": (1024, 1024, 1024, np.float32), "gemm_512": (512, 512, 512, np.float32),
+         "gemm_128x1024x1024": (128, 1024, 1024, ml_dtypes.bfloat16),
+         "gemm_128x1024x1024_f32": (128, 1024, 1024, np.float32),
+         "gemm_49x4608x512": (49, 4608, 512, ml_dtypes.bfloat16),
+         "gemm_49x4608x512_f32": (49, 4608, 512, np.float32)}
+"""(rows of A, columns of A, columns of B, type of B) of each measured product A @ B, by name.
+
+A is float32."""
 
 
 def predicted(executable: Executable) -> int:
@@ -38,9 +44,9 @@ def product_figures(config: Config) -> dict[str, float]:
     figures: dict[str, float] = {}
     rng = np.random.default_rng(2)
     with Device.open(config) as device:
-        for name, (rows, depth, columns) in tqdm(SIZES.items(), "products", leave=False):
+        for name, (rows, depth, columns, dtype) in tqdm(SIZES.items(), "products", leave=False):
             a = rng.standard_normal((rows, depth)).astype(np.float32)
-            b = rng.standard_normal((depth, columns)).astype(np.float32)
+            b = rng.standard_normal((depth, columns)).astype(dtype)
             found = device.matmul(a, b)
             if not np.array_equal(found, matmul(a, b, config.array)):
                 raise RuntimeError(f"{name} and golden model differ")
@@ -48,7 +54,6 @@ def product_figures(config: Config) -> dict[str, float]:
             cells = config.cores * config.array ** 2
             figures[name] = rows * depth * columns / cells / cycles
             figures[f"{name}_cycles"] = cycles
-            kind = LayerKind(columns, transpose=False, bias=False, relu=False)
             figures[f"{name}_predicted_cycles"] = predicted(
-                compile_layers(config, rows, depth, (kind,)).executable)
+                compile_layers(config, rows, depth, (Dense(b).kind,)).executable)
     return figures

@@ -36,7 +36,8 @@ def layers_graph(rows: int, depth: int, kinds: Sequence[LayerKind], division: Di
     -------
     Graph
         Inputs are the first layer's input, and for each layer its weights, followed by its bias if
-        it has one; outputs are the results of all layers. All are float32.
+        it has one; outputs are the results of all layers. All are float32, except weights, which
+        have the types of the layers' kinds.
     """
     return _Writer(rows, depth, division).write(kinds)
 
@@ -72,7 +73,7 @@ class _Writer:
         columns = -(-kind.columns // 2) if by_columns else kind.columns
         side = 0 if kind.transpose else 1
         weights = self._input((columns, depth) if kind.transpose else (depth, columns),
-                              side if by_columns else None)
+                              side if by_columns else None, kind.dtype)
         shape = self._rows, columns
         # `in_order`: even if it is streamed, the product must have the bits of golden.mxu.dense.
         result = self._add("dot_general", (self._x, weights), shape, {
@@ -99,8 +100,9 @@ class _Writer:
         return self._add("slice", (whole,), (self._rows, columns), {
             "start_indices": (0, 0), "limit_indices": (self._rows, columns), "strides": (1, 1)})
 
-    def _input(self, shape: tuple[int, ...], cut: int | None) -> Value:
-        value = Value(TensorType(shape, DType.F32))
+    def _input(self, shape: tuple[int, ...], cut: int | None,
+               dtype: DType = DType.F32) -> Value:
+        value = Value(TensorType(shape, dtype))
         self._graph.inputs.append(value)
         self._cuts.append(cut)
         return value

@@ -1,12 +1,14 @@
 """Dense layers as the user passes them, and their checks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+
+from sim.compiler.graph.ir import DType
 
 __all__ = ["Dense", "LayerKind", "check_layers", "check_matrix"]
 
@@ -27,12 +29,15 @@ class LayerKind:
         Whether the maximum with +0.0 is applied last.
     bias : bool
         Whether the layer has a bias.
+    dtype : DType
+        Type of the weights: F32 or BF16.
     """
 
     columns: int
     transpose: bool
     bias: bool
     relu: bool
+    dtype: DType = DType.F32
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,11 +66,12 @@ class Dense:
     def kind(self) -> LayerKind:
         """The properties on which the layer's program depends."""
         return LayerKind(self.weights.shape[0 if self.transpose else 1], self.transpose,
-                         self.bias is not None, self.relu)
+                         self.bias is not None, self.relu,
+                         DType.F32 if self.weights.dtype == np.float32 else DType.BF16)
 
 
-def check_matrix(name: str, value: object) -> Float32:
-    """Check an operand, and return it as float32, which holds every bfloat16 exactly.
+def check_matrix(name: str, value: object) -> npt.NDArray[Any]:
+    """Check an operand, and return it.
 
     Raises
     ------
@@ -79,12 +85,11 @@ def check_matrix(name: str, value: object) -> Float32:
         raise TypeError(f"{name} must be of dtype float32 or bfloat16, not {value.dtype}")
     if value.ndim != 2:
         raise ValueError(f"{name} must have two dimensions, not shape {value.shape!r}")
-    # Signalling NaNs and subnormals pass unchanged: the hardware decides what becomes of them.
-    return value.astype(np.float32)
+    return value
 
 
 def check_layers(layers: Sequence[object], depth: int) -> list[Dense]:
-    """Check layers for an input of ``depth`` columns, and return them with weights in float32.
+    """Check layers for an input of ``depth`` columns, and return them.
 
     Raises
     ------
@@ -115,8 +120,7 @@ def _check_layer(name: str, layer: object, depth: int, before: str) -> Dense:
     for flag in ("relu", "transpose"):
         if not isinstance(getattr(layer, flag), bool):
             raise TypeError(f"{name}.{flag} must be True or False, not {getattr(layer, flag)!r}")
-    checked = replace(layer, weights=check_matrix(f"{name}.weights", layer.weights))
-    shape, size = checked.weights.shape, checked.kind.columns
+    shape, size = check_matrix(f"{name}.weights", layer.weights).shape, layer.kind.columns
     if not size or shape != ((size, depth) if layer.transpose else (depth, size)):
         kind = "columns" if layer.transpose else "rows"
         raise ValueError(f"{name}.weights must have {depth} {kind}, as many as {before} has "
@@ -129,4 +133,4 @@ def _check_layer(name: str, layer: object, depth: int, before: str) -> Dense:
             raise TypeError(f"{name}.bias must be of dtype float32, not {bias.dtype}")
         if bias.shape != (size,):
             raise ValueError(f"{name}.bias must be of shape ({size},), not {bias.shape!r}")
-    return checked
+    return layer

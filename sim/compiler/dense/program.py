@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +13,15 @@ from hdl.config import Config
 from sim.compiler.dense.graph import Division, layers_graph
 from sim.compiler.dense.layers import Dense, LayerKind
 from sim.compiler.executable import Executable
+from sim.compiler.graph.ir import DType
 from sim.compiler.program.cache import compile_cached
 from sim.compiler.program.places.places import VectorMemoryError
 
 __all__ = ["DenseProgram", "compile_layers", "divisions"]
 
 Float32 = npt.NDArray[np.float32]
+Matrix = npt.NDArray[Any]
+"""An array of float32 or bfloat16."""
 
 _EXCHANGE_CYCLES = 200
 """Approximate cycles of an exchange, in addition to one for each of its rows."""
@@ -46,9 +50,11 @@ class DenseProgram:
     rows: int
     kinds: tuple[LayerKind, ...]
 
-    def arrays(self, x: Float32, layers: Sequence[Dense]) -> list[Float32]:
-        """Return the executable's inputs: ``x``, then each layer's weights and bias, as float32."""
-        found = [_even(x, 0) if self.division is Division.ROWS else x]
+    def arrays(self, x: Matrix, layers: Sequence[Dense]) -> list[Matrix]:
+        """Return the executable's inputs: ``x``, as float32, then each layer's weights and bias."""
+        # Signalling NaNs and subnormals pass unchanged: the hardware decides what becomes of them.
+        wide = x.astype(np.float32)
+        found = [_even(wide, 0) if self.division is Division.ROWS else wide]
         for layer in layers:
             for array, along in ((layer.weights, 0 if layer.transpose else 1), (layer.bias, 0)):
                 if array is not None:
@@ -63,7 +69,7 @@ class DenseProgram:
                 for output, kind in zip(outputs, self.kinds, strict=True)]
 
 
-def _even(array: Float32, along: int) -> Float32:
+def _even(array: Matrix, along: int) -> Matrix:
     """Pad dimension ``along`` of an array by one index if its size is odd."""
     if array.shape[along] % 2 == 0:
         return array
@@ -149,7 +155,7 @@ def _cycles(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind],
         columns = ceil(kind.columns / 2) if by_columns else kind.columns
         tiles = ceil(depth / config.array), ceil(columns / config.array)
         total += tiles[0] * tiles[1] * max(height, config.array + 1)
-        total += depth * tiles[1] + height * tiles[1]
+        total += ceil(depth / (1 + (kind.dtype is DType.BF16))) * tiles[1] + height * tiles[1]
         if by_columns and number + 1 < len(kinds):
             total += _EXCHANGE_CYCLES + height * tiles[1]
         depth = kind.columns

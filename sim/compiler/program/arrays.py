@@ -1,7 +1,7 @@
 """Layouts of a compiled program's buffers in HBM."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,8 @@ class TiledArray:
     shape : tuple of int
         Shape of the host array; sizes may be 0.
     dtype : numpy.dtype
-        Type of the array's elements; each element takes one word of HBM.
+        Type of the array's elements; each element takes one word of HBM, or half of one if the
+        tiling is packed.
     tiling : Tiling or None
         How the array, after the steps of ``view``, is divided into vectors; None if the array has
         no elements.
@@ -64,7 +65,10 @@ class TiledArray:
         return 1 if self.tiling is None else self.tiling.vectors * self.tiling.sublanes
 
     def pack(self, array: npt.NDArray[Any], memory: Words) -> None:
-        """Write the array to ``memory``, shape (rows, lanes); words of padding keep their value."""
+        """Write the array to ``memory``, shape (rows, lanes).
+
+        Words of padding keep their value; in a packed tiling, they become 0.
+        """
         if self.tiling is not None:
             self.tiling.write(to_words(np.asarray(_viewed(array, self.view), order="C")), memory)
 
@@ -160,8 +164,8 @@ class RawRows:
         return memory.copy()
 
 
-def tiled(type: TensorType, config: Config, dimension: int | None = None, view: View = ()
-          ) -> TiledArray | ShardedArray:
+def tiled(type: TensorType, config: Config, dimension: int | None = None, view: View = (),
+          packed: bool = False) -> TiledArray | ShardedArray:
     """Return the layout of an input or output in HBM.
 
     Parameters
@@ -174,8 +178,11 @@ def tiled(type: TensorType, config: Config, dimension: int | None = None, view: 
         Dimension along which the host array is split between two cores; None: it is not split.
     view : View
         Reshapes and transposes that the host applies first.
+    packed : bool
+        Whether two bf16 numbers share a word.
     """
     empty = math.prod(type.shape) == 0
-    part = TiledArray(type.shape, array_dtype(type.dtype),
-                      None if empty else standard(_shapes(type.shape, view)[-1], config), view)
+    tiling = None if empty else replace(standard(_shapes(type.shape, view)[-1], config),
+                                        packed=packed)
+    part = TiledArray(type.shape, array_dtype(type.dtype), tiling, view)
     return part if dimension is None else ShardedArray(part, dimension)

@@ -21,7 +21,7 @@ from sim.compiler.program.code.transfers import CODE, SCRATCH
 
 __all__ = ["Compiled", "CoreCode", "KernelRecord", "compiled_of", "load", "save"]
 
-_FORMAT = 4
+_FORMAT = 5
 """Version of the format of saved files."""
 
 
@@ -93,6 +93,8 @@ class Compiled:
         The code of core 0, followed by that of core 1 if the program uses two cores.
     views : tuple of View
         For each input, the reshapes and transposes that the host applies before it tiles the array.
+    packed : tuple of bool
+        For each input, whether the host stores two bf16 numbers in a word.
     """
 
     config: Config
@@ -102,6 +104,7 @@ class Compiled:
     sharding: Sharding
     cores: tuple[CoreCode, ...]
     views: tuple[View, ...]
+    packed: tuple[bool, ...]
 
     @property
     def overlays(self) -> Overlays:
@@ -130,13 +133,13 @@ class Compiled:
     def executable(self) -> Executable:
         """Return the executable: buffers, relocations, and the link to their addresses."""
         config, sharding = self.config, self.sharding
-        plain: tuple[View, ...] = ((),) * len(self.outputs)
-        specs = [BufferSpec(f"{role.value}{number}", role, tiled(kind, config, dimension, view))
-                 for role, types, cuts, views in (
-                     (Role.INPUT, self.inputs, sharding.inputs, self.views),
-                     (Role.OUTPUT, self.outputs, sharding.outputs, plain))
-                 for number, (kind, dimension, view) in enumerate(
-                     zip(types, cuts, views, strict=True))]
+        layouts = {
+            Role.INPUT: [tiled(kind, config, cut, view, packed) for kind, cut, view, packed in zip(
+                self.inputs, sharding.inputs, self.views, self.packed, strict=True)],
+            Role.OUTPUT: [tiled(kind, config, cut) for kind, cut in zip(
+                self.outputs, sharding.outputs, strict=True)]}
+        specs = [BufferSpec(f"{role.value}{number}", role, layout)
+                 for role, found in layouts.items() for number, layout in enumerate(found)]
         relocations: list[Relocations] = []
         for core, code in enumerate(self.cores):
             rows = code.overlays.rows
@@ -219,6 +222,7 @@ def save(compiled: Compiled, path: pathlib.Path) -> None:
         "inputs": _types(compiled.inputs), "outputs": _types(compiled.outputs),
         "cuts": (compiled.sharding.inputs, compiled.sharding.outputs),
         "cores": [_describe(code) for code in compiled.cores], "views": compiled.views,
+        "packed": compiled.packed,
     }
     arrays = {f"{what}{core}": getattr(code.overlays, what)
               for core, code in enumerate(compiled.cores) for what in ("rows", "start")}
@@ -267,7 +271,7 @@ def _read(told: dict[str, Any], arrays: Mapping[str, Any]) -> Compiled:
     return Compiled(Config(**told["config"]), told["name"], _read_types(told["inputs"]),
                     _read_types(told["outputs"]), Sharding(inputs, outputs), cores,
                     tuple(tuple((kind, tuple(numbers)) for kind, numbers in view)
-                          for view in told["views"]))
+                          for view in told["views"]), tuple(told["packed"]))
 
 
 def _describe(code: CoreCode) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 Stages: passes, tilings of values, the plan (kernels, transfers, control flow), and overlays.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from hdl.config import Config
 from sim.compiler.executable import Executable
@@ -19,7 +19,7 @@ from sim.compiler.program.code.transfers import Rows
 from sim.compiler.program.compiled import Compiled, CoreCode
 from sim.compiler.program.context import Context
 from sim.compiler.program.devices import connect, for_device, hoist, require_cores
-from sim.compiler.program.inputs import absorb
+from sim.compiler.program.inputs import absorb, packable
 from sim.compiler.program.launch.kernel import load_rules
 from sim.compiler.program.planner import Planner
 from sim.compiler.program.tilings import assign_tilings
@@ -44,8 +44,8 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
         Name of the program in messages; by default the graph's name.
     standard_inputs : bool
         True: inputs are in HBM already, in the standard tiling, and their addresses may change
-        between runs. False: the host may reshape and transpose inputs when it writes them, and
-        kernels may start transfers of inputs themselves.
+        between runs. False: the host may reshape, transpose and pack inputs when it writes them,
+        and kernels may start transfers of inputs themselves.
 
     Returns
     -------
@@ -75,7 +75,7 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
     # Kernels' own transfers take numbers of rows, of 32 bits.
     own_transfers = not standard_inputs and config.hbm_rows <= 1 << 32
     try:
-        planners = _plans(graph, config, sharding, own_transfers)
+        planners, packed = _plans(graph, config, sharding, own_transfers, not standard_inputs)
     finally:
         forget()
     codes = [planner.context.stream.finish() for planner in planners]
@@ -86,14 +86,16 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
         CoreCode(overlay(code, planner.context.constants.words, config, title),
                  planner.context.places.scratch_rows, tuple(planner.launcher.records))
         for code, planner in zip(codes, planners, strict=True))
-    return Compiled(config, title, inputs, outputs, sharding, cores, views).executable()
+    return Compiled(config, title, inputs, outputs, sharding, cores, views,
+                    packed).executable()
 
 
 def _plans(graph: Graph, config: Config, sharding: Sharding,
-           own_transfers: bool) -> list[Planner]:
+           own_transfers: bool, pack: bool) -> tuple[list[Planner], tuple[bool, ...]]:
     """Plan the programs of all cores; retry with smaller blocks if kernels lack vector memory.
 
-    With ``own_transfers``, kernels may start transfers of inputs themselves.
+    With ``own_transfers``, kernels may start transfers of inputs themselves. Also return for each
+    input whether it is packed, which requires ``pack``.
     """
     failure: MemoryError | None = None
     for share in _SHARES:
@@ -102,11 +104,13 @@ def _plans(graph: Graph, config: Config, sharding: Sharding,
         verify(blocks)
         if blocks.sharding is not None:
             hoist(blocks)
+        packed = packable(blocks, config, inputs=pack)
         graphs = [blocks] if blocks.sharding is None else [
             for_device(blocks, core) for core in (0, 1)]
         try:
-            return [_plan(part, config, sharding, core, own_transfers)
-                    for core, part in enumerate(graphs)]
+            return [_plan(part, config, sharding, core, own_transfers, packed)
+                    for core, part in enumerate(graphs)], tuple(
+                        value in packed for value in blocks.inputs)
         except MemoryError as error:
             failure = failure or error
     assert failure is not None
@@ -114,12 +118,13 @@ def _plans(graph: Graph, config: Config, sharding: Sharding,
 
 
 def _plan(graph: Graph, config: Config, sharding: Sharding, core: int,
-          own_transfers: bool) -> Planner:
+          own_transfers: bool, packed: Collection[Value]) -> Planner:
     """Plan one core's program; this changes the graph.
 
-    With ``own_transfers``, kernels may start transfers of inputs themselves.
+    With ``own_transfers``, kernels may start transfers of inputs themselves. ``packed`` are the
+    packed inputs and constants.
     """
-    arguments = _rows("input", graph.inputs, sharding.inputs, core, config)
+    arguments = _rows("input", graph.inputs, sharding.inputs, core, config, packed)
     # Core 0 alone writes the outputs that both cores compute.
     results = [None if core and dimension is None else rows for rows, dimension in zip(
         _rows("output", graph.outputs, sharding.outputs, core, config), sharding.outputs,
@@ -130,7 +135,7 @@ def _plan(graph: Graph, config: Config, sharding: Sharding, core: int,
     graph.outputs = [graph.outputs[number] for number in wanted]
     graph.operations = [operation for operation in graph.operations
                         if any(value.type.size for value in operation.results)]
-    planner = Planner(Context(config, assign_tilings(graph, config), own_transfers))
+    planner = Planner(Context(config, assign_tilings(graph, config, packed), own_transfers))
     planner.program(graph, [arguments[number] for number in given],
                     [results[number] for number in wanted])
     return planner
@@ -141,12 +146,12 @@ def _with_elements(values: Sequence[Value]) -> list[int]:
 
 
 def _rows(name: str, values: Sequence[Value], cuts: Sequence[int | None], core: int,
-          config: Config) -> list[Rows]:
+          config: Config, packed: Collection[Value] = ()) -> list[Rows]:
     """Return the rows of HBM that hold a core's part of each input or output.
 
     The buffers are called ``name`` and a number. ``cuts`` has the dimension along which each value
     is split between the cores; None: it is not.
     """
-    return [Rows(f"{name}{number}",
-                 core * tiled(value.type, config).rows if dimension is not None else 0)
+    return [Rows(f"{name}{number}", 0 if dimension is None else
+                 core * tiled(value.type, config, packed=value in packed).rows)
             for number, (value, dimension) in enumerate(zip(values, cuts, strict=True))]

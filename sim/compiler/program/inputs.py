@@ -1,9 +1,14 @@
-"""Moves reshapes and transposes of inputs from the program to the host, which writes the inputs."""
+"""Forms in which the host writes arrays: reshaped, transposed, or two bf16 numbers in a word."""
 
-from sim.compiler.graph.ir import Graph, Operation, Value
+import numpy as np
+
+from hdl.config import Config
+from sim.compiler.graph.ir import DType, Graph, Operation, Value
+from sim.compiler.kernels.products.dot import takes_packed
 from sim.compiler.program.arrays import View
+from sim.compiler.words import to_words, uniform
 
-__all__ = ["absorb"]
+__all__ = ["absorb", "packable"]
 
 
 def absorb(graph: Graph) -> tuple[View, ...]:
@@ -33,6 +38,29 @@ def absorb(graph: Graph) -> tuple[View, ...]:
         views.append(tuple(steps))
     graph.operations = [operation for operation in graph.operations if operation not in removed]
     return tuple(views)
+
+
+def packable(graph: Graph, config: Config, *, inputs: bool) -> frozenset[Value]:
+    """Return the constants, and with ``inputs`` also the inputs, that are packed in HBM.
+
+    Packed values have two bf16 numbers in a word. They are operands of products alone, and at least
+    one of these products loads them as the array's weights, which costs nothing. Other products
+    first copy them to words.
+    """
+    users, returned = graph.users(), set(graph.outputs)
+
+    def packs(value: Value) -> bool:
+        found = users.get(value, [])
+        return (value.dtype is DType.BF16 and value.type.rank >= 2 and value.type.size > 0
+                and value not in returned
+                and all(operation.kind == "dot_general" for operation in found)
+                and any(takes_packed(operation, value, config) for operation in found))
+
+    # Constants of equal elements are not in HBM: the core itself writes them.
+    constants = (operation.result for operation in graph.operations if operation.kind == "constant"
+                 and packs(operation.result)
+                 and not uniform(to_words(np.asarray(operation.attributes["value"]))))
+    return frozenset((*constants, *filter(packs, graph.inputs if inputs else ())))
 
 
 def _only(value: Value, users: dict[Value, list[Operation]], returned: set[Value]

@@ -19,7 +19,7 @@ from sim.compiler.program.launch.prefetch import AHEAD, Upcoming
 from sim.compiler.program.places.places import Home, Splat, VectorMemoryError
 from sim.compiler.program.tilings import CONTROL
 from sim.compiler.tiling import same_vectors, standard
-from sim.compiler.words import to_words
+from sim.compiler.words import to_words, uniform
 
 __all__ = ["Planner"]
 
@@ -196,9 +196,8 @@ class Planner:
     def _constant_home(self, operation: Operation) -> Home:
         value = operation.result
         words = to_words(np.asarray(operation.attributes["value"]))
-        first = words.reshape(-1)[0]
-        if (words == first).all():
-            return Splat(int(first))
+        if uniform(words):
+            return Splat(int(words.reshape(-1)[0]))
         return self.context.constants.rows(self.context.tilings[value].pack(words))
 
 

@@ -1,5 +1,8 @@
 """Chooses a tiling for each value; inserts copies to the tilings that kernels need."""
 
+from collections.abc import Collection
+from dataclasses import replace
+
 from hdl.config import Config
 from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.kernels.lowering import choose
@@ -20,11 +23,11 @@ tiling.
 """
 
 
-def assign_tilings(graph: Graph, config: Config) -> Tilings:
+def assign_tilings(graph: Graph, config: Config, packed: Collection[Value] = ()) -> Tilings:
     """Choose tilings, and insert ``relayout`` where an operation needs an operand in another one.
 
     Inputs and outputs of the graph, and of the regions of the kinds in `CONTROL`, have the standard
-    tiling.
+    tiling, or its packed form if they are in ``packed``; so have constants.
 
     Parameters
     ----------
@@ -32,6 +35,8 @@ def assign_tilings(graph: Graph, config: Config) -> Tilings:
         The graph, which is changed.
     config : Config
         The chip.
+    packed : collection of Value
+        The inputs and constants of the graph that are packed.
 
     Returns
     -------
@@ -39,7 +44,8 @@ def assign_tilings(graph: Graph, config: Config) -> Tilings:
         The tiling of each value of the graph and of those regions.
     """
     load_rules()
-    tilings: Tilings = {}
+    tilings: Tilings = {value: replace(standard(value.shape, config), packed=True)
+                        for value in packed}
     _assign(graph, config, tilings)
     return tilings
 
@@ -55,6 +61,8 @@ def _assign(graph: Graph, config: Config, tilings: Tilings) -> None:
         """
         if tilings[value] == wanted:
             return value
+        if wanted != tilings[value].widened:
+            value = copied(value, tilings[value].widened, near)
         copy = copies.get((value, wanted))
         if copy is None:
             copy = copies[value, wanted] = Value(value.type)
@@ -64,12 +72,13 @@ def _assign(graph: Graph, config: Config, tilings: Tilings) -> None:
         return copy
 
     for value in graph.inputs:
-        tilings[value] = standard(value.shape, config)
+        tilings.setdefault(value, standard(value.shape, config))
     for operation in graph.operations:
         given = tuple(tilings[value] for value in operation.operands)
         if operation.kind in CONTROL | HELD or operation.attributes.get("in_hbm"):
             takes = tuple(standard(value.shape, config) for value in operation.operands)
-            makes = tuple(standard(value.shape, config) for value in operation.results)
+            makes = tuple(tilings.get(value) or standard(value.shape, config)
+                          for value in operation.results)
             for region in operation.regions:
                 if operation.kind in CONTROL:
                     _assign(region, config, tilings)

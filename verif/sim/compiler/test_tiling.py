@@ -1,6 +1,7 @@
 """Tilings: packing, unpacking, and where elements lie."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -71,6 +72,23 @@ def test_each_element_lies_where_the_tiling_says(tiling: Tiling) -> None:
     assert np.all(vectors[~covered] == PADDING)
 
 
+@pytest.mark.parametrize("tiling", [replace(tiling, packed=True) for tiling in tilings()
+                                    if tiling.along_lanes and len(tiling.shape) > 1], ids=str)
+def test_two_packed_tiles_share_a_vector(tiling: Tiling) -> None:
+    """Each column of tiles begins with the low halves of a vector; padding is 0."""
+    words = numbered(tiling.shape) + np.uint32(1) << np.uint32(16)
+    halves = tiling.pack(words, PADDING).view(np.uint16).reshape(tiling.vectors, -1, 2)
+    wide = tiling.widened.pack(words).reshape(-1, tiling.row_tiles, SUBLANES * LANES)
+    assert tiling.vectors == len(wide) * -(-tiling.row_tiles // 2)
+    for at, row in np.ndindex(wide.shape[:2]):
+        number = tiling.vector(at // tiling.lane_tiles, at % tiling.lane_tiles, row)
+        assert np.array_equal(halves[number, :, row % 2], wide[at, row] >> 16)
+        if row % 2 == 0 and row + 1 == tiling.row_tiles:
+            assert not halves[number, :, 1].any()
+    assert np.array_equal(tiling.unpack(tiling.pack(words)), words)
+    assert not same_vectors(tiling, tiling)
+
+
 @pytest.mark.parametrize("tiling", tilings(), ids=str)
 def test_unpack_inverts_pack(tiling: Tiling) -> None:
     words = numbered(tiling.shape)
@@ -97,6 +115,12 @@ def test_wrong_arguments(arguments: tuple[tuple[int, ...], tuple[int, ...], bool
     shape, order, along_lanes = arguments
     with pytest.raises(ValueError, match=message):
         Tiling(shape, order, along_lanes, SUBLANES, LANES)
+
+
+@pytest.mark.parametrize("tiling", [column((4, 3), TINY), standard((3,), TINY)], ids=str)
+def test_a_packed_value_must_have_rows_and_columns(tiling: Tiling) -> None:
+    with pytest.raises(ValueError, match="a packed value must have dimensions along the lanes and"):
+        replace(tiling, packed=True)
 
 
 def test_pack_names_a_wrong_shape() -> None:

@@ -7,6 +7,7 @@ from hdl.config import Config
 from sim.compiler.graph.ir import DType, Operation, Value
 from sim.compiler.kernels.lowering import Choice, Lowering, Place, chooses, lowers
 from sim.compiler.kernels.moving.copy import Axis, copy, relayout
+from sim.compiler.kernels.moving.packing import widen
 from sim.compiler.machine import Builder, SReg
 from sim.compiler.machine.ir import IndexLike
 from sim.compiler.tiling import Tiling, standard
@@ -116,7 +117,11 @@ def _broadcast(op: Operation, at: Lowering) -> None:
 
 @lowers("relayout")
 def _relayout(op: Operation, at: Lowering) -> None:
-    relayout(at, at.place(op.operands[0]), at.place(op.result))
+    source, result = at.place(op.operands[0]), at.place(op.result)
+    if source.tiling.packed:
+        widen(at.builder, source, result.buffer)
+    else:
+        relayout(at, source, result)
 
 
 def clamped(b: Builder, start: SReg, limit: int, dtype: DType) -> SReg:

@@ -32,7 +32,7 @@ def split_ahead(product: Product, at: Lowering) -> Product:
         the operands are not split.
     """
     scheme = product.scheme
-    if not isinstance(scheme, Split):
+    if not isinstance(scheme, Split) or product.packed:
         return product
     ahead = replace(product, scheme=Stored(scheme.pairs))
     sides = [(side, source, (2 + scheme.most(side)) * source.vectors)

@@ -24,10 +24,10 @@ from sim.compiler.kernels.products.steps import write_product
 from sim.compiler.kernels.products.transfers import Homes, Plan, Transfers, plan_transfers
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.ir import VmemBuffer, VReg
-from sim.compiler.tiling import Tiling
+from sim.compiler.tiling import Tiling, standard
 
 __all__ = ["COPY_CYCLES", "TRANSPOSE_CYCLES", "Dot", "Dots", "cheapest", "dot_cycles", "finisher",
-           "loads_itself", "merged", "precision", "relaid", "strides"]
+           "loads_itself", "merged", "precision", "relaid", "strides", "takes_packed"]
 
 TRANSPOSE_CYCLES = 16
 COPY_CYCLES = 64
@@ -35,6 +35,8 @@ COPY_CYCLES = 64
 
 ``TRANSPOSE_CYCLES`` if lanes and sublanes are exchanged, ``COPY_CYCLES`` if the same dimension
 stays along the lanes, and twice ``COPY_CYCLES`` otherwise."""
+WIDEN_CYCLES = 2
+"""Cycles to copy a packed vector to two vectors."""
 
 
 @dataclass(frozen=True)
@@ -137,16 +139,17 @@ class Dot:
         rows, weights = self.tilings[side], self.tilings[other]
         distances = [strides(tiling) for tiling in self.tilings]
         to = strides(self.result)
-        tile = config.tile_vregs
+        tile = config.tile_vregs // (1 + weights.packed)
         lane = rows.lane_dimension
         assert lane is not None
         if self.transposed:
-            sums = [Level(rows.lane_tiles, rows.row_tiles, weights.row_tiles, depth=config.lanes)]
-            columns = Level(-(-weights.row_tiles // tile), weight_row=tile,
+            sums = [Level(rows.lane_tiles, rows.row_tiles, weights.column_vectors,
+                          depth=config.lanes)]
+            columns = Level(-(-weights.column_vectors // tile), weight_row=tile,
                             results=self.result.row_tiles)
         else:
             sums = [Level(rows.lane_tiles, rows.row_tiles, weight_row=tile, depth=config.lanes)]
-            columns = Level(weights.lane_tiles, weights=weights.row_tiles,
+            columns = Level(weights.lane_tiles, weights=weights.column_vectors,
                             results=self.result.row_tiles)
         for dimensions in zip(dots.contracting[side], dots.contracting[other], strict=True):
             if dimensions[0] != lane:
@@ -168,7 +171,7 @@ class Dot:
             Product(config, operands[side], operands[other], results,
                     scheme(dtypes[side], dtypes[other], accuracy), tuple(merged(sums)),
                     tuple(others), Level(1), rows.columns, self.transposed, weights.row_tiles,
-                    finish), many)
+                    finish, packed=weights.packed), many)
 
 
 def cheapest(product: Product, many: Sequence[Level]) -> Product:
@@ -185,7 +188,7 @@ def cheapest(product: Product, many: Sequence[Level]) -> Product:
 
 def strides(tiling: Tiling) -> dict[int, int]:
     """Return the distance in vectors between consecutive indices of each outer dimension."""
-    found, stride = {}, tiling.lane_tiles * tiling.row_tiles
+    found, stride = {}, tiling.lane_tiles * tiling.column_vectors
     for dimension in reversed(tiling.outer_dimensions):
         found[dimension] = stride
         stride *= tiling.shape[dimension]
@@ -247,7 +250,9 @@ def _ways(dots: Dots, tilings: Sequence[Tiling], config: Config) -> Iterator[tup
             for row in dots.free[side] or (None,):
                 if row is None and len(dots.shapes[side]) > 1:
                     continue
-                rows, row_cycles = relaid(dots.shapes[side], tilings[side], row, depth, config)
+                rows, row_cycles = relaid(dots.shapes[side], tilings[side].widened, row, depth,
+                                          config)
+                row_cycles += WIDEN_CYCLES * tilings[side].vectors * tilings[side].packed
                 for column in dots.free[other] or (None,):
                     if column is None and len(dots.shapes[other]) > 1:
                         continue
@@ -332,6 +337,28 @@ def dot_cycles(operation: Operation, operands: Sequence[Tiling], config: Config)
     return min(dot.product(config, (nowhere, nowhere), nowhere, dtypes,
                            precision(operation)).cycles
                for copies, dot in _ways(Dots.of(operation), operands, config) if not copies)
+
+
+def takes_packed(operation: Operation, value: Value, config: Config) -> bool:
+    """Return whether a product loads an operand as weights in the packed standard tiling.
+
+    Parameters
+    ----------
+    operation : Operation
+        The `dot_general`.
+    value : Value
+        The operand; its type is bf16.
+    config : Config
+    """
+    tilings = [standard(operand.shape, config) for operand in operation.operands]
+    side = operation.operands.index(value)
+    # A weight tile must begin with the first half of a vector.
+    if config.tile_vregs % 2 or tilings[side].row_tiles < 2 or (
+            operation.operands[0] is operation.operands[1]):
+        return False
+    tilings[side] = replace(tilings[side], packed=True)
+    best = _choose(operation, tilings, config)
+    return best is not None and best[1].tilings[side].packed
 
 
 @chooses("dot_general")

@@ -50,7 +50,7 @@ class Level:
     count : int
         Number of iterations.
     rows, weights, results : int
-        Vectors by which rows, weights and results advance.
+        Vectors by which rows, weights and results advance, in memory.
     weight_row : int
         Vectors by which the weights advance along their sublanes, in addition to ``weights``.
     depth : int
@@ -87,7 +87,7 @@ class Product:
     transposed : bool
         Whether the contracted dimension runs along the lanes of the weights, not the sublanes.
     weight_rows : int
-        Number of vectors of the weights along their sublanes.
+        Number of tiles of the weights along their sublanes.
     finish : callable or None
         Converts a sum to the vector that is stored.
     first_row : int
@@ -99,6 +99,9 @@ class Product:
         Whether the steps of all blocks and columns for one tile of the depth (`lanes` elements)
         precede those for the next tile. Operands are then needed as late as possible, and sums stay
         in vector memory.
+    packed : bool
+        Whether the weights are packed (`sim.compiler.tiling`). Each vector in memory then gives two
+        vectors that are pushed.
     """
 
     config: Config
@@ -116,6 +119,17 @@ class Product:
     first_row: int = 0
     apart: tuple[int, int] = (0, 0)
     by_depth: bool = False
+    packed: bool = False
+
+    @property
+    def tile_vectors(self) -> int:
+        """Number of vectors in memory of a weight tile."""
+        return self.config.tile_vregs // (1 + self.packed)
+
+    @property
+    def weight_vectors(self) -> int:
+        """Number of vectors in memory of the weights along their sublanes."""
+        return -(-self.weight_rows // (1 + self.packed))
 
     @cached_property
     def block_rows(self) -> int:
@@ -141,6 +155,7 @@ class Product:
         The array or the vector unit determines them, whichever takes longer.
         """
         pushed, weight, result = self.scheme.work
+        weight += self.packed
         work = pushed * rows + weight * self.config.tile_vregs + result * rows
         return max(rows * self.config.sublanes, self.config.array + 1, round(work * _PER_OPERATION))
 

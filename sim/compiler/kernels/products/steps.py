@@ -16,11 +16,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from sim.compiler.kernels.moving.packing import unpacked
 from sim.compiler.kernels.products.pieces import ROWS, WEIGHTS, Number, Side, Stored
 from sim.compiler.kernels.products.product import Level, Product
 from sim.compiler.kernels.products.transfers import Transfers
 from sim.compiler.machine.builder import Builder
-from sim.compiler.machine.ir import Index, LoopVariable, MReg, SReg, VReg
+from sim.compiler.machine.ir import Index, IndexLike, LoopVariable, MReg, SReg, VReg
 
 __all__ = ["write_product"]
 
@@ -149,6 +150,8 @@ class _Writer:
         self._smem = smem
         self._transfers = transfers
         self._tile = product.config.tile_vregs
+        # Number of pushed vectors that share a vector in memory.
+        self._share = 1 + product.packed
         self._sublanes = product.config.sublanes
         self._rest = product.depth % product.config.lanes
         self._one_tile = not any(level.depth for level in product.levels)
@@ -349,7 +352,7 @@ class _Writer:
         b, product, counters = self._b, self._product, self._counters
         row = counters.offset("weight_row")
         depth = product.depth - counters.offset("depth") if self._counts_depth else None
-        most = product.weight_rows - 1 - row if self._counts_most else None
+        most = product.weight_vectors - 1 - row if self._counts_most else None
         piece = self._piece(WEIGHTS, counters.number)
         return _Operand(counters.offset("weights") + row + piece, depth, most,
                         product.scheme.settings(b, WEIGHTS, counters.number))
@@ -457,14 +460,14 @@ class _Writer:
         With ``last``, there may be no next step; then the value does not matter.
         """
         b, product = self._b, self._product
-        valid: Number = number
+        valid: Number = number // self._share
         if self._counts_most and number >= product.weight_rows % self._tile:
             assert self._weights.most is not None
-            valid = b.scalar("min", self._weights.most, number)
+            valid = b.scalar("min", self._weights.most, valid)
         elif number >= product.weight_rows:
             if self._constant is not None:
                 return self._constant
-            valid = product.weight_rows - 1
+            valid = product.weight_vectors - 1
         if not product.transposed and self._rest:
             end = (number + 1) * self._sublanes
             if self._one_tile:
@@ -477,8 +480,13 @@ class _Writer:
         at = self._weights.at + valid
         if last:
             at = Index.of(b.scalar("min", at, product.weights.vectors - 1))
-        vector = b.load(product.weights, at)
+        vector = self._load_weight(at, number % self._share)
         return product.scheme.piece(b, WEIGHTS, vector, self._weights.settings, mask)
+
+    def _load_weight(self, at: IndexLike, half: int) -> VReg:
+        """Load the weights' vector at ``at``; if they are packed, extract half of its words."""
+        vector = self._b.load(self._product.weights, at)
+        return unpacked(self._b, vector, half) if self._product.packed else vector
 
     @property
     def _kind(self) -> str:
@@ -492,19 +500,21 @@ class _Writer:
         mask = self._lane_mask if product.transposed else None
         whole = valid - (self._sublane_mask is not None)
 
-        def push(number: int | LoopVariable, mask: MReg | None) -> None:
-            vector = b.load(product.weights, self._piece(WEIGHTS, 0) + number)
+        def push(at: int | LoopVariable, half: int, mask: MReg | None) -> None:
+            vector = self._load_weight(self._piece(WEIGHTS, 0) + at, half)
             b.push(self._kind, product.scheme.piece(b, WEIGHTS, vector, settings, mask))
 
-        if whole:
-            with b.loop(whole) as number:
-                push(number, mask)
-        if whole < valid:
-            push(whole, self._sublane_mask)
+        share = self._share
+        if whole >= share:
+            with b.loop(whole // share) as at:
+                for half in range(share):
+                    push(at, half, mask)
+        for number in range(whole - whole % share, valid):
+            push(*divmod(number, share), self._sublane_mask if number == whole else mask)
         if valid < self._tile:
             with b.loop(self._tile - valid):
                 if self._constant is None:
-                    push(valid - 1, mask)
+                    push(*divmod(valid - 1, share), mask)
                 else:
                     b.push(self._kind, self._constant)
 

@@ -193,7 +193,7 @@ class Plan:
         # One of the two levels advances along the weights' sublanes, where tiles are consecutive.
         inner, outer = levels if product.transposed else levels[::-1]
         row = inner[0] * inner[2].weight_row
-        run = min(inner[1] * product.config.tile_vregs, product.weight_rows - row)
+        run = min(inner[1] * product.tile_vectors, product.weight_vectors - row)
         step = depth * self.depth_steps + column * self.blocks - 1
         return Chunk(max(0, step), True, first, run, outer[1], outer[2].weights)
 

@@ -5,11 +5,14 @@ import pathlib
 import numpy as np
 
 from hdl.config import Config
+from sim.compiler.graph.arrays import array_dtype
+from sim.compiler.graph.interpret import interpret
 from sim.compiler.graph.ir import DType, Graph, TensorType, Value
 from sim.compiler.program.arrays import TiledArray
+from sim.compiler.program.cache import compile_cached
 from sim.compiler.program.compiled import compiled_of, load, save
 from sim.compiler.program.driver import compile_graph
-from sim.compiler.program.inputs import absorb
+from sim.compiler.program.inputs import absorb, packable
 from sim.compiler.tiling import standard
 from systolith import Device
 
@@ -64,6 +67,51 @@ def test_rows_of_an_input_are_not_copied() -> None:
     for result, wanted in zip(results, (-array[1:3], -array[3:], -array[:, 1:3],
                                         -array[:, :, 1:3], array[1:3]), strict=True):
         np.testing.assert_array_equal(result, wanted)
+
+
+def test_weights_in_bf16_are_packed(tmp_path: pathlib.Path) -> None:
+    """Unless anything but a product uses them; a product whose rows they are widens them first."""
+    shapes = (9, 7), (8, 9), (2, 9, 5), (9, 9), (9, 6), (9, 4), (2, 9)
+    graph = Graph([Value(TensorType((6, 9), DType.F32)), Value(TensorType((2, 3, 9), DType.F32)),
+                   *(Value(TensorType(shape, DType.BF16)) for shape in shapes)])
+
+    def product(x: Value, w: Value, contracted: int = 0, batch: tuple[int, ...] = (),
+                precision: str = "DEFAULT") -> Value:
+        depth, shape = x.type.rank - 1, (*x.shape[:-1], w.shape[-1 - contracted])
+        return graph.add("dot_general", (x, w), TensorType(shape, DType.F32), {
+            "lhs_batching_dimensions": batch, "rhs_batching_dimensions": batch,
+            "lhs_contracting_dimensions": (depth,),
+            "rhs_contracting_dimensions": (len(batch) + contracted,),
+            "precision_config": (precision, precision)}).result
+
+    x, xs, plain, transposed, several, both, returned, added, short = graph.inputs
+    graph.outputs = [
+        product(x, plain, precision="HIGHEST"), product(x, transposed, 1),
+        product(xs, several, batch=(0,)), product(x, both), product(both, returned),
+        product(x, returned), returned, product(x, added),
+        graph.add("negate", (added,), added.type).result, product(x, short, 1)]
+    rng = np.random.default_rng(20261122)
+    for table in (rng.integers(-9, 10, (9, 8)), np.full((9, 8), 3)):
+        graph.outputs.append(product(x, graph.add("constant", (), TensorType(
+            table.shape, DType.BF16), {"value": table.astype(array_dtype(DType.BF16))}).result))
+    arrays = [rng.integers(-9, 10, value.shape).astype(array_dtype(value.dtype))
+              for value in graph.inputs]
+    wanted = interpret(graph, arrays)
+    assert [len(packable(graph, CONFIG, inputs=inputs)) for inputs in (True, False)] == [5, 1]
+    copy, there = graph.copy(), compile_graph(graph.copy(), CONFIG, standard_inputs=True)
+    executable = compile_graph(graph, CONFIG)
+    compiled = compiled_of(executable)
+    assert compiled.packed == (False, False, True, True, True, True, False, False, False)
+    assert compiled_of(there).packed == (False,) * len(arrays)
+    assert [kernel.kind for kernel in compiled.kernels].count("relayout") == 1
+    assert [spec.layout.rows for spec in executable.inputs[2:4]] == [
+        2 * 3 * CONFIG.sublanes, 3 * 2 * CONFIG.sublanes]
+    save(compiled, tmp_path / "program")
+    with Device.open(CONFIG, "golden") as device:
+        for program in (executable, load(tmp_path / "program").executable(), there,
+                        compile_cached(copy, CONFIG)):
+            for result, right in zip(device.execute(program, *arrays), wanted, strict=True):
+                np.testing.assert_array_equal(result, right)
 
 
 def test_a_view_is_undone() -> None:

@@ -9,6 +9,7 @@ import pytest
 from golden.mxu import matmul
 from hdl.config import Config
 from sim.compiler.executable import Executable
+from sim.compiler.graph.arrays import array_dtype
 from sim.compiler.graph.ir import DType, Graph, Sharding, TensorType, Value
 from sim.compiler.kernels.products.dot import Dots, _ways
 from sim.compiler.kernels.products.product import Product
@@ -32,10 +33,9 @@ def f32(*shape: int) -> TensorType:
 
 
 def graph(rows: int, depth: int, columns: int, *, transposed: bool = False,
-          sharding: Sharding | None = None) -> Graph:
-    made = Graph([Value(f32(rows, depth)),
-                  Value(f32(columns, depth) if transposed else f32(depth, columns))],
-                 sharding=sharding)
+          sharding: Sharding | None = None, dtype: DType = DType.F32) -> Graph:
+    weights = (columns, depth) if transposed else (depth, columns)
+    made = Graph([Value(f32(rows, depth)), Value(TensorType(weights, dtype))], sharding=sharding)
     x, w = made.inputs
     made.outputs = [product(made, x, w, transposed)]
     return made
@@ -55,12 +55,13 @@ def transfers(executable: Executable) -> int:
     return len(compiled_of(executable).cores[0].overlays.row_numbers)
 
 
-def check(device: Device, shape: tuple[int, int, int], transposed: bool) -> int:
+def check(device: Device, shape: tuple[int, int, int], transposed: bool,
+          dtype: DType = DType.F32) -> int:
     rng = np.random.default_rng(sum(shape))
     rows, depth, columns = shape
     a = rng.standard_normal((rows, depth)).astype(np.float32)
-    b = rng.standard_normal((depth, columns)).astype(np.float32)
-    executable = compile_graph(graph(*shape, transposed=transposed), device.config)
+    b = rng.standard_normal((depth, columns)).astype(array_dtype(dtype))
+    executable = compile_graph(graph(*shape, transposed=transposed, dtype=dtype), device.config)
     for _ in range(2):
         [found] = device.execute(executable, a, np.ascontiguousarray(b.T) if transposed else b)
         wanted = matmul(a, b, device.config.array)
@@ -68,12 +69,13 @@ def check(device: Device, shape: tuple[int, int, int], transposed: bool) -> int:
     return transfers(executable)
 
 
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
 @pytest.mark.parametrize("transposed", [False, True])
-def test_golden_bits(transposed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_golden_bits(transposed: bool, dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
     # As if transfers that do not overlap with the array took very long.
     monkeypatch.setattr("sim.compiler.kernels.products.transfers._LATENCY", 1 << 20)
     with Device.open(CONFIG, "golden") as device:
-        found = [check(device, shape, transposed) for shape in SHAPES]
+        found = [check(device, shape, transposed, dtype) for shape in SHAPES]
     assert set(found) >= {2, 3}
     assert found.count(0) <= 2
 
@@ -95,14 +97,17 @@ def test_buffers_across_4_gib(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rtl_bits() -> None:
     # With scalar memory for fewer chunks, as the tests of other kernels, whose simulation it is.
     with Device.open(harness.CONFIG) as device:
-        assert [check(device, shape, transposed) for shape, transposed in (
-            ((24, 20, 9), False), ((36, 17, 8), True))] == [3, 3]
+        assert [check(device, *arguments) for arguments in (
+            ((24, 20, 9), False), ((36, 17, 8), True), ((24, 21, 9), False, DType.BF16),
+            ((36, 17, 10), True, DType.BF16))] == [3, 3, 3, 3]
 
 
-def planned(rows: int, depth: int, columns: int, transposed: bool, config: Config) -> Product:
+def planned(rows: int, depth: int, columns: int, transposed: bool, packed: bool,
+            config: Config) -> Product:
     """The product by depth that a kernel of these sizes would be."""
     operation = graph(rows, depth, columns, transposed=transposed).operations[0]
     tilings = [standard(value.shape, config) for value in operation.operands]
+    tilings[1] = replace(tilings[1], packed=packed)
     sizes = [tiling.vectors for tiling in (*tilings, standard((rows, columns), config))]
     x, w, y = (VmemBuffer(name, 0, size) for name, size in zip("xwy", sizes, strict=True))
     [dot] = [dot for copies, dot in _ways(Dots.of(operation), tilings, config)
@@ -121,13 +126,13 @@ def vectors(plan: Plan, weights: bool) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("config", [CONFIG, V2], ids=["tiny", "v2"])
 def test_all_vectors_are_loaded_once_and_in_time(config: Config) -> None:
     scale, checked = config.array // 4, 0
-    for (rows, depth, columns), transposed, fast in itertools.product(
+    for (rows, depth, columns), transposed, packed in itertools.product(
             SHAPES, (False, True), (False, True)):
-        made = planned(rows * scale, depth * scale + 1, columns * scale, transposed, config)
+        made = planned(rows * scale, depth * scale + 1, columns * scale, transposed, packed, config)
         plan = plan_transfers(made, (True, True), range(4096))
         if plan is None:
             continue
-        plan = replace(plan, fast=fast)
+        plan = replace(plan, fast=checked % 2 == 0)
         checked += 1
         assert list(plan.stops) == sorted(set(plan.stops))
         assert all(stop < chunk.step for stop, chunk in zip(
@@ -142,7 +147,8 @@ def test_all_vectors_are_loaded_once_and_in_time(config: Config) -> None:
                 needed[False].setdefault(vector, step)
             inner = tile * level.weight_row + column * across.weight_row
             first = tile * level.weights + column * across.weights + inner
-            for vector in range(first, first + min(config.tile_vregs, made.weight_rows - inner)):
+            run = min(made.tile_vectors, made.weight_vectors - inner)
+            for vector in range(first, first + run):
                 needed[True].setdefault(vector, max(0, step - 1))
         for weights, buffer in ((False, made.rows), (True, made.weights)):
             loaded = vectors(plan, weights)
