@@ -35,7 +35,7 @@ def wraps(x: int, y: int, direction: Direction, shape: tuple[int, int]) -> bool:
 
 
 def check_hops(dx: int, dy: int, shape: tuple[int, int]) -> None:
-    """Check that a packet may take ``dx`` hops along X and ``dy`` along Y, either way round.
+    """Check that a packet may take ``dx`` hops along X and ``dy`` along Y; both may be negative.
 
     Raises
     ------

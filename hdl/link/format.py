@@ -36,12 +36,12 @@ class Direction(IntEnum):
 
     @property
     def opposite(self) -> "Direction":
-        """The direction back."""
+        """The opposite direction, for example X- for X+."""
         return Direction(self ^ 1)
 
     @property
     def is_x(self) -> bool:
-        """Whether it is a direction along the dimension that is routed first."""
+        """Whether it is a direction along X; packets travel along X before they travel along Y."""
         return self < Direction.Y_PLUS
 
     @property
@@ -103,7 +103,7 @@ class LinkConfig:
 
     @property
     def count_bits(self) -> int:
-        """Width of sequence numbers and of counts of flits: they count modulo 2 ``depth``."""
+        """Width of sequence numbers and of counts of flits, which are modulo ``2 * depth``."""
         return exact_log2(self.depth) + 1
 
 

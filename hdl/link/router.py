@@ -156,14 +156,18 @@ class _Source:
         self._ready: list[Value] = []
 
     def offer(self, number: int, mux: wiring.Component, goes: Value, onto: Value) -> None:
-        """Connect the stream to input ``number`` of ``mux``, for flits with ``goes``."""
+        """Connect the stream to input ``number`` of ``mux``, a `PacketMux`.
+
+        ``goes`` tells whether the stream's flit is for this mux, and ``onto`` is the channel on
+        which it is to leave.
+        """
         sink = mux.source[number]
         self._m.d.comb += [sink.valid.eq(self.flits.valid & goes),
                            sink.payload.eq(self.flits.payload), mux.onto[number].eq(onto)]
         self._ready.append(goes & sink.ready)
 
     def close(self) -> None:
-        """Complete the connections."""
+        """Connect the stream's ``ready``, after all calls of `offer`."""
         self._m.d.comb += self.flits.ready.eq(reduce(or_, self._ready))
 
 
@@ -231,7 +235,7 @@ Out(flit_layout).array(4)
         return m
 
     def _buffers(self, m: Module, platform: object, port: Direction) -> list[_Source]:
-        """The buffers of the channels of a port."""
+        """Instantiate the buffers of a port's channels; return their outputs."""
         config = self._config
         found = []
         for channel in range(CHANNELS):
@@ -247,7 +251,11 @@ Out(flit_layout).array(4)
 
     def _leave(self, m: Module, platform: object, port: Direction,
                arrived: dict[Direction, list[_Source]], injected: dict[Direction, _Source]) -> None:
-        """The output to the link in direction ``port``."""
+        """Connect the output to the link in direction ``port``.
+
+        Its flits come from ``arrived``, the buffers of each port, and from ``injected``, the
+        injectors.
+        """
         inputs = [(source, self._goes(source, port, Direction(side)))
                   for side in Direction for source in arrived[side]
                   if side == port.opposite or (side.is_x and not port.is_x)]
@@ -279,7 +287,7 @@ Out(flit_layout).array(4)
         return (flit.dx == 0) & ((flit.dy > 0) if port.step > 0 else (flit.dy < 0))
 
     def _eject(self, m: Module, platform: object, port: Direction, sources: list[_Source]) -> None:
-        """The output to this chip for packets that arrived at ``port``."""
+        """Connect the output to this chip for packets that arrived at ``port``."""
         config = self._config
         mux = instantiate(m, platform, f"eject_{port}", PacketMux.module(config, len(sources), 1),
                           lambda: PacketMux(config, len(sources), 1))

@@ -118,7 +118,8 @@ class SerialBackend:
     def _stuck(self, states: Sequence[CoreState]) -> bool:
         """Whether all running cores wait for semaphores that only the host can signal.
 
-        A core that waits between two reads, with no transfer at the first, gets no more signals.
+        That is so if no transfer is in progress, and all running cores wait in every cycle between
+        two reads of their counters: then no core and no transfer can signal.
         """
         running = [core for core in self._cores if states[core].running]
         if any(state.transfers for state in states) or any(

@@ -91,7 +91,7 @@ class SerialChip(Closeable):
     # ---- Identification
 
     def _identify(self) -> None:
-        """Find the bridge.
+        """Check that a bridge answers on the line, with this version of the protocol.
 
         Raises
         ------
@@ -208,17 +208,20 @@ class SerialChip(Closeable):
                    [table[register].pack(**fields) if value is None else value])
 
     def read_space(self, core: int, space: Space, at: int, count: int) -> Words:
-        """Read words of a core's address space through ACCESS_DATA."""
+        """Read ``count`` words of a core's address space, from address ``at`` on.
+
+        The words are read through ACCESS_DATA.
+        """
         self.set("ACCESS_ADDRESS", core, ADDRESS=at, SPACE=space.value)
         return self.read(address("ACCESS_DATA", core), count, fixed=True)
 
     def write_space(self, core: int, space: Space, at: int, words: Sequence[int] | Words) -> None:
-        """Write words of a core's address space through ACCESS_DATA."""
+        """Write words of a core's address space, from address ``at`` on, through ACCESS_DATA."""
         self.set("ACCESS_ADDRESS", core, ADDRESS=at, SPACE=space.value)
         self.write(address("ACCESS_DATA", core), words, fixed=True)
 
     def counters(self, core: int) -> dict[str, int]:
-        """Read a core's counters, all of the same cycle: ``cycles``, and its causes."""
+        """Read a core's counters, all of the same cycle: ``cycles``, and one for each cause."""
         halves = self.read(address(f"{COUNTER_REGISTERS[0]}_LO", core),
                            2 * len(COUNTER_REGISTERS)).tolist()
         return {name.lower(): low | high << 32 for name, low, high in zip(
@@ -227,12 +230,12 @@ class SerialChip(Closeable):
     # ---- HBM
 
     def read_hbm(self, at: int, count: int) -> Words:
-        """Read rows of HBM, shape (count, lanes)."""
+        """Read ``count`` rows of HBM from row ``at`` on, shape (count, lanes)."""
         lanes = self.config.lanes
         return self.read(MEMORY_BASE + at * self.config.row_bytes, count * lanes).reshape(-1, lanes)
 
     def write_hbm(self, at: int, rows: Words) -> None:
-        """Write rows of HBM, shape (count, lanes)."""
+        """Write rows of HBM from row ``at`` on, shape (count, lanes)."""
         self.write(MEMORY_BASE + at * self.config.row_bytes, rows.reshape(-1))
 
     # ---- What takes time

@@ -31,9 +31,9 @@ _PATIENCE_SECONDS = 1.0
 """Time to wait for a response, in addition to the time of its bytes on the line."""
 _PROBE_SECONDS = 0.5
 _MARGIN = 4
-"""Allowed ratio of the time of a request and its response to that of the exchange before it."""
+"""A request and its response may take so many times as long for each byte as those before them."""
 _BITS = 10
-"""Bits of a byte on the line."""
+"""Number of bits that a byte takes on the line: a start bit, 8 data bits and a stop bit."""
 _SEQUENCES = 256
 
 

@@ -25,9 +25,9 @@ def _named(netlist: Mapping[str, Any], modules: Mapping[str, ModuleInterface],
     """For each bit of the netlist that has a name in the source, the path of its driving instance.
 
     ``instances`` has the module of each instance, by path. A bit has a name in each instance
-    through which it passes. Only in the instance that drives it,
-    and in the instances around that one, is the name not an input. So the driver is the instance
-    with the longest path among those in which the name is not an input.
+    through which it passes. Only in the instance that drives it, and in the instances around that
+    one, is the name not an input. So the driver is the instance with the longest path among those
+    in which the name is not an input.
     """
     found: dict[int, str] = {}
     for name, net in netlist["netnames"].items():

@@ -36,9 +36,9 @@ __all__ = ["DIVISOR", "HBM_BYTES", "LineReceiver", "SimulatedBoard", "bit_levels
 HBM_BYTES = 1 << 17
 """Size of the memory in block RAM: 64 of the FPGA's 208 blocks."""
 DIVISOR = 4
-"""Cycles of a bit on the simulated board's line: the fewest, so that the line is fast."""
+"""Number of cycles of a bit on the simulated board's line: the fewest, so that the line is fast."""
 _CHUNK = 512
-"""Cycles between two looks at the port."""
+"""Number of cycles between two looks at the port."""
 _QUIET_CYCLES = 1 << 14
 """The clock stops when the line has been quiet for so many cycles."""
 _BYTES = 64
@@ -109,9 +109,12 @@ class LineReceiver:
 
 
 def _next(levels: Levels, here: int, level: int) -> int:
-    """Position of the next such level of a line, from ``here`` on; without one, the end."""
-    places = np.flatnonzero(levels[here:] == level)
-    return here + int(places[0]) if places.size else len(levels)
+    """Number of the first cycle, from ``here`` on, in which the line has level ``level``.
+
+    If there is none, the number of cycles.
+    """
+    found = np.flatnonzero(levels[here:] == level)
+    return here + int(found[0]) if found.size else len(levels)
 
 
 class SimulatedBoard(Closeable):
@@ -229,15 +232,18 @@ class SimulatedBoard(Closeable):
                 return
 
     def _line(self, passing: bytes) -> bytes:
-        """Bytes at the end of the line, given those at its beginning."""
+        """The bytes that arrive at one end of the line when ``passing`` is sent from the other.
+
+        Noise changes bits; nothing arrives while the line is disconnected.
+        """
         if not self.connected:
             return b""
         if not self.noise:
             return passing
         arrived = bytearray(passing)
-        for place in range(len(arrived)):
+        for number in range(len(arrived)):
             if self._rng.random() < self.noise:
-                arrived[place] ^= 1 << self._rng.randrange(8)
+                arrived[number] ^= 1 << self._rng.randrange(8)
                 self.damaged += 1
         return bytes(arrived)
 
