@@ -3,10 +3,12 @@
 // Place and route leads a carry input into a chain by a cell of its own, even if it is constant.
 // Here the chain's first position makes only the carry of bit 0: LUT4 is 0 for C = D = 1, so the
 // carry output is LUT2 of A and B, whatever CIN is. The sum of bit 0 is logic.
-// Adders of up to 4 bits, and those with a variable carry input, are left to Yosys.
+// If the last position is free, its sum is the last carry: this leads it out of the chain.
+// Adders of up to 4 bits, and those with a variable carry input, are left to Yosys: the name of the
+// module comes before that of Yosys' own.
 
 (* techmap_celltype = "$alu" *)
-module constant_carry_alu (A, B, CI, BI, X, Y, CO);
+module _70_constant_carry_alu (A, B, CI, BI, X, Y, CO);
   parameter A_SIGNED = 0;
   parameter B_SIGNED = 0;
   parameter A_WIDTH = 1;
@@ -52,6 +54,7 @@ module constant_carry_alu (A, B, CI, BI, X, Y, CO);
     end
     for (i = 0; i < Y_WIDTH; i = i + 1) begin : out
       if (i % 2) assign CO[i] = carry[(i+1)/2];
+      else if (i == Y_WIDTH - 1) assign CO[i] = sum[Y_WIDTH] ^ BI;
       else if (i) assign CO[i] = (a[i] & (BI ? ~b[i] : b[i])) | (CO[i-1] & (a[i] | (BI ? ~b[i] : b[i])));
       else assign CO[i] = CI ? a[0] | (BI ? ~b[0] : b[0]) : a[0] & (BI ? ~b[0] : b[0]);
     end

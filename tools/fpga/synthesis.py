@@ -57,7 +57,7 @@ opt
 memory -nomap
 opt_clean
 synth_ecp5 -nowidelut -run map_ram:map_gates -top {top}
-techmap -map %carry
+techmap -map +/techmap.v -map +/lattice/arith_map_ccu2c.v -map %carry
 synth_ecp5 -nowidelut -run map_gates: -top {top}"""
 
 

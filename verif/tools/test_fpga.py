@@ -113,7 +113,8 @@ def test_adders_without_a_carry_input_equal_those_of_yosys(
 
 
 @pytest.mark.parametrize("change", [
-    ("16'hb : 16'h2", "16'hb : 16'h8"), (".C1(BI)", ".C1(1'b0)"), ("X[0] ^ CI", "X[0]")])
+    ("16'hb : 16'h2", "16'hb : 16'h8"), (".C1(BI)", ".C1(1'b0)"), ("X[0] ^ CI", "X[0]"),
+    ("sum[Y_WIDTH] ^ BI", "sum[Y_WIDTH]")])
 def test_a_wrong_adder_is_found(change: tuple[str, str], tmp_path: pathlib.Path) -> None:
     with pytest.raises(RuntimeError, match="proof did fail"):
         prove_carries(tmp_path, 5, change)
