@@ -1,4 +1,4 @@
-"""Golden model of the serial bridge: which bytes answer which, and the accesses between them."""
+"""Golden model of the serial bridge: the bytes that answer a request, and the accesses it makes."""
 
 import struct
 from typing import Protocol

@@ -25,13 +25,13 @@ VERSION = 1
 MAX_WORDS = 256
 """Maximum number of words in a request."""
 REQUEST_BYTES = 8
-"""Bytes of a request before its words."""
+"""Number of bytes of a request that precede its words."""
 RESPONSE_BYTES = 4
-"""Bytes of a response before its words."""
+"""Number of bytes of a response that precede its words."""
 CHECK_BYTES = 4
-"""Bytes of the checksum at the end of a frame: CRC-32 as of IEEE 802.3, low byte first."""
+"""Number of bytes of the checksum at the end of a frame: CRC-32 of IEEE 802.3, low byte first."""
 MAX_REQUEST = REQUEST_BYTES + 4 * MAX_WORDS + CHECK_BYTES
-"""Bytes of the longest request, without flags and escapes."""
+"""Number of bytes of the longest request, without flags and escapes."""
 MEMORY_BASE = 1 << 31
 """Byte address of the memory; the chip's registers begin at address 0."""
 

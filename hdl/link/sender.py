@@ -134,7 +134,11 @@ class LinkSender(wiring.Component):
 
     def _frame(self, m: Module, platform: object, again: Signal, leaving: Signal,
                news: data.View, window: Window) -> None:
-        """Keep new flits, and make the frame of the flit that was chosen a cycle ago."""
+        """Keep new flits, and make the frame of the flit that was chosen a cycle ago.
+
+        ``again`` is set while the next flit of ``window`` is chosen to be sent again, ``leaving``
+        while the frame leaves; ``news`` is what `_news` returns.
+        """
         config = self._config
         entry = data.StructLayout({"flit": flit_layout(config), "channel": 1})
         kept = instantiate(m, platform, "kept", Sram.module(entry.size, config.depth),

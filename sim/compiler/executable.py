@@ -121,7 +121,7 @@ class Relocations:
         offsets : array of uint64
             Offsets that the words held before an address was added, from method `offsets`.
         address : int
-            Byte address of the target; with ``rows``, the number of its first row. May be negative,
+            Byte address of the target, or the number of its first row if `rows`. May be negative,
             as long as each sum is a valid address.
         """
         flat, low = memory.reshape(-1), self.words

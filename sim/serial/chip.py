@@ -141,7 +141,7 @@ class SerialChip(Closeable):
         return replace(config, hbm_bytes=size)
 
     def _first(self, register: str) -> int:
-        """Read a register of the chip without the check of `read` that the board kept its state."""
+        """Read a register of the chip before the mark is written for which `read` looks."""
         return int(self._read(address(register), 1, False)[0])
 
     # ---- Words

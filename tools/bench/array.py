@@ -81,9 +81,10 @@ class Grid:
         self.model.tick(size)
 
     def stream(self, x: npt.NDArray[np.float32]) -> dict[str, Words]:
-        """Return the values of each input port by cycle that feed the rows of ``x``, skewed.
+        """Return, for each input port, its value in each cycle while the rows of ``x`` enter.
 
-        One row enters in each cycle; then the inputs are idle until the last sum has left.
+        A new row begins in each cycle, and each of its elements enters with the delay of its array
+        row. Then the inputs are idle until the last sum has left.
         """
         count, size = x.shape
         cycles = count + (self._skew + 1) * (size - 1) + self._latency

@@ -62,8 +62,8 @@ class _Axis:
     def span(self, shift: int) -> tuple[int, int, int]:
         """Find the windows whose element at offset ``shift`` lies in the operand, not in padding.
 
-        For window i, that is element i * stride + shift of the operand. Returns (shift, first,
-        end); the windows are ``first`` to ``end - 1``.
+        In window i, this element is element i * stride + shift of the operand. Returns (shift,
+        first, end): the windows are those from number ``first`` to ``end - 1``.
         """
         first = min(max(0, -(shift // self.stride)), self.many)
         last = min(self.many, (self.size - 1 - shift) // self.stride + 1)
@@ -302,7 +302,7 @@ class _Reduction:
 
     def _inside(self, axis: "_Axis", totals: Sequence[Place],
                 spans: Sequence[tuple[int, int, int]], first: int, last: int) -> None:
-        """Reduce windows ``first`` to ``last - 1``, which contain no padding, in registers.
+        """Reduce windows ``first`` to ``last - 1``, which have no padding, along ``axis``.
 
         ``spans`` has `_Axis.span` for each element of a window; ``totals`` receives the results.
         """

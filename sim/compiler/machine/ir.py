@@ -212,11 +212,15 @@ WRITTEN = (Kind.SCALAR_OUT, Kind.SCALAR_INOUT, Kind.VECTOR_OUT, Kind.MASK_OUT)
 _READ = (Kind.SCALAR_IN, Kind.SCALAR_INOUT, Kind.SOURCE, Kind.VECTOR_IN, Kind.VECTOR_SOURCE,
          Kind.MASK_IN)
 _found: dict[int, tuple[tuple[int, ...], tuple[int, ...], isa.Operation]] = {}
-"""Results of `_positions`, by the `id` of the operation: hashing an operation is slow."""
+"""Results of `_positions`, by the `id` of the operation: hashing an operation is slow. Each result
+holds the operation, so that no other object gets the `id`."""
 
 
 def _positions(operation: isa.Operation) -> tuple[tuple[int, ...], tuple[int, ...], isa.Operation]:
-    """Return the positions of the operands that an operation may read, and those it may write."""
+    """Return the positions of the operands that an operation may read, and of those it may write.
+
+    The third item is the operation itself (see `_found`).
+    """
     found = _found.get(id(operation))
     if found is None:
         reads, writes = (tuple(position for position, operand in enumerate(operation.operands)

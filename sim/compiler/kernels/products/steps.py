@@ -358,7 +358,10 @@ class _Writer:
                         product.scheme.settings(b, WEIGHTS, counters.number))
 
     def _piece(self, side: Side, number: Number) -> Index:
-        """Return the distance, in vectors, from an operand's first piece to pass ``number``'s."""
+        """Return the distance from an operand's first piece to the piece of pass ``number``.
+
+        The distance is in vectors; the operand is that on ``side``.
+        """
         product = self._product
         if not product.apart[side.number]:
             return Index(0)
