@@ -180,41 +180,44 @@ class _Parser:
         operation = self._take("name", "an operation")
         operands: list[Any] = []
         fields: dict[str, int] = {}
-        places: dict[int | str | None, _Token] = {}
+        tokens: dict[int | str | None, _Token] = {}
         if self._next.kind in ("name", "number"):
-            self._operand(operands, fields, places)
+            self._operand(operands, fields, tokens)
             while self._skip(","):
-                self._operand(operands, fields, places)
+                self._operand(operands, fields, tokens)
         try:
             if operation.text not in ("illegal", "conflict"):
                 bundle.operation(name.text, operation.text, *operands, **fields)
             elif operands:
-                places[0].fail(f"operands of {operation.text} must be fields, as in op=1")
+                tokens[0].fail(f"operands of {operation.text} must be fields, as in op=1")
             else:
                 bundle.raw(name.text, **fields)
         except AssemblyError:
             raise
         except (TypeError, ValueError) as error:
-            token = places.get(bundle.failing, operation)
+            token = tokens.get(bundle.failing, operation)
             raise AssemblyError(token.line, token.column, str(error)) from None
 
     def _operand(self, operands: list[Any], fields: dict[str, int],
-                 places: dict[int | str | None, _Token]) -> None:
-        """Parses an operand or a field, and stores its token in ``places``."""
+                 tokens: dict[int | str | None, _Token]) -> None:
+        """Parses an operand or a field, and adds its value to ``operands`` or ``fields``.
+
+        Its first token is stored in ``tokens``, by the operand's position or the field's name.
+        """
         if self._next.kind != "name":
             self._ordered(fields)
-            places[len(operands)] = self._next
+            tokens[len(operands)] = self._next
             operands.append(self._source())
             return
         name = self._take("name", "an operand")
         if self._skip("="):
             if name.text in fields:
                 name.fail(f"field {name} is already given")
-            places[name.text] = name
+            tokens[name.text] = name
             fields[name.text] = self._integer()
             return
         self._ordered(fields, name)
-        places[len(operands)] = name
+        tokens[len(operands)] = name
         register = self._register(name)
         if register is None:
             self._uses.setdefault(name.text, name)

@@ -68,7 +68,7 @@ class Position:
         return index
 
     def tiles(self, loops: Loops, unit: int) -> Index:
-        """Return the tiles by which the axes advance the coordinate, given all their open loops.
+        """Return by how many tiles the axes advance the coordinate, given all their open loops.
 
         Each step must be a multiple of ``unit``, the elements of a tile.
         """

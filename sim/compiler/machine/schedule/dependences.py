@@ -139,7 +139,10 @@ class _Pace:
         self._transfer: int | None = None
 
     def add(self, number: int, node: Node, last: int | None) -> None:
-        """Add the next operation; ``last`` is the number of the array operation before it."""
+        """Add the edges from earlier operations to ``node``, the block's operation ``number``.
+
+        ``last`` is the number of the latest array operation before it.
+        """
         graph, rows = self._graph, self._rows
         if not self._paced:
             return
