@@ -9,7 +9,7 @@ from cocotb.handle import HierarchyObject, LogicObject, ValueObjectBase
 from cocotb.simtime import get_sim_time
 from cocotb.triggers import ClockCycles, FallingEdge, RisingEdge
 
-__all__ = ["PERIOD_NS", "ClockDomain", "Pin", "config_argument", "pin", "reader"]
+__all__ = ["PERIOD_NS", "ClockDomain", "Pin", "config_argument", "int_reader", "pin", "reader"]
 
 PERIOD_NS = 10
 """A clock period in simulated time."""
@@ -33,6 +33,12 @@ def reader(pin: Pin) -> Callable[[], str]:
     """
     read: Callable[[], str] = pin._handle.get_signal_val_binstr
     return read
+
+
+def int_reader(pin: Pin) -> Callable[[], int]:
+    """As `reader`, as a number; a bit that is neither 0 nor 1 is a ValueError."""
+    read = reader(pin)
+    return lambda: int(read(), 2)
 
 
 def config_argument(name: str) -> str:
@@ -66,6 +72,7 @@ class ClockDomain:
         self._rst = pin(dut, "rst")
         self._read_rst = reader(self._rst)
         self._origin = 0
+        self._functions: list[Callable[[], None]] = []
         self.edge = RisingEdge(clk)
         self.middle = FallingEdge(clk)
 
@@ -73,6 +80,21 @@ class ClockDomain:
         """Starts the clock, which rises at once and runs until the test ends."""
         self._origin = int(get_sim_time("ns"))
         Clock(self._clk, PERIOD_NS, unit="ns").start()
+
+    def at_each_edge(self, function: Callable[[], None]) -> None:
+        """Calls a function at each edge, from now on.
+
+        One task calls all of them, because to resume a task takes longer than most of them.
+        """
+        self._functions.append(function)
+        if len(self._functions) == 1:
+            cocotb.start_soon(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            await self.edge
+            for function in self._functions:
+                function()
 
     async def cycles(self, count: int) -> None:
         """Waits for ``count`` edges."""

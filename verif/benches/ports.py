@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from cocotb.handle import HierarchyObject
 
-from verif.benches.clocking import pin
+from verif.benches.clocking import int_reader, pin
 
 __all__ = ["Ports"]
 
@@ -25,6 +25,7 @@ class Ports:
 
     def __init__(self, dut: HierarchyObject, name: str, members: Iterable[str]) -> None:
         self._pins = {member: pin(dut, f"{name}__{member}") for member in members}
+        self._numbers = {member: int_reader(pin) for member, pin in self._pins.items()}
         self._driven: dict[str, int] = {}
 
     def drive(self, **values: int) -> None:
@@ -39,4 +40,4 @@ class Ports:
         self.drive(**dict.fromkeys(self._pins, 0))
 
     def __getitem__(self, member: str) -> int:
-        return int(self._pins[member].value)
+        return self._numbers[member]()

@@ -9,10 +9,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import cocotb
 from cocotb.handle import HierarchyObject
 
-from verif.benches.clocking import ClockDomain, Pin, pin
+from verif.benches.clocking import ClockDomain, Pin, int_reader, pin
 
 __all__ = ["StreamMonitor", "StreamPins", "StreamSink", "StreamSource"]
 
@@ -51,13 +50,13 @@ class StreamSource:
 
     def __init__(self, domain: ClockDomain, pins: StreamPins, rng: random.Random) -> None:
         self.gap = 0.0
-        self._domain = domain
         self._pins = pins
+        self._read_ready = int_reader(pins.ready)
         self._rng = rng
         self._queue: deque[int] = deque()
         self._offered = False
         pins.valid.value = 0
-        cocotb.start_soon(self._run())
+        domain.at_each_edge(self._cycle)
 
     @property
     def idle(self) -> bool:
@@ -77,17 +76,17 @@ class StreamSource:
         self._offered = False
         self._pins.valid.value = 0
 
-    async def _run(self) -> None:
-        while True:
-            await self._domain.edge
-            if self._offered:
-                if not self._pins.ready.value:
-                    continue
-                self._queue.popleft()
-                self._offered = False
-            if self._queue and self._rng.random() >= self.gap:
-                self._pins.payload.value = self._queue[0]
-                self._offered = True
+    def _cycle(self) -> None:
+        was_offered = self._offered
+        if was_offered:
+            if not self._read_ready():
+                return
+            self._queue.popleft()
+            self._offered = False
+        if self._queue and self._rng.random() >= self.gap:
+            self._pins.payload.value = self._queue[0]
+            self._offered = True
+        if self._offered != was_offered:
             self._pins.valid.value = int(self._offered)
 
 
@@ -111,16 +110,17 @@ class StreamSink:
 
     def __init__(self, domain: ClockDomain, pins: StreamPins, rng: random.Random) -> None:
         self.stall = 0.0
-        self._domain = domain
         self._pins = pins
         self._rng = rng
+        self._ready = False
         pins.ready.value = 0
-        cocotb.start_soon(self._run())
+        domain.at_each_edge(self._cycle)
 
-    async def _run(self) -> None:
-        while True:
-            self._pins.ready.value = int(self._rng.random() >= self.stall)
-            await self._domain.edge
+    def _cycle(self) -> None:
+        ready = self._rng.random() >= self.stall
+        if ready != self._ready:
+            self._pins.ready.value = int(ready)
+            self._ready = ready
 
 
 class StreamMonitor:
@@ -147,25 +147,26 @@ class StreamMonitor:
                  on_transfer: Callable[[int], None]) -> None:
         self.transfers: list[int] = []
         self._domain = domain
-        self._pins = StreamPins.of(dut, name)
+        pins = StreamPins.of(dut, name)
+        self._read_valid, self._read_ready, self._read_payload = (
+            int_reader(pin) for pin in (pins.valid, pins.ready, pins.payload))
         self._name = name
         self._on_transfer = on_transfer
-        cocotb.start_soon(self._run())
+        self._waiting: int | None = None
+        domain.at_each_edge(self._cycle)
 
-    async def _run(self) -> None:
-        waiting: int | None = None
-        while True:
-            await self._domain.edge
-            if self._domain.resetting:
-                waiting = None
-            elif self._pins.valid.value:
-                payload = int(self._pins.payload.value)
-                assert waiting is None or payload == waiting, (
-                    f"{self._name}: the payload on offer became {payload:#x}, it was {waiting:#x}")
-                waiting = payload
-                if self._pins.ready.value:
-                    waiting = None
-                    self.transfers.append(self._domain.now)
-                    self._on_transfer(payload)
-            else:
-                assert waiting is None, f"{self._name}: the offer of {waiting:#x} was withdrawn"
+    def _cycle(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if self._domain.resetting:
+            return
+        if not self._read_valid():
+            assert waiting is None, f"{self._name}: the offer of {waiting:#x} was withdrawn"
+            return
+        payload = self._read_payload()
+        assert waiting is None or payload == waiting, (
+            f"{self._name}: the payload on offer became {payload:#x}, it was {waiting:#x}")
+        if self._read_ready():
+            self.transfers.append(self._domain.now)
+            self._on_transfer(payload)
+        else:
+            self._waiting = payload

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-import cocotb
 from cocotb.handle import HierarchyObject
 
 from verif.benches.clocking import ClockDomain, pin, reader
@@ -56,7 +55,7 @@ class AxiWatch:
         self._readers = {name: reader(pin(dut, f"{prefix}_{name}")) for name in names}
         self._domain = domain
         self.prefix = prefix
-        cocotb.start_soon(self._run())
+        domain.at_each_edge(self._check)
 
     def finish(self) -> None:
         """Ends the checks.
@@ -69,10 +68,8 @@ class AxiWatch:
         self.checker.finish()
         assert all(self.checker.transfers.values()), f"{self.prefix}: {self.checker.transfers}"
 
-    async def _run(self) -> None:
-        while True:
-            await self._domain.edge
-            self.checker.cycle(_Cycle(self._readers), resetting=self._domain.resetting)
+    def _check(self) -> None:
+        self.checker.cycle(_Cycle(self._readers), resetting=self._domain.resetting)
 
 
 def check_watched(dut: HierarchyObject, watches: Iterable[AxiWatch]) -> None:

@@ -30,7 +30,7 @@ from hdl.core.interface import REQUEST_ADDRESS_BITS, Space
 from hdl.dma.format import DESCRIPTOR_WORDS
 from hdl.isa import BUNDLE_WORDS, SCALAR_REGISTERS, SEMAPHORES, Fault
 from verif.benches.axi.watch import AxiWatch, check_watched
-from verif.benches.clocking import ClockDomain, Pin, config_argument, pin
+from verif.benches.clocking import ClockDomain, Pin, config_argument, int_reader, pin
 
 bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")
 
@@ -81,6 +81,9 @@ class CoreStub:
         self._payload = {"request": port("request__payload"), "signal": port("signal__payload"),
                          "host": port("host_descriptor")}
         self._response = {name: port(f"response__{name}") for name in ("valid", "error", "data")}
+        self._read_commands, self._read_valid, self._read_payload = (
+            {name: int_reader(one) for name, one in ports.items()}
+            for ports in (self._commands, self._valid, self._payload))
         self._host_fault = port("host_fault")
         self._counters = [port("cycles"), *(port(name) for name in COUNTERS)]
         self.counts = [0] * len(self._counters)
@@ -120,10 +123,10 @@ class CoreStub:
             self.counts[self._rng.randint(1, len(COUNTERS))] += 1
             if self._domain.resetting:
                 continue
-            self.pulses += [name for name, command in self._commands.items() if command.value]
-            taken = [name for name in _OFFERS if ready[name] and self._valid[name].value]
+            self.pulses += [name for name, read in self._read_commands.items() if read()]
+            taken = [name for name in _OFFERS if ready[name] and self._read_valid[name]()]
             for name in taken:
-                getattr(self, f"_take_{name}")(int(self._payload[name].value))
+                getattr(self, f"_take_{name}")(self._read_payload[name]())
 
     def _take_request(self, payload: int) -> None:
         write, space = payload & 1, payload >> 1 & 3

@@ -21,7 +21,7 @@ from hdl.encoding import pack
 from hdl.isa import Fault, LoadOp, MiscOp, ScalarOp, Slot, StoreOp, VectorOp
 from hdl.vpu.interface import HostSpace
 from sim.compiler.graph.ir import DType, Graph, TensorType, Value
-from verif.benches.clocking import ClockDomain, config_argument, pin
+from verif.benches.clocking import ClockDomain, config_argument, int_reader, pin
 from verif.benches.core.host import ProgramPort, RequestPort, RowPort
 from verif.sim.compiler.kernels.harness import build
 from verif.sim.compiler.kernels.regions import apply
@@ -65,9 +65,11 @@ class CoreBench:
         self.rows = RowPort(self.domain, dut, self.rng)
         self._idle, self._waiting, self._clear, self._cycles = (
             pin(dut, name) for name in ("idle", "waiting", "clear_counters", "cycles"))
-        self._counters = {name: pin(dut, name) for name in COUNTERS}
+        self._read_clear, self._read_cycles = int_reader(self._clear), int_reader(self._cycles)
+        self._counters = {name: int_reader(pin(dut, name)) for name in COUNTERS}
         self._clear.value = 0
-        cocotb.start_soon(self._count())
+        self._expected: int | None = None
+        self.domain.at_each_edge(self._count)
 
     @classmethod
     async def started(cls, dut: HierarchyObject) -> "CoreBench":
@@ -173,21 +175,19 @@ class CoreBench:
 
     def counters(self) -> dict[str, int]:
         """The counters, in the cycle that ends now."""
-        return {name: int(one.value) for name, one in self._counters.items()}
+        return {name: read() for name, read in self._counters.items()}
 
-    async def _count(self) -> None:
+    def _count(self) -> None:
         """The counters of causes sum to ``cycles``, which counts every cycle."""
-        expected = None
-        while True:
-            await self.domain.edge
-            if expected is not None:
-                cycles, total = int(self._cycles.value), sum(self.counters().values())
-                assert cycles == total == expected, (
-                    f"{cycles} cycles counted, {total} by cause, of {expected}")
-            if self.domain.resetting or self._clear.value:
-                expected = 0
-            elif expected is not None:
-                expected += 1
+        expected = self._expected
+        if expected is not None:
+            cycles, total = self._read_cycles(), sum(self.counters().values())
+            assert cycles == total == expected, (
+                f"{cycles} cycles counted, {total} by cause, of {expected}")
+        if self.domain.resetting or self._read_clear():
+            self._expected = 0
+        elif expected is not None:
+            self._expected = expected + 1
 
 
 @bench_test

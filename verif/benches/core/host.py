@@ -4,7 +4,6 @@ import random
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-import cocotb
 import numpy as np
 from cocotb.handle import HierarchyObject
 from numpy.typing import NDArray
@@ -13,7 +12,7 @@ from hdl.config import Config
 from hdl.core.interface import REQUEST_ADDRESS_BITS, REQUEST_WORD_BITS, Space, write_words
 from hdl.encoding import bundle_words
 from hdl.vpu.interface import HOST_ADDRESS_BITS, HostSpace
-from verif.benches.clocking import ClockDomain, pin
+from verif.benches.clocking import ClockDomain, int_reader, pin
 from verif.benches.ports import Ports
 from verif.benches.rows import pack_row
 from verif.benches.streams import StreamMonitor, StreamPins, StreamSink, StreamSource
@@ -51,7 +50,7 @@ class RequestPort:
     def __init__(self, domain: ClockDomain, dut: HierarchyObject, config: Config,
                  rng: random.Random) -> None:
         pins = StreamPins.of(dut, "request")
-        self._valid, self._ready = pins.valid, pins.ready
+        self._valid, self._ready = int_reader(pins.valid), int_reader(pins.ready)
         self.source = StreamSource(domain, pins, rng)
         self._writes = StreamSource(domain, StreamPins.of(dut, "word_write"), rng)
         self._together = write_words(config)
@@ -60,7 +59,8 @@ class RequestPort:
         self._responses: InOrderChecker[tuple[int, int]] = InOrderChecker(
             "response", lambda item: f"error {item[0]}, data {item[1]:#x}")
         self._loading: dict[int, int] = {}
-        cocotb.start_soon(self._run())
+        self._taken = False
+        domain.at_each_edge(self._cycle)
 
     @property
     def checked(self) -> int:
@@ -121,19 +121,16 @@ class RequestPort:
         """Checks that all responses came, at least one."""
         self._responses.finish()
 
-    async def _run(self) -> None:
-        taken = False
-        while True:
-            await self._domain.edge
-            if self._domain.resetting:
-                taken = False
-                continue
-            valid = bool(self._response["valid"])
-            assert valid == taken, ("a response came that no request asked for" if valid else
-                                    "a request was not answered in the cycle after it")
-            if valid:
-                self._responses.check((self._response["error"], self._response["data"]))
-            taken = bool(self._valid.value) and bool(self._ready.value)
+    def _cycle(self) -> None:
+        taken, self._taken = self._taken, False
+        if self._domain.resetting:
+            return
+        valid = bool(self._response["valid"])
+        assert valid == taken, ("a response came that no request asked for" if valid else
+                                "a request was not answered in the cycle after it")
+        if valid:
+            self._responses.check((self._response["error"], self._response["data"]))
+        self._taken = bool(self._valid() and self._ready())
 
 
 class RowPort:
@@ -160,7 +157,7 @@ class RowPort:
                                    for name in ("host_read", "host_write"))
         self.sink = StreamSink(domain, StreamPins.of(dut, "host_rows"), rng)
         self._domain = domain
-        self._busy = pin(dut, "host_busy")
+        self._busy = int_reader(pin(dut, "host_busy"))
         self._rows: InOrderChecker[int] = InOrderChecker("host row", hex)
         self._wanted: deque[int | None] = deque()
         self.looked = 0
@@ -204,7 +201,7 @@ class RowPort:
         while not (self.reads.idle and self.writes.idle and not self._wanted):
             await self._domain.edge
         await self._domain.cycles(2)
-        while self._busy.value:
+        while self._busy():
             await self._domain.edge
 
     def finish(self) -> None:
@@ -239,7 +236,7 @@ class ProgramPort:
         self._domain = domain
         self._inputs = {name: pin(dut, name)
                         for name in ("start", "start_pc", "stop", "watchdog")}
-        self._outputs = {name: pin(dut, name) for name in ("running", "fault", "pc")}
+        self._outputs = {name: int_reader(pin(dut, name)) for name in ("running", "fault", "pc")}
         self._signal = Ports(dut, "signal", ("valid", "index", "amount"))
         for one in self._inputs.values():
             one.value = 0
@@ -251,17 +248,17 @@ class ProgramPort:
     @property
     def running(self) -> bool:
         """Whether a program ran in the cycle that ends now."""
-        return bool(self._outputs["running"].value)
+        return bool(self._outputs["running"]())
 
     @property
     def pc(self) -> int:
         """The program counter."""
-        return int(self._outputs["pc"].value)
+        return self._outputs["pc"]()
 
     @property
     def fault(self) -> int:
         """The fault with which it stopped."""
-        return int(self._outputs["fault"].value)
+        return self._outputs["fault"]()
 
     async def start(self, pc: int = 0) -> None:
         """Starts a program; returns in its first cycle."""

@@ -1,9 +1,11 @@
 """The pins of a sequencer, under a `SequencerChecker`."""
 
+from collections.abc import Callable
+
 import cocotb
 from cocotb.handle import HierarchyObject
 
-from verif.benches.clocking import ClockDomain, Pin, pin
+from verif.benches.clocking import ClockDomain, Pin, int_reader, pin
 from verif.models.sequencer import SequencerChecker
 
 __all__ = ["SequencerPins"]
@@ -29,6 +31,7 @@ class SequencerPins:
         self._dut = dut
         self._checker = checker
         self._pins: dict[str, Pin] = {}
+        self._numbers: dict[str, Callable[[], int]] = {}
         self._driven: dict[str, int] = {}
         cocotb.start_soon(self._run())
 
@@ -38,7 +41,9 @@ class SequencerPins:
         return self._pins[name]
 
     def _peek(self, name: str) -> int:
-        return int(self._pin(name).value)
+        if name not in self._numbers:
+            self._numbers[name] = int_reader(self._pin(name))
+        return self._numbers[name]()
 
     def _drive(self, cycle: int) -> None:
         for name, value in self._checker.inputs(cycle).items():

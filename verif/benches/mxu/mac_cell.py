@@ -14,7 +14,7 @@ from cocotb.handle import HierarchyObject
 
 from golden.numerics import bits, from_bits, mac
 from hdl.config import Config
-from verif.benches.clocking import ClockDomain, config_argument, pin
+from verif.benches.clocking import ClockDomain, config_argument, int_reader, pin
 from verif.models.in_order import InOrderChecker
 
 __all__ = ["CellBench", "CellDriver", "CellInputs", "CellModel", "CellMonitor", "CellOutputs"]
@@ -132,16 +132,16 @@ class CellMonitor:
     def __init__(self, domain: ClockDomain, dut: HierarchyObject,
                  on_cycle: Callable[[CellInputs, CellOutputs], None]) -> None:
         self._domain = domain
-        self._inputs = [pin(dut, name) for name in _INPUTS]
-        self._outputs = [pin(dut, name) for name in _OUTPUTS]
+        self._inputs = [int_reader(pin(dut, name)) for name in _INPUTS]
+        self._outputs = [int_reader(pin(dut, name)) for name in _OUTPUTS]
         self._on_cycle = on_cycle
         cocotb.start_soon(self._run())
 
     async def _run(self) -> None:
         while True:
             await self._domain.edge
-            self._on_cycle(CellInputs(*(int(one.value) for one in self._inputs)),
-                           CellOutputs(*(int(one.value) for one in self._outputs)))
+            self._on_cycle(CellInputs(*(read() for read in self._inputs)),
+                           CellOutputs(*(read() for read in self._outputs)))
 
 
 class CellModel:

@@ -10,7 +10,7 @@ from hdl import isa
 from hdl.config import Config
 from hdl.isa import Slot
 from hdl.vpu.interface import HostSpace
-from verif.benches.clocking import ClockDomain, config_argument, pin
+from verif.benches.clocking import ClockDomain, config_argument, int_reader, pin
 from verif.benches.core.host import RowPort
 from verif.benches.ports import Ports
 from verif.benches.rows import pack_row, unpack_row
@@ -56,12 +56,13 @@ class VpuBench:
                         for name, members in self._widths.items()}
         self._row_inputs = {name: pin(dut, f"{name}__row")
                             for name in ("pop_chain", "result_chain")}
-        self._row_outputs = {f"{name}_row": pin(dut, f"{name}_row")
+        self._row_outputs = {f"{name}_row": int_reader(pin(dut, f"{name}_row"))
                              for name in ("x", "w", "xlu")}
-        self._outputs = {f"{name}__{member}": pin(dut, f"{name}__{member}")
+        self._outputs = {f"{name}__{member}": int_reader(pin(dut, f"{name}__{member}"))
                          for name in _WRITTEN.values() for member in ("valid", "d")}
-        self._outputs["busy"] = pin(dut, "busy")
-        self._urgent = {Slot.LOAD: pin(dut, "urgent_read"), Slot.STORE: pin(dut, "urgent_write")}
+        self._outputs["busy"] = int_reader(pin(dut, "busy"))
+        self._urgent = {Slot.LOAD: int_reader(pin(dut, "urgent_read")),
+                        Slot.STORE: int_reader(pin(dut, "urgent_write"))}
         for ports in self._inputs.values():
             ports.zero()
         for row in self._row_inputs.values():
@@ -163,18 +164,18 @@ class VpuBench:
             if self.cycles:
                 cycle = self.cycles.popleft()
             else:
-                written = {(file, int(self._outputs[f"{name}__d"].value))
+                written = {(file, self._outputs[f"{name}__d"]())
                            for (file, port), name in _WRITTEN.items()
-                           if port != "chain" and self._outputs[f"{name}__valid"].value}
-                urgent = {slot for slot, one in self._urgent.items() if one.value}
+                           if port != "chain" and self._outputs[f"{name}__valid"]()}
+                urgent = {slot for slot, one in self._urgent.items() if one()}
                 cycle = self.issuer.next(written, urgent)
             self._drive(cycle)
             self._want = self.checker.step(cycle)
 
     def _read(self, name: str) -> object:
         if name in self._row_outputs:
-            return unpack_row(int(self._row_outputs[name].value), self.config.lanes)[0]
-        return [int(self._outputs[name].value)]
+            return unpack_row(self._row_outputs[name](), self.config.lanes)[0]
+        return [self._outputs[name]()]
 
     def _drive(self, cycle: Cycle) -> None:
         values = pins(cycle)

@@ -7,7 +7,7 @@ import numpy as np
 from cocotb.handle import HierarchyObject
 
 from hdl.config import Config
-from verif.benches.clocking import ClockDomain, config_argument, pin
+from verif.benches.clocking import ClockDomain, config_argument, int_reader, pin
 from verif.benches.ports import Ports
 from verif.benches.rows import pack_row, unpack_row
 from verif.models.xlu import (
@@ -52,8 +52,9 @@ class XluBench:
         self._chain = Ports(dut, "chain", ("load", "source", "shift"))
         self._result = Ports(dut, "result", ("shift", "row"))
         self._write = Ports(dut, "write", ("valid", "d"))
-        self._ready, self._free, self._busy, self._row = (
-            pin(dut, name) for name in ("ready", "free", "busy", "row"))
+        self._ready, self._free, self._busy = (
+            int_reader(pin(dut, name)) for name in ("ready", "free", "busy"))
+        self._row = pin(dut, "row")
         self._start.zero()
         self._row.value = 0
 
@@ -91,8 +92,8 @@ class XluBench:
         """Waits for the middle of the next cycle, where outputs are read and inputs driven."""
         await self._domain.middle
         self.checker.begin(Outputs(
-            ready=bool(self._ready.value), free=bool(self._free.value),
-            busy=bool(self._busy.value),
+            ready=bool(self._ready()), free=bool(self._free()),
+            busy=bool(self._busy()),
             pending=self._pending["d"] if self._pending["valid"] else None,
             load=self._chain["source"] if self._chain["load"] else None,
             shift=bool(self._chain["shift"]),
