@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sim.compiler.graph.ir import DType, Graph, Operation, Value
+from sim.compiler.kernels.products.dot import precision
 from sim.compiler.passes.expansion import Expansion, expand
 
 __all__ = ["canonicalize"]
@@ -112,6 +113,21 @@ def _convert(operation: Operation, at: Expansion) -> _Result:
             x.dtype is DType.F32):
         return inner.operands[0]
     return None
+
+
+def _product(operation: Operation, at: Expansion) -> _Result:
+    """Multiply bf16 operands themselves instead of their fp32 copies.
+
+    With DEFAULT precision, the bits are the same, and an operand that is an input can be packed.
+    """
+    if precision(operation) != "DEFAULT":
+        return None
+    operands = [copy.operands[0] if (copy := _producer(value, at, "convert")) is not None
+                and (copy.operands[0].dtype, value.dtype) == (DType.BF16, DType.F32) else value
+                for value in operation.operands]
+    if operands == list(operation.operands):
+        return None
+    return at.add("dot_general", operands, operation.result.type, **operation.attributes)
 
 
 def _bitcast(operation: Operation, at: Expansion) -> _Result:
@@ -303,7 +319,7 @@ _RULES: dict[str, _Rule] = {
     "broadcast_in_dim": _broadcast, "convert": _convert, "bitcast_convert": _bitcast,
     "slice": _slice, "pad": _pad, "concatenate": _concatenate, "reverse": _reverse,
     "dynamic_slice": _dynamic_slice, "dynamic_update_slice": _dynamic_update_slice,
-    "select": _select, "negate": _involution, "not": _involution,
+    "select": _select, "dot_general": _product, "negate": _involution, "not": _involution,
     "optimization_barrier": _barrier, "case": _case,
     **dict.fromkeys(("add", "subtract", "multiply", "divide", "and", "or", "xor", "shift_left",
                      "shift_right_logical", "shift_right_arithmetic"), _binary),

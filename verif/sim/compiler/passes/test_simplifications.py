@@ -135,6 +135,27 @@ def test_transpose_goes_into_a_product() -> None:
     verify(graph)
 
 
+@pytest.mark.parametrize("precision", ["DEFAULT", "HIGH"])
+def test_a_product_of_one_pass_takes_bf16_operands(precision: str) -> None:
+    """With one pass, the array rounds the fp32 copy to the same numbers; HIGH has more passes."""
+    graph = Graph([Value(TensorType((4, 3), DType.F32)), Value(TensorType((3, 5), DType.BF16))])
+    x, w = graph.inputs
+    wide = graph.add("convert", (w,), TensorType((3, 5), DType.F32)).result
+    graph.outputs = [graph.add("dot_general", (x, wide), TensorType((4, 5), DType.F32), {
+        "lhs_batching_dimensions": (), "rhs_batching_dimensions": (),
+        "lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (0,),
+        "precision_config": (precision, precision)}).result]
+    arrays = [np.random.default_rng(1).standard_normal(value.shape).astype(array_dtype(value.dtype))
+              for value in (x, w)]
+    [want] = interpret(graph, arrays)
+    canonicalize(graph)
+    drop_dead(graph)
+    verify(graph)
+    assert graph.operations[-1].operands == (x, w if precision == "DEFAULT" else wide)
+    [got] = interpret(graph, arrays)
+    np.testing.assert_array_equal(got, want)
+
+
 @pytest.mark.parametrize(("precision", "used", "exchanged"), [
     ("DEFAULT", False, True), ("HIGH", False, False), ("DEFAULT", True, False)])
 def test_transposed_product_exchanges_its_operands(precision: str, used: bool,
