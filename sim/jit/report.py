@@ -14,7 +14,17 @@ _CORES = {1: "one core", 2: "two cores (kernels are those of core 0)"}
 
 @dataclass
 class _Line:
-    """Sums over the kernels of one source line and kind, and over all their runs."""
+    """Sums over the kernels of one source line and kind, and over all their runs.
+
+    Attributes
+    ----------
+    kernels, runs : int
+        Number of kernels, and of their runs.
+    predicted, products, rows : int
+        Predicted cycles, multiplications, and rows moved between HBM and vector memory.
+    counts : Counter
+        Measured cycles, in all and by cause.
+    """
 
     kernels: int = 0
     runs: int = 0

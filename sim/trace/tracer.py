@@ -67,12 +67,22 @@ class _Semaphore:
 
 @dataclass
 class _Transfer:
-    """A transfer in a core's DMA engine."""
+    """A transfer in a core's DMA engine.
+
+    Attributes
+    ----------
+    begin : int
+        Cycle in which it started.
+    name, args : str, dict
+        Name of its slice, and what the viewer shows for it.
+    signals : (bool, bool)
+        Whether it adds to a semaphore of this core, and to one of the other core.
+    """
 
     begin: int
     name: str
     args: dict[str, Any]
-    signals: tuple[bool, bool]  # this core's semaphore, the other's
+    signals: tuple[bool, bool]
 
 
 @dataclass

@@ -31,7 +31,28 @@ _CHAIN = 2
 
 @dataclass(slots=True)
 class _Effect:
-    """Resources that an operation waits for and occupies."""
+    """Resources that an operation waits for and occupies.
+
+    Attributes
+    ----------
+    slot : Slot
+    registers : tuple of Register
+        Registers that it reads or writes.
+    results : tuple of Register
+        Registers that it writes.
+    latency : int
+        Number of cycles until its results can be read.
+    unit : str or None
+        The unit that processes it row by row, if any; ``busy`` is the number of cycles that this
+        takes.
+    busy : int
+    port : bool
+        Whether it writes its result through the write port of its slot.
+    swaps : bool
+        Whether it makes the next weights active.
+    jump : str or None
+        For a jump, the label.
+    """
 
     slot: Slot
     registers: tuple[Register, ...]

@@ -38,7 +38,10 @@ MAX_SKIP_CHUNKS = 8
 
 @dataclass(frozen=True)
 class Port:
-    """A port of the grid as the C functions see it."""
+    """A port of the grid as the C functions see it.
+
+    ``width`` is the number of its bits, and ``variable`` its name in C++.
+    """
 
     name: str
     width: int

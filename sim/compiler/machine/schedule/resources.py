@@ -97,10 +97,24 @@ def _constants(op: Op) -> set[int | str]:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """An operation with its resources, as scheduled.
+    """An operation with the resources that its schedule has to respect.
 
-    ``constants`` holds the immediates that the operation needs. An operation that adds an offset to
-    a scalar register that `pipeline` advances needs an immediate for the changed offset.
+    Attributes
+    ----------
+    op : Op
+    reads, writes : list of Register
+        Registers that it reads, and that it writes.
+    latency : int
+        Number of cycles until its results can be read.
+    unit : str or None
+        The unit that processes it row by row, if any; ``busy`` is the number of cycles that this
+        takes.
+    busy : int
+    port : bool
+        Whether it writes its result through the write port of its slot.
+    constants : set
+        The immediates that it needs. An operation that adds an offset to a scalar register that
+        `pipeline` advances needs an immediate for the changed offset.
     """
 
     op: Op

@@ -339,7 +339,10 @@ class Places:
 
     def copy_exactly(self, source: Rows, target: Rows, rows: int, result: Value,
                      home: Rows) -> None:
-        """Start to copy ``rows`` rows to ``target``, a part of ``home``, the home of ``result``."""
+        """Start to copy ``rows`` rows from ``source`` to ``target``, a part of ``home``.
+
+        ``home`` becomes the home of ``result``.
+        """
         self._stored[result] = self.memory.issue(source, target, rows)
         self.homes[result] = home
         self.owned.add(result)
