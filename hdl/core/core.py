@@ -73,7 +73,7 @@ class Core(wiring.Component):
             "word_write": In(stream.Signature(word_write(config))),
             "signal": In(SemaphoreSignal()),
             "other_signal": Out(stream.Signature(semaphore_addition())),
-            "dma": Out(DmaIssue()), "bus_error": In(1),
+            "dma": Out(DmaIssue(config)), "bus_error": In(1),
             "host_read": In(stream.Signature(host_read_request())),
             "host_rows": Out(stream.Signature(row_bits(config))),
             "host_write": In(stream.Signature(host_write_row(config))), "host_busy": Out(1),

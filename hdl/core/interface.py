@@ -11,13 +11,14 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
 
 from ..config import Config
+from ..dma.format import DESCRIPTOR_WORDS
 from ..isa import BUNDLE_PITCH, SEMAPHORES, SLOTS, Slot
 from ..vpu.interface import REGISTER_BITS
 
 __all__ = ["AMOUNT_BITS", "FAULT_BITS", "REQUEST_ADDRESS_BITS", "REQUEST_WORD_BITS",
            "SEMAPHORE_BITS", "SMEM_ADDRESS_BITS", "WAITS", "DmaIssue", "Response", "RowPush",
-           "SemaphoreSignal", "Space", "XluIssue", "core_request", "semaphore_addition",
-           "word_write", "write_words"]
+           "SemaphoreSignal", "Space", "XluIssue", "core_request", "descriptor_words",
+           "semaphore_addition", "word_write", "write_words"]
 
 AMOUNT_BITS = 8
 """Width of the cross-lane unit's scalar operand b, such as the number of a lane."""
@@ -80,8 +81,9 @@ class DmaIssue(wiring.Signature):
     of which lies in scalar memory. The address is stable while ``valid``. If ``valid`` falls
     without ``taken``, the bundle was abandoned.
 
-    ``read``: the engine reads the word of scalar memory at ``read_address`` in this cycle, and gets
-    it as ``data`` one cycle later. The engine never reads while ``ready``.
+    ``read``: the engine reads `descriptor_words` words of scalar memory in this cycle, from
+    ``read_address`` on, and gets them as ``data`` one cycle later. The engine never reads while
+    ``ready``.
 
     ``ready``: the descriptor at ``address`` has been read and checked. If ``fault`` is 0, the
     transfer can start in this cycle; otherwise ``fault`` is the bundle's fault. ``ready`` and
@@ -90,10 +92,10 @@ class DmaIssue(wiring.Signature):
     ``taken``: the bundle issues in this cycle and starts the transfer; only if ``ready``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__({
             "valid": Out(1), "address": Out(32), "read": In(1),
-            "read_address": In(SMEM_ADDRESS_BITS), "data": Out(32),
+            "read_address": In(SMEM_ADDRESS_BITS), "data": Out(32 * descriptor_words(config)),
             "ready": In(1), "fault": In(FAULT_BITS), "taken": Out(1)})
 
 
@@ -126,6 +128,15 @@ def write_words(config: Config) -> int:
     The lesser of `BUNDLE_PITCH` and ``lanes``, where ``lanes`` is rounded down to a power of two.
     """
     return min(BUNDLE_PITCH, 1 << config.lanes.bit_length() - 1)
+
+
+def descriptor_words(config: Config) -> int:
+    """Number of words of a descriptor that are read in a cycle.
+
+    All of them if each lies in a different bank of scalar memory; otherwise one, because reading a
+    few at a time would take more hardware than it is worth in a small core.
+    """
+    return DESCRIPTOR_WORDS if write_words(config) >= DESCRIPTOR_WORDS else 1
 
 
 def word_write(config: Config) -> data.StructLayout:

@@ -1,6 +1,6 @@
 """Scalar memory, scalar registers and operands, the scalar ALU, and the branch unit."""
 
-from amaranth import Array, Module, Mux, Signal, Value
+from amaranth import Array, Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2, exact_log2
@@ -24,7 +24,7 @@ from ..tiles import instantiate
 from ..vpu.interface import REGISTER_BITS
 from ..vpu.registers import RegisterFile
 from .decode import SCALAR_PORTS, kind_codes
-from .interface import write_words
+from .interface import descriptor_words, write_words
 
 __all__ = ["SCALAR_WRITERS", "BranchUnit", "ScalarAlu", "ScalarMemory", "ScalarOperands",
            "ScalarSource"]
@@ -45,7 +45,7 @@ _OP_BITS = SLOTS[Slot.S0]["op"]
 
 
 class ScalarMemory(wiring.Component):
-    """Scalar memory: in each cycle, one word can be read, and one or `write_words` words written.
+    """Scalar memory: one word or `descriptor_words` read, one or `write_words` written, each cycle.
 
     It consists of `write_words` banks: consecutive words lie in different banks. A read in the
     cycle of a write to the same word returns the old value.
@@ -58,8 +58,12 @@ class ScalarMemory(wiring.Component):
     ----------
     read, read_address : In(1), In(log2 smem_words)
         Read port.
-    read_data : Out(32)
-        The word that the last ``read`` selected, held until the next ``read``.
+    descriptor_read, descriptor_address : In(1), In(log2 smem_words)
+        Reads `descriptor_words` words from any address on; all of them must lie within the memory.
+        Ignored in the cycle of a ``read``.
+    read_data : Out(32 * descriptor_words)
+        The words that the last read selected, held until the next one. After a ``read``, only the
+        first is defined.
     write, write_address, write_data : In(1), In(log2 smem_words), In(32 * write_words)
         Writes `write_words` words from any address on; all of them must lie within the memory.
     write_one : In(1)
@@ -71,7 +75,9 @@ class ScalarMemory(wiring.Component):
         self._config = config
         bits = ceil_log2(config.smem_words)
         super().__init__({
-            "read": In(1), "read_address": In(bits), "read_data": Out(32),
+            "read": In(1), "read_address": In(bits),
+            "descriptor_read": In(1), "descriptor_address": In(bits),
+            "read_data": Out(32 * descriptor_words(config)),
             "write": In(1), "write_one": In(1), "write_address": In(bits),
             "write_data": In(32 * write_words(config)),
         })
@@ -88,24 +94,50 @@ class ScalarMemory(wiring.Component):
             rotated = Signal.like(data, name=f"rotated_{level}")
             m.d.comb += rotated.eq(Mux(first[level], data.rotate_left(32 << level), data))
             data = rotated
+        places = self._places(m, number)
         words = []
         for bank in range(number):
             memory = instantiate(m, platform, f"bank_{bank}", Sram.module(32, depth),
                                  lambda: Sram(32, depth))
             wraps = bank < first if bank < number - 1 else 0
             m.d.comb += [
-                memory.read.eq(self.read),
-                memory.read_address.eq(self.read_address[bits:]),
+                memory.read.eq(self.read | self.descriptor_read),
+                memory.read_address.eq(places[bank]),
                 memory.write.eq(self.write & (~self.write_one | (first == bank))),
                 memory.write_address.eq(self.write_address[bits:] + wraps),
                 memory.write_data.eq(data.word_select(bank, 32)),
             ]
             words.append(memory.read_data)
-        chosen = Signal(bits, reset_less=True)
-        with m.If(self.read):
-            m.d.sync += chosen.eq(self.read_address[:bits])
-        m.d.comb += self.read_data.eq(Array(words)[chosen])
+        self._gather(m, words)
         return m
+
+    def _places(self, m: Module, number: int) -> list[Value]:
+        """Return the address that is read in each of the banks, ``number`` of them."""
+        bits = exact_log2(number)
+        one, several = self.read_address, self.descriptor_address
+        line = several[bits:]
+        following = Signal(line.shape())
+        m.d.comb += following.eq(line + 1)
+        if descriptor_words(self._config) == 1:
+            return [Mux(self.read, one[bits:], line)] * number
+        wraps = [bank < several[:bits] for bank in range(number - 1)]
+        return [Mux(self.read, one[bits:], Mux(wrap, following, line)) for wrap in (*wraps, 0)]
+
+    def _gather(self, m: Module, words: list[Value]) -> None:
+        """Drive ``read_data`` from the ``words`` of all banks: rotate the first to the front."""
+        bits = exact_log2(len(words))
+        chosen = Signal(bits, reset_less=True)
+        with m.If(self.read | self.descriptor_read):
+            m.d.sync += chosen.eq(Mux(self.read, self.read_address, self.descriptor_address))
+        if descriptor_words(self._config) == 1:
+            m.d.comb += self.read_data.eq(Array(words)[chosen])
+            return
+        data: Value = Cat(words)
+        for level in range(bits):
+            rotated = Signal(32 * len(words), name=f"gathered_{level}")
+            m.d.comb += rotated.eq(Mux(chosen[level], data.rotate_right(32 << level), data))
+            data = rotated
+        m.d.comb += self.read_data.eq(data)
 
 
 class ScalarSource(wiring.Component):

@@ -134,7 +134,7 @@ class Sequencer(wiring.Component):
             "word_write": In(stream.Signature(word_write(config))),
             "signal": In(SemaphoreSignal()),
             "other_signal": Out(stream.Signature(semaphore_addition())),
-            "dma": Out(DmaIssue()), "bus_error": In(1),
+            "dma": Out(DmaIssue(config)), "bus_error": In(1),
             **{name: Out(port) for name, port in unit_ports(config).items()},
             "x_ready": In(1), "w_ready": In(1), "pop_ready": In(1), "xlu_ready": In(1),
             "x_free": In(1), "w_free": In(1), "xlu_free": In(1),
@@ -379,12 +379,12 @@ class Sequencer(wiring.Component):
         loads = Signal()
         stores = Signal()
         m.d.comb += [loads.eq(self.issue & (s0.op == ScalarOp.LOAD.value)),
-                     stores.eq(self.issue & (s0.op == ScalarOp.STORE.value))]
+                     stores.eq(self.issue & (s0.op == ScalarOp.STORE.value)),
+                     smem.descriptor_read.eq(self.dma.read),
+                     smem.descriptor_address.eq(self.dma.read_address)]
         with m.If(loads):
             m.d.comb += [smem.read.eq(1), smem.read_address.eq(self._addresses[Slot.S0])]
-        with m.Elif(self.dma.read):
-            m.d.comb += [smem.read.eq(1), smem.read_address.eq(self.dma.read_address)]
-        with m.Else():
+        with m.Elif(~self.dma.read):
             m.d.comb += [self._host.smem_read_free.eq(1), smem.read.eq(self._host.smem_read),
                          smem.read_address.eq(self._host.address)]
         return stores
@@ -429,7 +429,7 @@ class Sequencer(wiring.Component):
             # A load of the last bundle may still be outstanding.
             host.quiet.eq(~control.running & ~scoreboard.load_lands),
             host.bundle.eq(imem.bundle),
-            host.smem_data.eq(smem.read_data),
+            host.smem_data.eq(smem.read_data[:32]),
             host.scalar_value.eq(operands.host_value),
             host.semaphore_value.eq(semaphores.host_value),
             operands.host_register.eq(host.address),
@@ -442,7 +442,7 @@ class Sequencer(wiring.Component):
             m.d.comb += [imem.read.eq(1), imem.read_address.eq(host.bundle_address)]
         with m.If(scoreboard.load_lands):
             m.d.comb += [operands.write_late.eq(1), operands.d_late.eq(scoreboard.load_d),
-                         operands.value_late.eq(smem.read_data)]
+                         operands.value_late.eq(smem.read_data[:32])]
         with m.Else():
             m.d.comb += [operands.write_late.eq(host.scalar_write),
                          operands.d_late.eq(host.address), operands.value_late.eq(host.data)]

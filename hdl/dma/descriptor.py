@@ -10,13 +10,13 @@ range.
 from collections.abc import Collection
 from functools import partial
 
-from amaranth import Array, Cat, Module, Mux, Shape, Signal, signed
+from amaranth import Array, Cat, Module, Mux, Shape, Signal, Value, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from ..config import Config
-from ..core.interface import FAULT_BITS, DmaIssue
+from ..core.interface import FAULT_BITS, DmaIssue, descriptor_words
 from ..isa import BUNDLE_PITCH, Fault
 from ..tiles import instantiate
 from .format import (
@@ -30,8 +30,11 @@ from .format import (
 )
 from .interface import (
     BLOCK_BITS,
+    DIVISION_STEP_BITS,
+    SHORT_BITS,
     VECTOR_SPACES,
     WORD_SPACES,
+    CheckTimes,
     address_bits,
     check_config,
     row_words_log2,
@@ -40,18 +43,11 @@ from .interface import (
     transfer,
 )
 
-__all__ = ["DIVISION_CYCLES", "DescriptorFrontEnd", "SideCheck"]
-
-_BITS_A_CYCLE = 2
-DIVISION_CYCLES = BLOCK_BITS // _BITS_A_CYCLE
-"""Cycles of the division for a side with runs."""
-assert DIVISION_CYCLES * _BITS_A_CYCLE == BLOCK_BITS
+__all__ = ["DescriptorFrontEnd", "SideCheck"]
 
 _ORDER = (0, 1, 4, 8, 5, 9, 2, 3, 6, 7)
-"""Order in which the words of a descriptor are read: inputs of the division first, addresses last.
-"""
-_DIVISIBLE = 6
-"""Number of words in `_ORDER` that must be read before the division starts."""
+"""Order in which single words of a descriptor are read: inputs of the division first, addresses
+last."""
 assert sorted(_ORDER) == list(range(DESCRIPTOR_WORDS))
 
 
@@ -59,8 +55,10 @@ class SideCheck(wiring.Component):
     """Checks one side (source or destination) of a descriptor, and converts it to a `side`.
 
     ``start`` requires all fields except the address to be valid; ``finish`` requires the address
-    and ``done``. ``outside`` is valid from the cycle after ``finish`` on. The division takes
-    `DIVISION_CYCLES`; a side without a run needs no division.
+    and ``done``. ``outside`` is valid from the cycle after ``finish`` on. The division begins in
+    the cycle after ``start`` and takes ``BLOCK_BITS // DIVISION_STEP_BITS`` cycles, or half of
+    them for at most ``2 ** SHORT_BITS`` blocks. A side without a run needs no division: it is
+    ``done`` in the cycle of ``start``.
 
     Parameters
     ----------
@@ -164,7 +162,7 @@ class SideCheck(wiring.Component):
                     m.d.comb += size.eq(space_size(config, space))
         return size, far, stride_far
 
-    def _divide(self, m: Module) -> tuple[Signal, Signal, Signal, Signal]:
+    def _divide(self, m: Module) -> tuple[Value, Signal, Signal, Signal]:
         """Locate the last block of the side, by a division of the blocks by the run length.
 
         Return four signals: the offset of the last run from the first (number of the last run times
@@ -174,13 +172,15 @@ class SideCheck(wiring.Component):
         stride, run = self.side.stride, self.side.run
         offset = Signal(stride.shape(), reset_less=True)
         remainder = Signal(BLOCK_BITS, reset_less=True)
+        last = Signal(BLOCK_BITS)
+        short = Signal()
         dividend = Signal(BLOCK_BITS, reset_less=True)
         several = Signal(reset_less=True)
         far = Signal(reset_less=True)
-        left = Signal(range(DIVISION_CYCLES + 1))
+        left = Signal(range(BLOCK_BITS // DIVISION_STEP_BITS + 1))
         wide = Shape(Shape.cast(stride.shape()).width + 2, signed=True)
         at_remainder, at_offset, at_several, at_far = remainder, offset, several, far
-        for step in range(_BITS_A_CYCLE):
+        for step in range(DIVISION_STEP_BITS):
             longer = Signal(BLOCK_BITS + 1, name=f"longer_{step}")
             fits = Signal(name=f"fits_{step}")
             rest = Signal(BLOCK_BITS, name=f"rest_{step}")
@@ -198,20 +198,31 @@ class SideCheck(wiring.Component):
                 beyond.eq(at_far | (further != near)),
             ]
             at_remainder, at_offset, at_several, at_far = rest, near, found, beyond
-        m.d.comb += self.done.eq(left == 0)
+        single = Signal()
+        m.d.comb += [
+            single.eq(run == DMA_MAX_ROWS),
+            last.eq(self.side.blocks - 1),
+            short.eq(~last[SHORT_BITS:].any()),
+            self.done.eq(Mux(self.start, single, left == 0)),
+        ]
         with m.If(self.start):
-            m.d.sync += [offset.eq(0), several.eq(0), far.eq(0),
-                         dividend.eq(self.side.blocks - 1)]
-            with m.If(run == DMA_MAX_ROWS):  # one run
-                m.d.sync += [remainder.eq(self.side.blocks - 1), left.eq(0)]
+            m.d.sync += [offset.eq(0), several.eq(0), far.eq(0), remainder.eq(0)]
+            with m.If(single):
+                m.d.sync += [remainder.eq(last), left.eq(0)]
+            # Leading zeros of the dividend leave remainder and offset zero.
+            with m.Elif(short):
+                m.d.sync += [dividend.eq(last << (BLOCK_BITS - SHORT_BITS)),
+                             left.eq(SHORT_BITS // DIVISION_STEP_BITS)]
             with m.Else():
-                m.d.sync += [remainder.eq(0), left.eq(DIVISION_CYCLES)]
+                m.d.sync += [dividend.eq(last), left.eq(BLOCK_BITS // DIVISION_STEP_BITS)]
         with m.Elif(~self.done):
             m.d.sync += [remainder.eq(at_remainder), offset.eq(at_offset), several.eq(at_several),
-                         far.eq(at_far), dividend.eq(dividend << _BITS_A_CYCLE), left.eq(left - 1)]
-        return offset, remainder, several, far
+                         far.eq(at_far), dividend.eq(dividend << DIVISION_STEP_BITS),
+                         left.eq(left - 1)]
+        # In the cycle of ``start``, the register has yet to be cleared.
+        return Mux(single, 0, offset), remainder, several, far
 
-    def _sum(self, m: Module, size: Signal, far: Signal, step_far: Signal, offset: Signal,
+    def _sum(self, m: Module, size: Signal, far: Signal, step_far: Signal, offset: Value,
              remainder: Signal, several: Signal) -> None:
         """Drive ``outside``, from the lowest and the highest block of the side.
 
@@ -242,9 +253,9 @@ class SideCheck(wiring.Component):
 class DescriptorFrontEnd(wiring.Component):
     """Reads and checks descriptors of the program and of the host, and starts their transfers.
 
-    If the queue has room, ``dma.ready`` follows ``dma.valid`` by `CYCLES`, or by `CYCLES_WITH_RUNS`
-    if a side has a run of less than 2**24 - 1 blocks. Descriptors are processed one after the
-    other; the host's has priority.
+    If the queue has room, ``dma.ready`` follows ``dma.valid``, and ``host_ready`` follows
+    ``host_valid``, by `CheckTimes.total` cycles. A run of 2**24 - 1 blocks or more is none.
+    Descriptors are processed one after the other; the host's has priority.
 
     Parameters
     ----------
@@ -270,14 +281,11 @@ class DescriptorFrontEnd(wiring.Component):
         A descriptor of the host is in progress.
     """
 
-    CYCLES = 14
-    CYCLES_WITH_RUNS = 23
-
     def __init__(self, config: Config) -> None:
         check_config(config)
         self._config = config
         super().__init__({
-            "dma": In(DmaIssue()), "host_descriptor": In(32 * DESCRIPTOR_WORDS),
+            "dma": In(DmaIssue(config)), "host_descriptor": In(32 * DESCRIPTOR_WORDS),
             "host_valid": In(1), "host_ready": Out(1), "host_fault": Out(FAULT_BITS),
             "room": In(1), "push": Out(1), "transfer": Out(transfer(config)), "busy": Out(1),
         })
@@ -322,13 +330,13 @@ class DescriptorFrontEnd(wiring.Component):
     def _control(self, m: Module, words: Signal, fault: Signal, source: SideCheck,
                  destination: SideCheck) -> Signal:
         """Sequence the checks; return a signal that is set when all of them are complete."""
+        times = CheckTimes.of(self._config)
         from_host = Signal()
         given_up = Signal()
         can = Signal()
         compares = Signal()
         offered = Signal()
-        count = Signal(range(DESCRIPTOR_WORDS + 1))  # words requested
-        order = Array(_ORDER)
+        count = Signal(range(times.complete + 2))  # cycles since the request, up to the limit
         m.d.comb += [
             given_up.eq(~Mux(from_host, self.host_valid, self.dma.valid)),
             self.transfer.from_host.eq(from_host),
@@ -337,31 +345,29 @@ class DescriptorFrontEnd(wiring.Component):
             self.host_ready.eq(can & from_host), self.host_fault.eq(fault),
             self.push.eq(self.dma.taken |
                          (self.host_ready & self.host_valid & (fault == Fault.NONE.value))),
-            self.dma.read_address.eq(self.dma.address + order[count]),
         ]
+        m.d.sync += count.eq(0)
         with m.FSM(name="phase") as fsm:
             m.d.comb += self.busy.eq(from_host & ~fsm.ongoing("REST"))
             with m.State("REST"):
-                m.d.sync += [from_host.eq(self.host_valid), count.eq(0)]
+                m.d.comb += self.dma.read.eq(self.dma.valid & ~self.host_valid)
+                m.d.sync += from_host.eq(self.host_valid)
                 with m.If(self.host_valid | self.dma.valid):
-                    m.next = "READ"
-            with m.State("READ"):
-                m.d.comb += self.dma.read.eq(~from_host & (count != DESCRIPTOR_WORDS))
-                m.d.sync += count.eq(count + 1)
-                self._keep(m, words, count, from_host)
-                # Word number count - 1 arrives in this cycle and is usable in the next one.
-                m.d.comb += [source.start.eq(count == _DIVISIBLE + 1),
-                             destination.start.eq(count == _DIVISIBLE + 1)]
+                    m.d.sync += count.eq(1)
+                    m.next = "CHECK"
+            with m.State("CHECK"):
+                m.d.comb += [
+                    self.dma.read.eq(~from_host & (count < times.reads)),
+                    source.start.eq(count == times.division_start),
+                    destination.start.eq(count == times.division_start),
+                ]
                 with m.If(given_up):
                     m.next = "REST"
-                with m.Elif(count == DESCRIPTOR_WORDS):
-                    m.next = "DIVIDE"
-            with m.State("DIVIDE"):
-                with m.If(given_up):
-                    m.next = "REST"
-                with m.Elif(source.done & destination.done):
+                with m.Elif((count >= times.complete) & source.done & destination.done):
                     m.d.comb += [source.finish.eq(1), destination.finish.eq(1)]
                     m.next = "COMPARE"
+                with m.Else():
+                    m.d.sync += count.eq(Mux(count > times.complete, count, count + 1))
             with m.State("COMPARE"):
                 m.d.comb += compares.eq(1)
                 m.next = "OFFER"
@@ -371,10 +377,17 @@ class DescriptorFrontEnd(wiring.Component):
                 m.d.comb += offered.eq(1)
                 with m.If(given_up | self.dma.taken | self.host_ready):
                     m.next = "REST"
+        self._read(m, words, count, from_host)
         return compares
 
-    def _keep(self, m: Module, words: Signal, count: Signal, from_host: Signal) -> None:
-        """Store the word that arrives, which was requested in the cycle before."""
+    def _read(self, m: Module, words: Signal, count: Signal, from_host: Signal) -> None:
+        """Address the words of the program's descriptor, and store those that arrive."""
+        if descriptor_words(self._config) == DESCRIPTOR_WORDS:
+            m.d.comb += self.dma.read_address.eq(self.dma.address)
+            with m.If(count == 1):
+                m.d.sync += words.eq(Mux(from_host, self.host_descriptor, self.dma.data))
+            return
+        m.d.comb += self.dma.read_address.eq(self.dma.address + Array(_ORDER)[count])
         for number, word in enumerate(_ORDER):
             with m.If(count == number + 1):
                 m.d.sync += words.word_select(word, 32).eq(

@@ -95,7 +95,7 @@ class DmaEngine(wiring.Component):
             host_write_row(config))
         index = stream.Signature(SEMAPHORE_BITS)
         super().__init__({
-            "dma": In(DmaIssue()), "host_descriptor": In(32 * DESCRIPTOR_WORDS),
+            "dma": In(DmaIssue(config)), "host_descriptor": In(32 * DESCRIPTOR_WORDS),
             "host_valid": In(1), "host_ready": Out(1), "host_fault": Out(FAULT_BITS),
             "busy": Out(1), "abort": In(1), "bus_error": Out(1), "host_done": Out(1),
             "host_failed": Out(1),

@@ -1,17 +1,20 @@
 """Layouts of transfers inside the DMA engine, and sizes of the address spaces."""
 
+from dataclasses import dataclass
+
 from amaranth import signed
 from amaranth.lib import data
 from amaranth.utils import ceil_log2, exact_log2
 
 from ..checks import instance
 from ..config import Config
-from ..core.interface import SEMAPHORE_BITS
+from ..core.interface import SEMAPHORE_BITS, descriptor_words
 from ..isa import BUNDLE_PITCH, VECTOR_REGISTERS
-from .format import DMA_MAX_ROWS, DMA_SPACES, DmaSpace
+from .format import DESCRIPTOR_WORDS, DMA_MAX_ROWS, DMA_SPACES, DmaSpace
 
-__all__ = ["BLOCK_BITS", "MAX_BURST", "QUEUE_DEPTH", "SPACE_BITS", "VECTOR_SPACES", "WORD_SPACES",
-           "address_bits", "check_config", "row_words_log2", "side", "space_size", "transfer"]
+__all__ = ["BLOCK_BITS", "DIVISION_STEP_BITS", "MAX_BURST", "QUEUE_DEPTH", "SHORT_BITS",
+           "SPACE_BITS", "VECTOR_SPACES", "WORD_SPACES", "CheckTimes", "address_bits",
+           "check_config", "row_words_log2", "side", "space_size", "transfer"]
 
 QUEUE_DEPTH = 4
 """Number of transfers that the queue can hold; a power of two."""
@@ -20,6 +23,12 @@ MAX_BURST = 256
 SPACE_BITS = ceil_log2(len(DmaSpace))
 BLOCK_BITS = DMA_MAX_ROWS.bit_length()
 """Width of a number of blocks, which are rows, vectors or words, depending on the space."""
+
+DIVISION_STEP_BITS = 2
+"""Bits of the quotient that the division for a side with runs finds in a cycle."""
+SHORT_BITS = BLOCK_BITS // 2
+"""A side of at most two to this power blocks needs only half of the division's cycles."""
+assert BLOCK_BITS % (2 * DIVISION_STEP_BITS) == 0
 
 VECTOR_SPACES = tuple(space.value for space, info in DMA_SPACES.items() if info.vector)
 """Spaces whose blocks are vectors."""
@@ -84,3 +93,42 @@ def transfer(config: Config) -> data.StructLayout:
     return data.StructLayout({
         "source": side(config), "destination": side(config), "rows": BLOCK_BITS,
         "semaphore": SEMAPHORE_BITS, "signal": 1, "signal_other": 1, "from_host": 1})
+
+
+_DIVISIBLE = 6
+"""Number of words of a descriptor, in the order of reading, before the division can start."""
+
+
+@dataclass(frozen=True)
+class CheckTimes:
+    """Cycles of the reading and the checks of a descriptor.
+
+    Attributes
+    ----------
+    reads : int
+        Reads of scalar memory, one a cycle; the first is in cycle 0, the request's.
+    division_start : int
+        Cycle in which the division starts for sides with runs.
+    complete : int
+        First cycle in which all words can be used.
+    """
+
+    reads: int
+    division_start: int
+    complete: int
+
+    @classmethod
+    def of(cls, config: Config) -> "CheckTimes":
+        """Return the cycles in a core of ``config``."""
+        together = descriptor_words(config)
+        return cls(DESCRIPTOR_WORDS // together, -(-_DIVISIBLE // together) + 1,
+                   DESCRIPTOR_WORDS // together + 1)
+
+    def total(self, blocks: int = 0) -> int:
+        """Return the cycles from the request to the answer, if the queue has room.
+
+        ``blocks`` is the greatest number of blocks of a side with runs; 0 if no side has runs.
+        """
+        bits = BLOCK_BITS if blocks > 1 << SHORT_BITS else SHORT_BITS
+        divided = self.division_start + 1 + bits // DIVISION_STEP_BITS if blocks else 0
+        return max(self.complete, divided) + 2

@@ -358,10 +358,14 @@ class SequencerUnits:
 
 @dataclass
 class Outside:
-    """The DMA engine and the other core: take descriptors and signals at random times."""
+    """The DMA engine and the other core: take descriptors and signals at random times.
+
+    ``together`` is the number of words of a descriptor that are read at once, `descriptor_words`.
+    """
 
     rng: np.random.Generator
     pace: float = 1.0
+    together: int = 1
     address: int | None = None
     reading: int | None = None
     words: list[int] = field(default_factory=list)
@@ -374,7 +378,7 @@ class Outside:
         """Values of the sequencer's inputs in this cycle."""
         values = {f"dma__{name}": int(self.rng.integers(limit)) for name, limit in (
             ("read_address", 1 << 16), ("fault", 16))}
-        wanted = len(self.words) + (self.reading is not None)
+        wanted = len(self.words) + (0 if self.reading is None else self.together)
         read = self.address is not None and not self.ready and wanted < DESCRIPTOR_WORDS and (
             self.rng.random() < self.pace)
         if self.ready:
@@ -390,7 +394,8 @@ class Outside:
     def finish(self, peek: Callable[[str], int]) -> None:
         """Takes the outputs of the cycle, after its inputs have been set."""
         if self.reading is not None:
-            self.words.append(peek("dma__data"))
+            data = peek("dma__data")
+            self.words += [data >> 32 * number & 0xFFFF_FFFF for number in range(self.together)]
         self.reading = self._reads
         valid, taken = peek("dma__valid"), peek("dma__taken")
         if taken:
@@ -427,6 +432,8 @@ class SequencerChecker:
     timing : UnitTiming, optional
     steady : bool
         See `SequencerUnits`; true if the sequencer's ``issue_cycles`` is 2.
+    together : int
+        Words of a descriptor that are read at once, `descriptor_words`.
 
     Attributes
     ----------
@@ -445,9 +452,9 @@ class SequencerChecker:
     """
 
     def __init__(self, seed: int = 0, timing: UnitTiming | None = None,
-                 steady: bool = False) -> None:
+                 steady: bool = False, together: int = 1) -> None:
         self.units = SequencerUnits(timing or UnitTiming(), np.random.default_rng(seed), steady)
-        self.outside = Outside(np.random.default_rng([seed, 1]), self.units.timing.ready)
+        self.outside = Outside(np.random.default_rng([seed, 1]), self.units.timing.ready, together)
         self.program: dict[int, int] = {}
         self.issued: list[tuple[int, int]] = []
         self.waits = dict.fromkeys(WAITS, 0)
@@ -457,7 +464,7 @@ class SequencerChecker:
     def restart(self) -> None:
         """Forgets what is under way: the sequencer has been reset."""
         self.units.clear()
-        self.outside = Outside(self.outside.rng, self.outside.pace)
+        self.outside = Outside(self.outside.rng, self.outside.pace, self.outside.together)
 
     def drop_expected(self) -> None:
         """Forgets the issues to come: a reset has ended the program."""

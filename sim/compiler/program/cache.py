@@ -21,8 +21,8 @@ __all__ = ["compile_cached", "digest", "source_digest"]
 
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
 _SOURCES = ("sim/compiler", "sim/asm", "golden", "hdl/checks.py", "hdl/config.py",
-            "hdl/core/counters.py", "hdl/dma/format.py", "hdl/dma/interface.py",
-            "hdl/encoding.py", "hdl/isa.py")
+            "hdl/core/counters.py", "hdl/core/interface.py", "hdl/dma/format.py",
+            "hdl/dma/interface.py", "hdl/encoding.py", "hdl/isa.py")
 """Files and folders on which a compiled program depends, besides its graph."""
 
 

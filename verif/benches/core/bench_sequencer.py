@@ -13,7 +13,7 @@ from cocotb.handle import HierarchyObject
 
 from hdl import isa
 from hdl.config import Config
-from hdl.core.interface import Space
+from hdl.core.interface import Space, descriptor_words
 from hdl.encoding import bundle_words, pack
 from hdl.isa import Fault, MiscOp, PushOp, ScalarOp, Slot, VectorOp
 from verif.benches.clocking import ClockDomain, config_argument, pin
@@ -58,7 +58,8 @@ class SequencerBench:
         self.numbers = np.random.default_rng(cocotb.RANDOM_SEED)
         self.domain = ClockDomain(dut)
         self.domain.start()
-        self.checker = SequencerChecker(cocotb.RANDOM_SEED)
+        self.checker = SequencerChecker(cocotb.RANDOM_SEED,
+                                        together=descriptor_words(self.config))
         self.program = ProgramPort(self.domain, dut)
         self.requests = RequestPort(self.domain, dut, self.config, self.rng)
         SequencerPins(self.domain, dut, self.checker)

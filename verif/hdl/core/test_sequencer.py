@@ -55,6 +55,8 @@ TIMINGS = {
 }
 TINY = Config.preset("tiny")
 HALF = replace(TINY, issue_cycles=2)
+WIDE = replace(CONFIG, array=16, vmem_bytes=11 * 128, smem_words=61)
+"""Scalar memory has a bank for each word of a descriptor."""
 WAIT_LIMIT = 5000
 
 
@@ -1215,6 +1217,31 @@ def test_a_store_of_the_same_bundle_does_not_reach_the_descriptor(model: Model) 
     assert bench.run() == oracle.run(program, 10)
     bench.check_state(oracle)
     assert bench.checker.outside.transfers[0] == GOOD
+
+
+@pytest.mark.parametrize("timing", ["exact", "mixed"])
+def test_all_banks_of_scalar_memory_give_a_descriptor_at_any_address(timing: str) -> None:
+    """Bundles load and store words of descriptors before, while and after these are read."""
+    places = WIDE.smem_words - DESCRIPTOR_WORDS + 1
+    programs = SequencerPrograms(np.random.default_rng(18))
+    oracle = Oracle(WIDE)
+    oracle.smem = [5 * int(word) for word in programs.rng.integers(0, 1 << 29, len(oracle.smem))]
+    oracle.scalars[1:6] = [0, 5 * 77, 0, 5 * 99, places]
+    program = [bundle(misc=s(MiscOp.DMA, b=1), s0=s(ScalarOp.LOAD, 3, 1, i(9))),
+               bundle(misc=s(MiscOp.DMA, b=1), s0=s(ScalarOp.STORE, 2, 1, i(0))),
+               bundle(s0=s(ScalarOp.STORE, 4, 1, i(9))),
+               bundle(misc=s(MiscOp.DMA, b=1), s0=s(ScalarOp.STORE, 3, 1, i(9))),
+               bundle(s0=s(ScalarOp.ADD, 1, 1, i(1)), s1=s(ScalarOp.LOOP, 5, b=i(0))), HALT]
+    with open_sequencer(WIDE) as model:
+        bench = VerilatedSequencer(model, WIDE, TIMINGS[timing], seed=4)
+        bench.load(program)
+        bench.set_state(oracle)
+        assert bench.run(limit=20_000) == oracle.run(program, 1000)
+        assert oracle.halted
+        assert len(oracle.transfers) == 3 * places
+        bench.check_state(oracle)
+        if timing == "exact":  # Each read takes three cycles, and the load that lands takes one.
+            assert bench.checker.waits["memory"] == (3 * 3 + 1) * places
 
 
 def test_a_transfer_that_finds_no_room_can_be_stopped_and_has_a_watchdog(model: Model) -> None:

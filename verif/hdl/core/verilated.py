@@ -6,7 +6,7 @@ from dataclasses import asdict
 import numpy as np
 
 from hdl.config import Config
-from hdl.core.interface import Space
+from hdl.core.interface import Space, descriptor_words
 from hdl.core.sequencer import Sequencer
 from hdl.encoding import bundle_words
 from hdl.isa import SEMAPHORES, Fault
@@ -40,7 +40,8 @@ class VerilatedSequencer:
                  seed: int = 0) -> None:
         self.model = model
         self.config = config
-        self.checker = SequencerChecker(seed, timing, config.issue_cycles > 1)
+        self.checker = SequencerChecker(seed, timing, config.issue_cycles > 1,
+                                        descriptor_words(config))
         self._poked: dict[str, int] = {}
         model.reset()
         for name, port in model.ports.items():

@@ -8,7 +8,7 @@ import numpy as np
 
 from golden.dma import Descriptor, Side, copy
 from hdl.config import Config
-from hdl.core.interface import Space, write_words
+from hdl.core.interface import Space, descriptor_words, write_words
 from hdl.dma.engine import DmaEngine
 from hdl.dma.format import DESCRIPTOR_WORDS, DMA_DESTINATIONS, DMA_SOURCES, DmaSpace
 from hdl.isa import BUNDLE_PITCH, BUNDLE_WORDS, VECTOR_REGISTERS, Fault
@@ -398,14 +398,13 @@ class VerilatedDma:
             agent.drive()
         for sink in self._signals.values():
             sink.drive(self.rng.random() < self.timing.pace)
-        self.pins.poke("dma__data", int(self.rng.integers(1 << 32)) if self._read_at is None
-                       else self._words[self._read_at])
+        self.pins.poke("dma__data", self._descriptor_data())
         if act:
             act()
         self._read_at = None
         if self.pins.peek("dma__read"):
             self._read_at = self.pins.peek("dma__read_address") - self._address
-            assert 0 <= self._read_at < DESCRIPTOR_WORDS
+            assert 0 <= self._read_at <= DESCRIPTOR_WORDS - descriptor_words(self.config)
         for agent in self._agents:
             agent.sample()
         for name, sink in self._signals.items():
@@ -413,6 +412,13 @@ class VerilatedDma:
                 self._signal(name, index)
         self.errors += self.pins.peek("bus_error")
         self.model.tick()
+
+    def _descriptor_data(self) -> int:
+        """Words that the engine read in the cycle before; random ones if it did not read."""
+        together = descriptor_words(self.config)
+        words = self.rng.integers(1 << 32, size=together).tolist() if self._read_at is None else (
+            self._words[self._read_at:self._read_at + together])
+        return sum(word << 32 * number for number, word in enumerate(words))
 
     def _signal(self, name: str, index: int) -> None:
         """Checks a signal: every transfer before it must be done, with the right data."""

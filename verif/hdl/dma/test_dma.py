@@ -8,11 +8,11 @@ import pytest
 
 from golden.dma import Descriptor, Side
 from hdl.config import Config
-from hdl.core.interface import write_words
+from hdl.core.interface import descriptor_words, write_words
 from hdl.dma.descriptor import DescriptorFrontEnd, SideCheck
 from hdl.dma.engine import DmaEngine
 from hdl.dma.format import DMA_DESTINATIONS, DMA_MAX_ROWS, DMA_SOURCES, DMA_SPACES, DmaSpace
-from hdl.dma.interface import QUEUE_DEPTH
+from hdl.dma.interface import QUEUE_DEPTH, SHORT_BITS, CheckTimes
 from hdl.isa import Fault
 from hdl.lint import LINT_WAIVERS
 from hdl.tiles import VerilogLibrary
@@ -102,7 +102,7 @@ def test_as_many_transfers_as_the_queue_has_can_be_under_way(model: Model) -> No
                                semaphore=number, signal=1))
     before = model.cycle
     bench.start(Descriptor(DmaSpace.HBM, DmaSpace.VMEM, 2, destination_address=9, signal=1))
-    assert before > 4 * DescriptorFrontEnd.CYCLES
+    assert before > 4 * CheckTimes.of(CONFIG).total()
     assert bench.signalled >= 1  # it had to wait for the first
     assert model.cycle - before > 300
     bench.finish()
@@ -389,7 +389,8 @@ def test_every_fault_of_a_descriptor_is_found_and_no_other(name: str) -> None:
         wanted = descriptor.check(config, config.cores)
         fault, cycles = checks.check(descriptor)
         assert fault == wanted, (case, descriptor)
-        assert cycles in (DescriptorFrontEnd.CYCLES, DescriptorFrontEnd.CYCLES_WITH_RUNS)
+        times = CheckTimes.of(config)
+        assert cycles in {times.total(blocks) for blocks in (0, 1, 1 << 24)}
         found[fault] += 1
     assert min(found.values()) > 25, found
 
@@ -431,12 +432,28 @@ def test_each_reserved_bit_and_each_limit() -> None:
         assert checks.check(replace(good, **changes))[0] == fault, changes
 
 
-def test_how_long_a_check_takes() -> None:
-    checks = Checks(CONFIG)
-    plain = Descriptor(DmaSpace.HBM, DmaSpace.VMEM, 2)
-    assert checks.check(plain)[1] == DescriptorFrontEnd.CYCLES == 14
-    assert checks.check(replace(plain, source_run=1))[1] == DescriptorFrontEnd.CYCLES_WITH_RUNS
-    assert checks.check(replace(plain, destination_run=1))[1] == 23
+@pytest.mark.parametrize(("name", "together", "plain", "short", "long"), [
+    ("small sizes", 1, 13, 16, 22), ("v2", 10, 4, 11, 17)])
+def test_how_long_a_check_takes(name: str, together: int, plain: int, short: int,
+                                long: int) -> None:
+    config = CONFIGS[name]
+    assert descriptor_words(config) == together
+    checks = Checks(config)
+    times = CheckTimes.of(config)
+    limit = 1 << SHORT_BITS
+
+    def cycles(rows: int, **changes: int) -> int:
+        return checks.check(Descriptor(DmaSpace.HBM, DmaSpace.VMEM, rows, **changes))[1]
+
+    rows = config.sublanes
+    assert cycles(rows) == times.total() == plain
+    for run in ({"source_run": 1}, {"destination_run": 1}):
+        assert cycles(rows, **run) == times.total(limit) == short
+    assert cycles(limit, source_run=5) == short
+    assert cycles(limit + rows, source_run=5) == times.total(limit + 1) == long
+    # A vector is several rows.
+    assert cycles(limit * rows, destination_run=5) == short
+    assert cycles((limit + 1) * rows, destination_run=5) == long
 
 
 def test_a_fault_is_told_to_the_program_too(model: Model) -> None:

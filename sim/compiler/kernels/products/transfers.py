@@ -22,7 +22,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from hdl.dma.format import DESCRIPTOR_WORDS, DmaSpace
-from hdl.dma.interface import QUEUE_DEPTH
+from hdl.dma.interface import QUEUE_DEPTH, CheckTimes
 from sim.compiler.kernels.products.product import Product
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.ir import Fence, SReg, VmemBuffer
@@ -245,7 +245,8 @@ class Plan:
         now, before = max([arrivals[self.early - 1], arrivals[0] + config.array]), -1
         for stop, chunk, arrival in zip(self.stops, self.chunks[self.early:],
                                         arrivals[self.early:], strict=True):
-            start = _START_CYCLES + (chunk.runs > 1) * _RUN_CYCLES
+            blocks = chunk.vectors * config.sublanes if chunk.runs > 1 else 0
+            start = CheckTimes.of(config).total(blocks) + _START_CYCLES
             now = max(now + (stop - before) * step_cycles + start, arrival)
             before = stop
         rows = product.block_rows * config.sublanes
@@ -253,9 +254,9 @@ class Plan:
         return now + (product.steps - before - 1) * step_cycles + last
 
 
-_LATENCY, _START_CYCLES, _RUN_CYCLES = 110, 16, 9
-"""Cycles from a program's start to the first row of an operand; cycles to start a transfer; and
-additional cycles to start a transfer with several runs."""
+_LATENCY, _START_CYCLES = 110, 2
+"""Cycles from a program's start to the first row of an operand; and cycles to start a transfer, in
+addition to those in which its descriptor is read and checked."""
 
 
 def _growing(count: int, part: int) -> Iterator[tuple[int, int]]:

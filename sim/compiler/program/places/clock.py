@@ -2,12 +2,13 @@
 
 from collections import deque
 
-from hdl.dma.interface import QUEUE_DEPTH
+from hdl.config import Config
+from hdl.dma.interface import QUEUE_DEPTH, CheckTimes
 
 __all__ = ["Clock"]
 
-_START, _LATENCY = 14, 50
-"""Cycles for which a transfer's start holds the core, and cycles from then to its first row."""
+_LATENCY = 50
+"""Cycles from a transfer's start to its first row."""
 
 
 class Clock:
@@ -17,7 +18,8 @@ class Clock:
     has room for `QUEUE_DEPTH` transfers; while it is full, the start of another one holds the core.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, config: Config) -> None:
+        self._start = CheckTimes.of(config).total()
         self._now = 0
         self._last = 0
         self._number = 0
@@ -33,7 +35,7 @@ class Clock:
     def start(self, rows: int, transfers: int) -> None:
         """Account for the start of ``transfers`` transfers, which move ``rows`` rows in all."""
         for _ in range(transfers):
-            self._now += self.hold + _START
+            self._now += self.hold + self._start
             self._last = max(self._last, self._now + _LATENCY) + rows // transfers
             self._number += 1
             self._ends.append((self._number, self._last))

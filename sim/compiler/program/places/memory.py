@@ -66,7 +66,7 @@ class VectorMemory:
         self._numbers = count()
         self._levels = ScalarMemory(config).levels
         self.moved_rows = 0
-        self.clock = Clock()
+        self.clock = Clock(config)
 
     def buffer(self, name: str, first: int, vectors: int) -> VmemBuffer:
         """Make a buffer of ``vectors`` allocated vectors, from address ``first`` on."""

@@ -23,19 +23,19 @@ from verif.sim.compiler.program.common import TINY, Maker, f32
 CONFIG = Config.preset("tiny", imem_bundles=8192, vmem_bytes=64 << 10, smem_words=8192)
 
 def test_full_queue_holds_the_core() -> None:
-    clock = Clock()
+    clock = Clock(CONFIG)
     for _ in range(4):
         assert clock.hold == 0
         clock.start(1000, 1)
-    # The first transfer began 64 cycles after the start, and 56 of the core's cycles are over.
-    assert clock.hold == 1064 - 4 * 14
+    # The first transfer began 63 cycles after the start, and 52 of the core's cycles are over.
+    assert clock.hold == 1063 - 4 * 13
     clock.run(500)
-    assert clock.hold == 508
+    assert clock.hold == 511
     clock.wait(2)
     assert clock.hold == 0
     clock.start(6000, 6)
     # Two transfers are ahead of the six, of which the second one is complete: the queue is full.
-    assert clock.hold == 1000 - 14
+    assert clock.hold == 1000 - 13
 
 
 def test_trial_changes_nothing_and_evicts_what_is_used_last() -> None:
