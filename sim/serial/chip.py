@@ -11,7 +11,6 @@ from hdl.axi.interface import Resp
 from hdl.chip.registers import (
     CORE_REGISTERS,
     COUNTER_REGISTERS,
-    EVENT_PITCH,
     EVENTS,
     GLOBAL_REGISTERS,
     IDENTITY,
@@ -35,7 +34,7 @@ Words = npt.NDArray[np.uint32]
 
 _SECONDS = 2.0
 """Limit of the wait for a stop, a reset or a transfer: each takes microseconds on a board."""
-_MARK = sum(1 << EVENT_PITCH * 0 + EVENTS.index(event) for event in ("STOPPED", "FAULT"))
+_MARK = sum(1 << EVENTS.index(event) for event in ("STOPPED", "FAULT"))
 """Value of INTERRUPT_ENABLE during a session. It is 0 after a power cycle. No interrupt reaches the
 host, so the register has no other use."""
 
@@ -121,11 +120,11 @@ class SerialChip(Closeable):
         BoardError
             If the board holds another chip.
         """
-        if self._first("ID") != IDENTITY or self._first("VERSION") >> 16 != MAP_VERSION[0]:
+        if self._unmarked("ID") != IDENTITY or self._unmarked("VERSION") >> 16 != MAP_VERSION[0]:
             raise BoardError(f"wrong bitstream: the chip of the board at {self._name} must be "
                              f"{IDENTITY:#x} with version {MAP_VERSION[0]} of the registers, not "
-                             f"{self._first('ID'):#x} with {self._first('VERSION') >> 16}")
-        found = {name: self._first(name) for name in parameters(config)}
+                             f"{self._unmarked('ID'):#x} with {self._unmarked('VERSION') >> 16}")
+        found = {name: self._unmarked(name) for name in parameters(config)}
         size = found["HBM_BYTES_HI"] << 32 | found["HBM_BYTES_LO"]
         own = parameters(replace(config, hbm_bytes=size))
         if found != own:
@@ -140,7 +139,7 @@ class SerialChip(Closeable):
                              f"{wanted[0] if wanted else 'the given configuration'}: {differing}")
         return replace(config, hbm_bytes=size)
 
-    def _first(self, register: str) -> int:
+    def _unmarked(self, register: str) -> int:
         """Read a register of the chip before the mark is written for which `read` looks."""
         return int(self._read(address(register), 1, False)[0])
 

@@ -154,6 +154,7 @@ class SimulatedBoard(Closeable):
         self._thread: threading.Thread | None = None
         # The board keeps the host's side open, too: a host may come and go.
         self._ours, self._theirs = os.openpty()
+        self._opened = True
         tty.setraw(self._theirs)
         os.set_blocking(self._ours, False)
         self.port = os.ttyname(self._theirs)
@@ -201,9 +202,10 @@ class SimulatedBoard(Closeable):
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        for file in (self._ours, self._theirs):
-            with contextlib.suppress(OSError):
-                os.close(file)
+        if self._opened:
+            self._opened = False
+            os.close(self._ours)
+            os.close(self._theirs)
 
     def _powered(self) -> Model:
         model = Model(self._library)
