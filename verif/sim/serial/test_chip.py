@@ -13,6 +13,7 @@ from sim.errors import BoardError
 from sim.models.chip import RegisterError
 from sim.serial.chip import SerialChip
 from sim.serial.port import open_port
+from systolith import Device
 from verif.sim.serial.common import FPGA, FakePort, Registers
 
 
@@ -93,3 +94,18 @@ def test_port_that_does_not_exist_is_named(tmp_path: pathlib.Path) -> None:
     missing = str(tmp_path / "ttyUSB7")
     with pytest.raises(BoardError, match=f"serial port {missing} cannot be opened at 115200 baud"):
         open_port(missing, 115_200)
+
+
+def test_part_of_a_row_is_written_with_its_row_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = FakePort()
+    monkeypatch.setattr("sim.serial.chip.open_port", lambda name, baud: port)
+    with Device.open("fpga", backend="serial", port="fake") as device:
+        other, buffer = device.allocate(5), device.allocate(100)
+        device.copy_in(other, np.full(5, 7, np.uint8))
+        device.copy_in(buffer, np.arange(25, dtype=np.uint32))
+        port.target.writes.clear()
+        device.copy_in(buffer, np.array([0xAB], np.uint8), 17)
+        assert [place for place, _ in port.target.writes] == [
+            MEMORY_BASE + buffer.address + 16 + at for at in (0, 4, 8, 12)]
+        assert device.copy_out(buffer, np.uint32, 6).tolist() == [0, 1, 2, 3, 0xAB04, 5]
+        assert device.copy_out(other, np.uint8, 5).tolist() == [7] * 5
