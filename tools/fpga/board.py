@@ -16,6 +16,7 @@ import select
 import struct
 import threading
 import tty
+from dataclasses import asdict
 from typing import Self
 
 import numpy as np
@@ -29,6 +30,7 @@ from hdl.tiles import VerilogLibrary
 from sim.closing import Closeable
 from sim.driver.device import DEFAULT_BAUD
 from sim.verilated.build import build_model
+from sim.verilated.cache import cached_json
 from sim.verilated.model import Model
 
 __all__ = ["DIVISOR", "HBM_BYTES", "LineReceiver", "SimulatedBoard", "bit_levels", "system_library"]
@@ -64,8 +66,11 @@ def system_library(config: Config, divisor: int = DIVISOR) -> pathlib.Path:
     RuntimeError
         If a tool is missing or fails.
     """
-    sources = VerilogLibrary(Target.ECP5).write("serial_system",
-                                                lambda: SerialSystem(config, divisor))
+    sources = cached_json(
+        "serial-system", {**asdict(config), "divisor": divisor},
+        lambda: VerilogLibrary(Target.ECP5).write("serial_system",
+                                                  lambda: SerialSystem(config, divisor)),
+        code=SerialSystem)
     return build_model("serial_system", sources, waivers=LINT_WAIVERS, optimise=None)
 
 
