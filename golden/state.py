@@ -219,12 +219,12 @@ class ArchitecturalState:
 
     @property
     def held(self) -> int:
-        """Result vectors that were pushed for and not popped."""
+        """Number of result vectors in the array: those of pushed rows that were not popped yet."""
         return len(self._results)
 
     @property
     def results(self) -> list[NDArray[np.uint32]]:
-        """Copies of these results, oldest first; each of shape (sublanes, lanes)."""
+        """Copies of the result vectors in the array, oldest first; shape (sublanes, lanes) each."""
         while any(result.value is None for result in self._results):
             self._multiply()
         return [result.value.copy() for result in self._results if result.value is not None]
@@ -241,7 +241,7 @@ class ArchitecturalState:
         self.loaded += 1
 
     def push_rows(self, rows: NDArray[np.float32], swap: bool) -> None:
-        """Multiply rows by the active weights, with ``swap`` by the next ones."""
+        """Multiply rows by the active weights, after a swap to the next ones if ``swap``."""
         if swap:
             # A new array: results that are still to be computed refer to the previous weights.
             self.weights = to_bf16(self.next_weights)

@@ -80,18 +80,20 @@ def evaluate(op: VectorOp, a: ArrayLike, b: ArrayLike | None = None) -> NDArray[
 
 
 def unary(op: VectorOp) -> Callable[[_Words], _Words]:
-    """The function of an operation of one operand, of arrays of uint32 that it does not check.
+    """Return the function that computes an operation of one operand.
+
+    Its argument is an array of uint32, which it does not check.
 
     Raises
     ------
     ValueError
-        If the operation is not one.
+        If ``op`` is not such an operation.
     """
     return _function(_UNARY, op)
 
 
 def binary(op: VectorOp) -> Callable[[_Words, _Words], _Words]:
-    """As `unary`, for operations of two operands."""
+    """Return the function that computes an operation of two operands, as `unary` does for one."""
     return _function(_BINARY, op)
 
 
@@ -127,12 +129,14 @@ def compare(op: VectorOp, a: ArrayLike, b: ArrayLike) -> _Bits:
 
 
 def comparison(op: VectorOp) -> Callable[[_Words, _Words], _Bits]:
-    """The function of a comparison, of arrays of uint32 that it does not check.
+    """Return the function that computes a comparison.
+
+    Its arguments are arrays of uint32, which it does not check.
 
     Raises
     ------
     ValueError
-        If the operation is not one.
+        If ``op`` is not a comparison.
     """
     if op not in _COMPARE:
         raise ValueError(f"op must be a comparison, not {op!r}")
@@ -276,7 +280,7 @@ def _sar(a: _Words, b: _Words) -> _Words:
 
 
 def shift(op: VectorOp, amount: int) -> Callable[[_Words], _Words]:
-    """As `unary`, of a shift by a constant: a word of 32 bits.
+    """Return the function that shifts an array of uint32 by ``amount`` bits, from 0 to 2**32 - 1.
 
     Raises
     ------
@@ -286,8 +290,8 @@ def shift(op: VectorOp, amount: int) -> Callable[[_Words], _Words]:
     if op not in SHIFTS:
         raise ValueError(f"op must be a shift, not {op!r}")
     if op is VectorOp.SAR:
-        places = np.array(min(amount, 31), np.int32)
-        return lambda a: (a.view(np.int32) >> places).view(np.uint32)
+        limited = np.array(min(amount, 31), np.int32)
+        return lambda a: (a.view(np.int32) >> limited).view(np.uint32)
     if amount >= _WIDTH:
         return np.zeros_like
     distance = np.array(amount, np.uint32)

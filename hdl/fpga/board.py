@@ -26,7 +26,8 @@ _RESET_BITS = 8
 def pll_divisors(clock_hz: int) -> tuple[int, int, int]:
     """Divisors of an ECP5's PLL (EHXPLLL) whose output is its feedback.
 
-    The output is `CRYSTAL_HZ` x feedback / reference, and the oscillator runs at output times that.
+    The output's frequency is `CRYSTAL_HZ` x feedback / reference; the oscillator's frequency is
+    that of the output times the divisor of the output.
 
     Parameters
     ----------
