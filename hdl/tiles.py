@@ -143,8 +143,8 @@ class VerilogLibrary:
         self._children: Counter[str] = Counter()
 
     def instance(self, name: str, make: Callable[[], wiring.Component],
-                 placed: wiring.Component, reset: Signal | None = None) -> Instance:
-        """Return an instance of module ``name``, wired to the ports of ``placed``.
+                 component: wiring.Component, reset: Signal | None = None) -> Instance:
+        """Return an instance of module ``name``, wired to the port signals of ``component``.
 
         ``make`` builds the module's component when the module is written. The common reset and
         ``reset`` both reset the instance.
@@ -152,10 +152,10 @@ class VerilogLibrary:
         if name not in self._written:
             self._pending.setdefault(name, make)
         self._children[name] += 1
-        ports = {} if _combinational(placed) else {
+        ports = {} if _combinational(component) else {
             "i_clk": ClockSignal(),
             "i_rst": ResetSignal() if reset is None else ResetSignal() | reset}
-        for path, member, value in placed.signature.flatten(placed):
+        for path, member, value in component.signature.flatten(component):
             side = "i" if member.flow == In else "o"
             ports[f"{side}_{'__'.join(str(part) for part in path)}"] = value
         return Instance(name, **ports)

@@ -22,7 +22,8 @@ __all__ = ["CorePorts", "Words", "checked_range"]
 _SPACE_SHIFT = np.uint64(1)
 _ADDRESS_SHIFT = np.uint64(3)
 _DATA_SHIFT = np.uint64(3 + REQUEST_ADDRESS_BITS)
-"""Positions of fields in a request (`hdl.core.interface.core_request`), above its write bit."""
+"""Lowest bits of the fields of a request (`hdl.core.interface.core_request`): its space, its
+address and its data. Bit 0 tells whether it is a write."""
 
 Words = npt.NDArray[np.uint32]
 
