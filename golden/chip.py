@@ -85,7 +85,7 @@ class GoldenChip:
         Parameters
         ----------
         max_bundles : int
-            Most bundles to execute, of each core.
+            Maximum number of bundles to execute, of each core.
         turn : int
             Bundles that a core executes in its turn; fewer if it stops or waits.
 

@@ -203,7 +203,7 @@ class GoldenCore(ArchitecturalState):
         Parameters
         ----------
         max_bundles : int
-            Most bundles to execute.
+            Maximum number of bundles to execute.
 
         Returns
         -------

@@ -26,7 +26,7 @@ __all__ = ["WORD_MASK", "ArchitecturalState"]
 WORD_MASK = 0xFFFFFFFF
 """All bits of a word."""
 _CACHED_DESCRIPTORS = 256
-"""Most descriptors that are kept, with their faults."""
+"""Maximum number of descriptors that are kept, with their faults."""
 
 # Arrays of uint32. Type checkers take uint32 with a Python integer for signed; numpy does not.
 _Words = NDArray[Any]

@@ -15,9 +15,9 @@ from sim.compiler.passes.expansion import Expansion, expand
 __all__ = ["fold_constants"]
 
 _LARGEST = 1 << 16
-"""Most elements of an operand or result of an operation that is folded."""
+"""Maximum number of elements of an operand or result of an operation that is folded."""
 _KEPT = 1 << 12
-"""Most elements of a new constant, unless all its elements are equal."""
+"""Maximum number of elements of a new constant, unless all its elements are equal."""
 _STAY = frozenset({"constant", "iota", "broadcast_in_dim", "while", "dot_general", "convolution",
                    "fusion", "relayout", "by_device", "exchange"})
 _CHEAP = frozenset({"iota", "broadcast_in_dim"})

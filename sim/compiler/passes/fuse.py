@@ -26,9 +26,11 @@ _TYPES = (DType.F32, DType.BF16, DType.S32, DType.U32, DType.PRED, DType.S8, DTy
           DType.U16)
 _MOST_NODES = 256
 _MOST_VECTORS, _MOST_MASKS = 20, 5
-"""Most vector registers (of 32) and mask registers (of 7) that may be live at once in a fusion."""
+"""Maximum numbers of vector registers (of 32) and of mask registers (of 7) that are live at once in
+a fusion.
+"""
 _MOST_VALUES = 12
-"""Most operands and results of a fusion together; each of them needs an address."""
+"""Maximum number of operands and results of a fusion together; each of them needs an address."""
 
 
 def fuse(graph: Graph, config: Config) -> None:
