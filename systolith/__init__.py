@@ -13,11 +13,11 @@
 `load` reads a program that `CompiledProgram.save` wrote. `UnsupportedError` lists the parts of a
 program that the compiler does not support. `profile` records all programs that run, with their
 cycles. `Device` runs matrix products, dense layers (`Dense`) and compiled programs (`Executable`),
-on the simulated hardware, on the golden model or on a board (`BoardError`: it cannot be used).
-`Config` holds the parameters of a chip,
-`HbmOptions` those of the simulated memory. A `Buffer` is a contiguous part of the device's memory.
-The other errors end a run: a core's fault, a stop by another thread, a timeout. `Fault` lists the
-faults, and `CoreState` describes the state of a core.
+on the simulated hardware, on the golden model or on a board. `BoardError` means that a board cannot
+be used. `Config` holds the parameters of a chip, `HbmOptions` those of the simulated memory. A
+`Buffer` is a contiguous part of the device's memory. The other errors end a run: a core's fault, a
+stop by another thread, a timeout. `Fault` lists the faults, and `CoreState` describes the state of
+a core.
 
 This package defines nothing itself. Users import from it; the modules that define the names may
 move.

@@ -142,10 +142,16 @@ class Backend(Protocol):
         """Write words of a core's scalar memory, from address ``at`` on."""
 
     def read_vmem(self, core: int, at: int, count: int) -> Words:
-        """Read vectors of a core's vector memory, shape (count, sublanes, lanes)."""
+        """Read ``count`` vectors of a core's vector memory, from number ``at`` on.
+
+        Returns an array of shape (count, sublanes, lanes).
+        """
 
     def write_vmem(self, core: int, at: int, vectors: Words) -> None:
-        """Write vectors of a core's vector memory, shape (count, sublanes, lanes)."""
+        """Write vectors of a core's vector memory, from number ``at`` on.
+
+        ``vectors`` has the shape (count, sublanes, lanes).
+        """
 
     def take_counters(self, core: int) -> None:
         """Take a snapshot of a core's counters, for `taken_counters`."""

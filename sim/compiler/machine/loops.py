@@ -39,7 +39,7 @@ __all__ = ["hoist", "unroll"]
 _COUNT, _OPERATIONS = 8, 48
 """Limits of a loop that is unrolled: iterations, and operations in all iterations together."""
 _INVARIANTS: dict[type, int] = {VReg: 10, MReg: 2, SReg: 6}
-"""Registers of each kind that operations moved out of one nest of loops may occupy."""
+"""Maximum number of registers of each kind that operations moved out of a nest of loops occupy."""
 _PURE = (Unit.SCALAR, Unit.SIMPLE, Unit.FLOAT, Unit.TRANSCENDENTAL)
 _MEMORY = (Unit.VMEM, Unit.SMEM)
 _ADD = scalar_operation(ScalarOp.ADD)

@@ -66,7 +66,7 @@ class RegisterPort(ChipSimulation):
             A register of `hdl.chip.registers.GLOBAL_REGISTERS`, or with ``core`` one of
             `CORE_REGISTERS`; or the register's name.
         core : int, optional
-        Number of the core whose register is read.
+            Number of the core whose register is read.
 
         Raises
         ------
