@@ -208,9 +208,12 @@ def _build(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
     own = model_units(units, cpp)
     archives, parts = [obj / "libVmodel.a"], {"fast": own}
     if not recipe.hierarchical:
-        archives, parts = [], {
-            "fast": [*_listed(classes, "CLASSES_FAST", "SUPPORT_FAST"), *own],
-            "slow": _listed(classes, "CLASSES_SLOW", "SUPPORT_SLOW")}
+        fast = [*_listed(classes, "CLASSES_FAST", "SUPPORT_FAST"), *own]
+        slow = _listed(classes, "CLASSES_SLOW", "SUPPORT_SLOW")
+        archives, parts = [], {"fast": fast, "slow": slow}
+        if recipe.optimise is None:
+            # Neither part is optimised, so they can share the reading of the model's headers.
+            parts = {"fast": [*slow, *fast]}
     # Reading the headers matters only where the compiler does not optimise for a fast model. Each
     # machine needs headers of its own: for another one than this, few models would share them.
     precompile = recipe.optimise is not True and tools.march == "native"
