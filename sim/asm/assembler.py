@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType, TracebackType
-from typing import Any, overload
+from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ from sim.asm.operands import (
     Immediate,
     Register,
     Scalar,
+    SlotMethods,
     Source,
     Vector,
     imm,
@@ -59,6 +60,7 @@ __all__ = ["Assembler", "Bundle", "Program"]
 
 _BY_NAME: dict[tuple[Slot, str], Operation] = {
     (slot, operation.name): operation for operation in isa.OPERATIONS for slot in operation.slots}
+_M = TypeVar("_M", bound=SlotMethods)
 _Code = tuple[int, int | str | Immediate | None]
 """An operand's code, and what it needs an immediate for.
 
@@ -213,6 +215,23 @@ class Assembler:
             self._bundles.append(bundle)
 
 
+class _Methods(Generic[_M]):
+    """An attribute of bundles: a slot's operations, made at their first use.
+
+    Most bundles use few slots.
+    """
+
+    def __init__(self, kind: type[_M], slot: Slot) -> None:
+        self._kind = kind
+        self._slot = slot
+
+    def __get__(self, bundle: "Bundle", owner: type["Bundle"]) -> _M:
+        methods = self._kind(bundle._putter(self._slot))
+        # Found there before this attribute of the class.
+        vars(bundle)[self._slot.value] = methods
+        return methods
+
+
 class Bundle:
     """A bundle under construction: an attribute for each slot, with the operations as methods.
 
@@ -220,6 +239,16 @@ class Bundle:
     label, gets an immediate; equal values share one. Immediates are assigned in the order of the
     slots and their operands.
     """
+
+    s0 = _Methods(Scalar0Methods, Slot.S0)
+    s1 = _Methods(Scalar1Methods, Slot.S1)
+    v0 = _Methods(Vector0Methods, Slot.V0)
+    v1 = _Methods(Vector1Methods, Slot.V1)
+    ld = _Methods(LoadMethods, Slot.LOAD)
+    st = _Methods(StoreMethods, Slot.STORE)
+    push = _Methods(PushMethods, Slot.PUSH)
+    pop = _Methods(PopMethods, Slot.POP)
+    misc = _Methods(MiscMethods, Slot.MISC)
 
     def __init__(self, assembler: Assembler) -> None:
         self._assembler = assembler
@@ -232,15 +261,6 @@ class Bundle:
         self._wanted: dict[tuple[Slot, int], tuple[str, int | str]] = {}
         self._reserved = 0
         self._failing: int | str | None = None
-        self.s0 = Scalar0Methods(self._putter(Slot.S0))
-        self.s1 = Scalar1Methods(self._putter(Slot.S1))
-        self.v0 = Vector0Methods(self._putter(Slot.V0))
-        self.v1 = Vector1Methods(self._putter(Slot.V1))
-        self.ld = LoadMethods(self._putter(Slot.LOAD))
-        self.st = StoreMethods(self._putter(Slot.STORE))
-        self.push = PushMethods(self._putter(Slot.PUSH))
-        self.pop = PopMethods(self._putter(Slot.POP))
-        self.misc = MiscMethods(self._putter(Slot.MISC))
 
     def __enter__(self) -> "Bundle":
         if self._state != "not entered":
