@@ -56,9 +56,9 @@ class SideCheck(wiring.Component):
 
     ``start`` requires all fields except the address to be valid; ``finish`` requires the address
     and ``done``. ``outside`` is valid from the cycle after ``finish`` on. The division begins in
-    the cycle after ``start`` and takes ``BLOCK_BITS // DIVISION_STEP_BITS`` cycles, or half of
-    them for at most ``2 ** SHORT_BITS`` blocks. A side without a run needs no division: it is
-    ``done`` in the cycle of ``start``.
+    the cycle after ``start`` and takes ``BLOCK_BITS // DIVISION_STEP_BITS`` cycles. A side without
+    a run needs no division. If a descriptor is read at once (`descriptor_words`), such a side is
+    ``done`` in the cycle of ``start``, and at most ``2 ** SHORT_BITS`` blocks take half the cycles.
 
     Parameters
     ----------
@@ -198,12 +198,14 @@ class SideCheck(wiring.Component):
                 beyond.eq(at_far | (further != near)),
             ]
             at_remainder, at_offset, at_several, at_far = rest, near, found, beyond
+        # Only where all words of a descriptor are read at once, this saves cycles.
+        at_once = descriptor_words(self._config) == DESCRIPTOR_WORDS
         single = Signal()
         m.d.comb += [
             single.eq(run == DMA_MAX_ROWS),
             last.eq(self.side.blocks - 1),
-            short.eq(~last[SHORT_BITS:].any()),
-            self.done.eq(Mux(self.start, single, left == 0)),
+            short.eq(~last[SHORT_BITS:].any() & at_once),
+            self.done.eq(Mux(self.start, single & at_once, left == 0)),
         ]
         with m.If(self.start):
             m.d.sync += [offset.eq(0), several.eq(0), far.eq(0), remainder.eq(0)]
@@ -220,7 +222,7 @@ class SideCheck(wiring.Component):
                          far.eq(at_far), dividend.eq(dividend << DIVISION_STEP_BITS),
                          left.eq(left - 1)]
         # In the cycle of ``start``, the register has yet to be cleared.
-        return Mux(single, 0, offset), remainder, several, far
+        return Mux(single & at_once, 0, offset), remainder, several, far
 
     def _sum(self, m: Module, size: Signal, far: Signal, step_far: Signal, offset: Value,
              remainder: Signal, several: Signal) -> None:

@@ -27,7 +27,8 @@ BLOCK_BITS = DMA_MAX_ROWS.bit_length()
 DIVISION_STEP_BITS = 2
 """Bits of the quotient that the division for a side with runs finds in a cycle."""
 SHORT_BITS = BLOCK_BITS // 2
-"""A side of at most two to this power blocks needs only half of the division's cycles."""
+"""If a descriptor is read at once, at most two to this power blocks need half of the division's
+cycles."""
 assert BLOCK_BITS % (2 * DIVISION_STEP_BITS) == 0
 
 VECTOR_SPACES = tuple(space.value for space, info in DMA_SPACES.items() if info.vector)
@@ -129,6 +130,7 @@ class CheckTimes:
 
         ``blocks`` is the greatest number of blocks of a side with runs; 0 if no side has runs.
         """
-        bits = BLOCK_BITS if blocks > 1 << SHORT_BITS else SHORT_BITS
+        short = self.reads == 1 and blocks <= 1 << SHORT_BITS
+        bits = SHORT_BITS if short else BLOCK_BITS
         divided = self.division_start + 1 + bits // DIVISION_STEP_BITS if blocks else 0
         return max(self.complete, divided) + 2
