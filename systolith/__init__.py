@@ -12,7 +12,8 @@
 
 `load` reads a program that `CompiledProgram.save` wrote. `UnsupportedError` lists the parts of a
 program that the compiler does not support. `profile` records all programs that run, with their
-cycles. `Device` runs matrix products, dense layers (`Dense`) and compiled programs (`Executable`),
+cycles. An `Infeed` is an argument of a jitted function that the host writes batch by batch during
+the run. `Device` runs matrix products, dense layers (`Dense`) and compiled programs (`Executable`),
 on the simulated hardware, on the golden model or on a board. `BoardError` means that a board cannot
 be used. `Config` holds the parameters of a chip, `HbmOptions` those of the simulated memory. A
 `Buffer` is a contiguous part of the device's memory. The other errors end a run: a core's fault, a
@@ -39,11 +40,12 @@ from sim.errors import (
     UnsupportedError,
 )
 from sim.jit.function import JitFunction, jit
+from sim.jit.infeed import Infeed
 from sim.jit.profile import Profile, ProgramRuns, profile
 from sim.jit.program import CompiledProgram, compile, load
 from sim.models.hbm import HbmOptions
 
 __all__ = ["BoardError", "Buffer", "CompiledProgram", "Config", "CoreFaultError", "CoreState",
            "CoreStoppedError", "Dense", "Device", "DeviceTimeoutError", "Executable", "Fault",
-           "HbmOptions", "JitFunction", "Profile", "ProgramRuns", "Unsupported",
+           "HbmOptions", "Infeed", "JitFunction", "Profile", "ProgramRuns", "Unsupported",
            "UnsupportedError", "compile", "jit", "load", "profile"]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from hdl.config import Config
 from sim.asm.assembler import Program
 
-__all__ = ["BufferSpec", "Executable", "Layout", "Relocations", "Role"]
+__all__ = ["BufferSpec", "Executable", "Layout", "Queues", "Relocations", "Role"]
 
 Words = npt.NDArray[np.uint32]
 
@@ -131,6 +131,31 @@ class Relocations:
             flat[low + 1] = (sums >> np.uint64(32)).astype(np.uint32)
 
 
+@dataclass(frozen=True)
+class Queues:
+    """Queues between the host and a loop of an executable, used while the loop runs.
+
+    The *infeed* consists of inputs of which each iteration takes one index of the first dimension:
+    a *batch*. The host writes batches to HBM while the loop runs. The *outfeed* consists of outputs
+    of which each iteration writes one index of the first dimension, to HBM.
+
+    Attributes
+    ----------
+    steps : int
+        Number of iterations.
+    slots : int
+        Number of batches for which HBM has room, a power of two; batch *n* is in slot *n* modulo
+        ``slots``.
+    inputs, outputs : tuple of int
+        Numbers of the executable's inputs in the infeed, and of its outputs in the outfeed.
+    """
+
+    steps: int
+    slots: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Executable:
     """Buffers, and programs that compute the outputs from the inputs.
@@ -151,6 +176,8 @@ class Executable:
         run's progress.
     relocations : tuple of Relocations
         Addresses in constants; `relocate` adds them.
+    queues : Queues, optional
+        Queues between the host and a loop.
 
     Raises
     ------
@@ -164,6 +191,7 @@ class Executable:
     link: Callable[[Mapping[str, int]], Mapping[int, Program]]
     array_rows: int
     relocations: tuple[Relocations, ...] = ()
+    queues: Queues | None = None
 
     def __post_init__(self) -> None:
         names = [spec.name for spec in self.buffers]
@@ -178,6 +206,16 @@ class Executable:
     def inputs(self) -> tuple[BufferSpec, ...]:
         """Buffers whose arrays the host passes, in order."""
         return tuple(spec for spec in self.buffers if spec.role is Role.INPUT)
+
+    @property
+    def infeed(self) -> tuple[BufferSpec, ...]:
+        """Inputs in the infeed, in order; their layouts are `Ring`."""
+        return tuple(self.inputs[number] for number in self.queues.inputs) if self.queues else ()
+
+    @property
+    def arguments(self) -> tuple[BufferSpec, ...]:
+        """Inputs whose arrays the host passes before the run: all that are not in the infeed."""
+        return tuple(spec for spec in self.inputs if spec not in self.infeed)
 
     @property
     def outputs(self) -> tuple[BufferSpec, ...]:

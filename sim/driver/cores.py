@@ -37,6 +37,8 @@ class Cores(Memory, Counters):
         self._kills = [0] * config.cores
         # A program of the user has been started, or a semaphore signalled, since the last reset.
         self._used = False
+        # How often the host has signalled a semaphore.
+        self._signals = 0
         # Programs of executables that instruction memories hold at address 0.
         self._loaded: dict[int, Program] = {}
         # Whether programs of an executable may still run, and the buffers that they may write. The
@@ -96,6 +98,7 @@ class Cores(Memory, Counters):
             the same.
         progress : callable, optional
             Called without arguments at least every 1,024 cycles (golden backend: bundles).
+            Programs go on if it signals semaphores for which they wait.
 
         Raises
         ------
@@ -130,13 +133,14 @@ class Cores(Memory, Counters):
                 left = _SLICE if cycles is None else min(_SLICE, first + cycles - backend.steps)
                 if left <= 0 or (ends is not None and time.monotonic() >= ends):
                     raise _timeout("programs have not ended in time", states, stuck=False)
+                states, signals = {}, self._signals
                 if backend.advance(left, interrupt=not poll):
                     states = self._states(backend, watched)
-                    if any(state.running for state in states.values()):
-                        raise _timeout("programs wait for semaphores that only the host can signal",
-                                       states, stuck=True)
             if progress is not None:
                 progress()
+            if self._signals == signals and any(state.running for state in states.values()):
+                raise _timeout("programs wait for semaphores that only the host can signal",
+                               states, stuck=True)
 
     def run(self, programs: Mapping[int, Program | Sequence[int]],
             **options: Any) -> dict[int, dict[str, int]]:
@@ -224,6 +228,7 @@ class Cores(Memory, Counters):
                            integer("semaphore", semaphore, 0, SEMAPHORES - 1),
                            integer("amount", amount, 0, _MOST_SIGNAL))
             self._used = True
+            self._signals += 1
 
     def set_watchdog(self, core: int, cycles: int) -> None:
         """Let a core stop with the fault WATCHDOG if it issues no bundle for too long.

@@ -1,12 +1,11 @@
 """Execution of compiled programs: allocate buffers, copy arrays, run, and clean up."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
@@ -20,6 +19,7 @@ from sim.compiler.program.report import Report
 from sim.driver.backend import Backend
 from sim.driver.cores import Cores, Progress
 from sim.driver.heap import Buffer
+from sim.driver.queues import Batches, Outfeed, QueueHost, check_array
 
 __all__ = ["OBSERVERS", "Execution", "Observer"]
 
@@ -57,7 +57,8 @@ class Execution(Cores):
             return {core: dict(counts) for core, counts in self._last_run.items()}
 
     def execute(self, executable: Executable, *arrays: npt.NDArray[Any],
-                progress: bool | Progress = False) -> tuple[npt.NDArray[Any], ...]:
+                progress: bool | Progress = False, infeed: Batches | None = None,
+                outfeed: Outfeed | None = None) -> tuple[npt.NDArray[Any], ...]:
         """Run an executable.
 
         Parameters
@@ -65,11 +66,18 @@ class Execution(Cores):
         executable : Executable
             The executable, compiled for this device's configuration.
         arrays : arrays
-            The inputs, in the order of ``executable.inputs``, with the shapes and types given
+            The inputs, in the order of ``executable.arguments``, with the shapes and types given
             there.
         progress : bool or callable
             Show a progress bar; or a function that is called without arguments during the run, at
             least every 1,024 cycles (golden backend: bundles).
+        infeed : iterable, optional
+            Batches, for an executable with an infeed: of each, an array for each input in
+            ``executable.infeed``. The host takes them during the run, at most
+            ``executable.queues.slots`` ahead of the program, which waits for them.
+        outfeed : callable, optional
+            Function that is called during the run with the number of each iteration, from 0, and
+            with a list of what it wrote to each output; None for an output not in the outfeed.
 
         Returns
         -------
@@ -79,7 +87,7 @@ class Execution(Cores):
         Raises
         ------
         TypeError, ValueError
-            If the executable or an array is wrong.
+            If the executable, an array or a batch is wrong, or the infeed ends too early.
         MemoryError
             If the buffers do not fit in the free part of HBM.
         CoreFaultError
@@ -88,6 +96,7 @@ class Execution(Cores):
             If a program runs, or the device is closed.
         """
         self._check(executable, arrays, progress)
+        _check_queues(executable, infeed, outfeed)
         with self._open() as backend:
             self._last_run = {}
             if self._unfinished:
@@ -99,8 +108,13 @@ class Execution(Cores):
                 programs = executable.programs(addresses)
                 with tqdm(total=executable.array_rows, unit="row", disable=progress is not True,
                           leave=False) as bar:
-                    self._run_programs(executable, programs, self._follow(bar)
-                                       if progress is True else progress or None)
+                    follow = self._follow(bar) if progress is True else progress or None
+                    if executable.queues is None:
+                        self._run_programs(executable, programs, follow)
+                    else:
+                        host = QueueHost(executable, backend, addresses, list(programs),
+                                         iter(infeed or ()), outfeed)
+                        self._run_queues(executable, programs, follow, host)
                     bar.update(executable.array_rows - bar.n)
                 return tuple(
                     spec.layout.unpack(backend.read_hbm(*self._rows(buffers[spec.name],
@@ -134,6 +148,8 @@ class Execution(Cores):
             As `execute`; TypeError also if `compile_graph` did not make the executable.
         """
         compiled = compiled_of(executable)
+        if compiled.queues is not None:
+            raise ValueError(f"{compiled.name} must be compiled without queues, to be profiled")
         with self._open():
             self._spans = []
             try:
@@ -150,18 +166,12 @@ class Execution(Cores):
             raise ValueError(_difference(self._config, executable.config))
         if not isinstance(progress, bool) and not callable(progress):
             raise TypeError(f"progress must be True, False or callable, not {progress!r}")
-        if len(arrays) != len(executable.inputs):
-            needed = ", ".join(spec.name for spec in executable.inputs) or "none"
-            raise ValueError(f"{executable.name} must be given {len(executable.inputs)} arrays "
+        if len(arrays) != len(executable.arguments):
+            needed = ", ".join(spec.name for spec in executable.arguments) or "none"
+            raise ValueError(f"{executable.name} must be given {len(executable.arguments)} arrays "
                              f"({needed}), not {len(arrays)}")
-        for spec, array in zip(executable.inputs, arrays, strict=True):
-            shape, dtype = spec.layout.shape, spec.layout.dtype
-            if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
-                raise TypeError(f"{spec.name} must be a numpy array, not {type(array).__name__}")
-            if array.dtype != dtype:
-                raise TypeError(f"{spec.name} must be of dtype {dtype}, not {array.dtype}")
-            if array.shape != shape:
-                raise ValueError(f"{spec.name} must be of shape {shape!r}, not {array.shape!r}")
+        for spec, array in zip(executable.arguments, arrays, strict=True):
+            check_array(spec, array, spec.layout.shape)
 
     @contextmanager
     def _allocated(self, what: str, specs: Sequence[BufferSpec]) -> Iterator[dict[str, Buffer]]:
@@ -199,7 +209,8 @@ class Execution(Cores):
     def _pack(self, backend: Backend, executable: Executable, buffers: Mapping[str, Buffer],
               arrays: Sequence[npt.NDArray[Any]]) -> None:
         """Write the inputs and constants of an executable to its buffers."""
-        given = {spec.name: array for spec, array in zip(executable.inputs, arrays, strict=True)}
+        given = {spec.name: array
+                 for spec, array in zip(executable.arguments, arrays, strict=True)}
         with ExitStack() as stack:
             memory = {}
             for spec in executable.buffers:
@@ -237,6 +248,23 @@ class Execution(Cores):
             self.reset()
             raise
 
+    def _run_queues(self, executable: Executable, programs: Mapping[int, Program],
+                    progress: Progress | None, host: QueueHost) -> None:
+        """Run an executable's programs to their end, as the host of their queues."""
+        def follow() -> None:
+            self._signals += host.work()
+            if progress is not None:
+                progress()
+
+        try:
+            host.work()
+        except BaseException:
+            # The batches have left signals in semaphores.
+            self.reset()
+            raise
+        self._run_programs(executable, programs, follow)
+        host.finish()
+
     def _continue(self, spans: list[tuple[int, dict[str, int]]]) -> None:
         """Run a program that halts before each kernel; append (kernel, counters) to ``spans``."""
         overhead: dict[str, int] | None = None
@@ -267,6 +295,21 @@ class Execution(Cores):
                 bar.update(min(rows, bar.total or rows) - bar.n)
 
         return look
+
+
+def _check_queues(executable: Executable, infeed: object, outfeed: object) -> None:
+    """Check arguments of `Execution.execute`."""
+    queues = executable.queues
+    if infeed is None and queues is not None and queues.inputs:
+        raise ValueError(f"infeed of {executable.name} must be given")
+    if infeed is not None and (queues is None or not queues.inputs):
+        raise ValueError(f"{executable.name} must be compiled with an infeed")
+    if not isinstance(infeed, Iterable | None):
+        raise TypeError(f"infeed must be iterable, not {infeed!r}")
+    if outfeed is not None and (queues is None or not queues.outputs):
+        raise ValueError(f"{executable.name} must be compiled with an outfeed")
+    if outfeed is not None and not callable(outfeed):
+        raise TypeError(f"outfeed must be callable, not {outfeed!r}")
 
 
 def _difference(wanted: Config, given: Config) -> str:

@@ -109,6 +109,8 @@ class Residents(Execution):
                 # They are in bundles, which stay in instruction memory from run to run.
                 raise ValueError(f"{executable.name} must be compiled with standard_inputs, since "
                                  f"its code contains addresses of buffers")
+            if executable.queues is not None:
+                raise ValueError(f"{executable.name} must be compiled without queues")
             number = self._core(core)
             buffers: dict[str, Buffer] = {}
             try:

@@ -14,6 +14,7 @@ from hdl.config import Config
 from sim.compiler.graph.ir import Graph
 from sim.compiler.importer.importer import import_stablehlo
 from sim.driver.device import Device
+from sim.jit.infeed import Stacked, batches, stacked
 from sim.jit.program import CompiledProgram, compile_imported
 
 __all__ = ["JitFunction", "jit"]
@@ -110,15 +111,22 @@ class JitFunction:
         """Bind the function to ``instance`` as a method, so that it receives ``self``."""
         return self if instance is None else types.MethodType(self, instance)
 
-    def __call__(self, *arguments: Any, device: Device | None = None, **named: Any) -> Any:
+    def __call__(self, *arguments: Any, device: Device | None = None,
+                 outfeed: Callable[[int, Any], object] | None = None, **named: Any) -> Any:
         """Run the function. For new shapes, types or static arguments, compile it first.
 
         Parameters
         ----------
         arguments, named
-            Arguments of the function.
+            Arguments of the function. An `Infeed` in place of an array, or of a pytree of arrays,
+            gives its batches while the function runs.
         device : Device, optional
             The device to run on; by default the one that was given to `jit`.
+        outfeed : callable, optional
+            Function of the number of an iteration, from 0, and of what that iteration of a
+            ``lax.scan`` added to the function's results: the results' pytree, in which each array
+            that the scan stacks is replaced by its element, every other by None. It is called
+            while the function runs.
 
         Returns
         -------
@@ -132,7 +140,10 @@ class JitFunction:
             by ``jax.grad`` of a `JitFunction`. If the function itself raises it.
         UnsupportedError
             If the function uses unsupported operations or types; the message lists all of them,
-            with lines of the function's source.
+            with lines of the function's source. Also if an infeed or the outfeed belongs to no
+            ``lax.scan`` outside of all loops.
+        ValueError
+            If an infeed ends before the loop.
         MemoryError
             If the program does not fit the chip's memories.
         """
@@ -146,18 +157,26 @@ class JitFunction:
             raise TypeError(f"{self._name} must not be traced by JAX, since it runs on a device: "
                             f"apply jax.grad, jax.vmap and the like to the function, and "
                             f"systolith.jit to what they return")
-        stage = self._jitted.trace(*arguments, **named)
-        leaves = jax.tree.leaves(self._dynamic(arguments, named))
-        program = self._compiled(stage, chosen.config, leaves)
+        stage, program, leaves = self._stage(arguments, named, chosen.config, outfeed is not None)
         avals = jax.tree.leaves(stage.in_avals)
-        arrays = [_array(leaf, aval) for leaf, aval in zip(leaves, avals, strict=True)]
-        outputs = program(*arrays, device=chosen)
+        fed = program.executable.queues.inputs if program.executable.queues else ()
+        arrays = [_array(leaf, aval) for number, (leaf, aval) in enumerate(
+            zip(leaves, avals, strict=True)) if number not in fed]
         results, tree = jax.tree.flatten(stage.out_info)
+
+        def show(step: int, rows: Sequence[Any]) -> None:
+            assert outfeed is not None
+            outfeed(step, jax.tree.unflatten(tree, rows))
+
+        outputs = program(
+            *arrays, device=chosen, outfeed=outfeed and show,
+            infeed=batches(self._dynamic(arguments, named), [avals[n] for n in fed])
+            if fed else None)
         return jax.tree.unflatten(tree, [
             _result(array, type) for array, type in zip(outputs, results, strict=True)])
 
-    def compile(self, *arguments: Any, config: str | Config = "v2", **named: Any,
-                ) -> CompiledProgram:
+    def compile(self, *arguments: Any, config: str | Config = "v2", outfeed: bool = False,
+                **named: Any) -> CompiledProgram:
         """Compile the function for the shapes and types of arguments, without running it.
 
         Parameters
@@ -166,6 +185,8 @@ class JitFunction:
             Arguments as in a call; ``jax.ShapeDtypeStruct`` is accepted in place of arrays.
         config : str or Config
             The chip: the name of a preset, or its parameters.
+        outfeed : bool
+            Whether calls of the program may have an outfeed.
 
         Returns
         -------
@@ -181,24 +202,32 @@ class JitFunction:
         MemoryError, UnsupportedError
             As in a call.
         """
-        import jax
-
         chip = Config.preset(config) if isinstance(config, str) else config
         instance("config", chip, Config)
-        return self._compiled(self._jitted.trace(*arguments, **named), chip,
-                              jax.tree.leaves(self._dynamic(arguments, named)))
+        return self._stage(arguments, named, chip, outfeed)[1]
 
-    def _compiled(self, stage: Any, config: Config, leaves: Sequence[Any]) -> CompiledProgram:
-        """Return the program of a traced function; compile it if it is new.
+    def _stage(self, arguments: tuple[Any, ...], named: dict[str, Any], config: Config,
+               outfeed: bool) -> tuple[Any, CompiledProgram, list[Any]]:
+        """Trace the function, and compile it if it is new.
 
-        The key includes the arguments' shardings: calls that differ only in their shardings need
-        different programs, although JAX traces them only once.
+        Return the traced function, its program, and the leaves of its arguments; the leaves of an
+        `Infeed` are the types of all its batches together.
+
+        The key of a program includes the arguments' shardings: calls that differ only in their
+        shardings need different programs, although JAX traces them only once.
         """
-        key = (stage.jaxpr, config, tuple(map(_sharding, leaves)))
+        import jax
+
+        arguments, named = stacked((arguments, named))
+        stage = self._jitted.trace(*arguments, **named)
+        leaves = jax.tree.leaves(self._dynamic(arguments, named))
+        fed = tuple(number for number, leaf in enumerate(leaves) if isinstance(leaf, Stacked))
+        key = (stage.jaxpr, config, tuple(map(_sharding, leaves)), fed, outfeed)
         with self._lock:
             if key not in self._programs:
-                self._programs[key] = compile_imported(_imported(stage), config, self._name)
-            return self._programs[key]
+                self._programs[key] = compile_imported(_imported(stage), config, self._name,
+                                                       fed=fed, outfeed=outfeed)
+            return stage, self._programs[key], leaves
 
     def _dynamic(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Return the arguments that are not static, as the pytree that JAX makes of them."""

@@ -2,7 +2,7 @@
 
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from sim.compiler.program.compiled import load as load_compiled
 from sim.compiler.program.compiled import save as save_compiled
 from sim.compiler.program.report import Report
 from sim.driver.device import Device
+from sim.driver.queues import Batches, Outfeed
 from sim.jit.report import report
 
 __all__ = ["CompiledProgram", "compile", "compile_imported", "load"]
@@ -64,9 +65,13 @@ def compile(source: Any, config: str | Config = "v2", *, name: str | None = None
     return compile_imported(import_stablehlo(source), chip, name)
 
 
-def compile_imported(graph: Graph, config: Config, name: str | None) -> "CompiledProgram":
-    """Compile a graph, or read the cached program of an equal graph; compilation changes it."""
-    return CompiledProgram(compile_cached(graph, config, name=name))
+def compile_imported(graph: Graph, config: Config, name: str | None, *,
+                     fed: Collection[int] = (), outfeed: bool = False) -> "CompiledProgram":
+    """Compile a graph, or read the cached program of an equal graph; compilation changes it.
+
+    ``fed`` and ``outfeed`` are arguments of `compile_graph`.
+    """
+    return CompiledProgram(compile_cached(graph, config, name=name, fed=fed, outfeed=outfeed))
 
 
 def load(path: str | os.PathLike[str]) -> "CompiledProgram":
@@ -123,18 +128,22 @@ class CompiledProgram:
         return self.executable.config
 
     def __call__(self, *arrays: npt.ArrayLike, device: Device,
-                 progress: bool | Callable[[], object] = False) -> tuple[Array, ...]:
+                 progress: bool | Callable[[], object] = False, infeed: Batches | None = None,
+                 outfeed: Outfeed | None = None) -> tuple[Array, ...]:
         """Run the program.
 
         Parameters
         ----------
         arrays : arrays
-            The program's inputs, in order; each must have the input's shape and type. They may be
-            numpy arrays, or objects that ``numpy.asarray`` converts, such as JAX arrays.
+            The program's inputs that are not in the infeed, in order; each must have the input's
+            shape and type. They may be numpy arrays, or objects that ``numpy.asarray`` converts,
+            such as JAX arrays.
         device : Device
             The device to run on; its configuration must be that of the program.
         progress : bool or callable
             True: show a progress bar. A function is called repeatedly while the program runs.
+        infeed, outfeed
+            As in `Device.execute`, for a program that was compiled with queues.
 
         Returns
         -------
@@ -149,7 +158,8 @@ class CompiledProgram:
             If the arrays do not fit the free HBM.
         """
         instance("device", device, Device)
-        outputs = device.execute(self.executable, *map(np.asarray, arrays), progress=progress)
+        outputs = device.execute(self.executable, *map(np.asarray, arrays), progress=progress,
+                                 infeed=infeed, outfeed=outfeed)
         self._measured["last"] = device.last_run
         return outputs
 

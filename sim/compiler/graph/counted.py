@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.compiler.graph.ir import DType, Graph, Operation, Value
-from sim.compiler.words import signed
+from sim.compiler.words import signed, to_words
 
-__all__ = ["Affine", "Counted", "counted"]
+__all__ = ["Affine", "Counted", "counted", "counted_loops"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,18 @@ def counted(operation: Operation, known: Callable[[Value], int | None]) -> Count
     if values.get(body.outputs[number]) != Affine(1, 1):
         return None
     return Counted(number, first, limit, values)
+
+
+def counted_loops(graph: Graph) -> list[tuple[Operation, Counted]]:
+    """Return the counted loops of a graph, in order; regions are not searched."""
+    constants = {operation.result: to_words(np.asarray(operation.attributes["value"]))
+                 for operation in graph.operations if operation.kind == "constant"}
+
+    def known(value: Value) -> int | None:
+        return int(constants[value].flat[0]) if value in constants else None
+
+    return [(operation, loop) for operation in graph.operations if operation.kind == "while"
+            and (loop := counted(operation, known)) is not None]
 
 
 def _bound(condition: Graph) -> tuple[int, int] | None:

@@ -13,7 +13,7 @@ from sim.compiler.graph.ir import TensorType
 from sim.compiler.tiling import Tiling, standard
 from sim.compiler.words import from_words, to_words
 
-__all__ = ["RawRows", "ShardedArray", "TiledArray", "View", "tiled"]
+__all__ = ["RawRows", "Ring", "ShardedArray", "TiledArray", "View", "tiled"]
 
 Words = npt.NDArray[np.uint32]
 View = tuple[tuple[str, tuple[int, ...]], ...]
@@ -128,6 +128,68 @@ class ShardedArray:
 
     def _halves(self, memory: Words) -> tuple[Words, Words]:
         return memory[:self.part.rows], memory[self.part.rows:]
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Layout in HBM of a few batches of the infeed: slots, each of which holds one batch.
+
+    The rows of core 0's parts of all batches come first, then those of core 1's parts.
+
+    Attributes
+    ----------
+    batch : TiledArray or ShardedArray
+        Layout of a batch.
+    slots : int
+        Number of slots.
+    lanes : int
+        Number of words in a row.
+    """
+
+    batch: TiledArray | ShardedArray
+    slots: int
+    lanes: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of an array with one batch for each slot."""
+        return (self.slots, *self.batch.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the batches' elements."""
+        return self.batch.dtype
+
+    @property
+    def rows(self) -> int:
+        """Number of HBM rows of all slots."""
+        return self.slots * self.batch.rows
+
+    def parts(self, batch: npt.NDArray[Any], slot: int) -> list[tuple[int, Words]]:
+        """Return the rows of each core's part of a batch, with the number of the first of them.
+
+        Rows are numbered from the first one of all slots; the words of padding are 0.
+        """
+        rows = np.zeros((self.batch.rows, self.lanes), np.uint32)
+        self.batch.pack(batch, rows)
+        parts = np.split(rows, self._cores)
+        return [((core * self.slots + slot) * len(part), part) for core, part in enumerate(parts)]
+
+    def pack(self, array: npt.NDArray[Any], memory: Words) -> None:
+        """Write a batch to each slot of ``memory``, shape (rows, lanes)."""
+        for slot, batch in enumerate(array):
+            for first, rows in self.parts(batch, slot):
+                memory[first:first + len(rows)] = rows
+
+    def unpack(self, memory: Words) -> npt.NDArray[Any]:
+        """Return a new array with the batches that ``memory``, shape (rows, lanes), holds."""
+        places = memory.reshape(self._cores, self.slots, -1, self.lanes)
+        return np.stack([self.batch.unpack(places[:, slot].reshape(-1, self.lanes))
+                         for slot in range(self.slots)])
+
+    @property
+    def _cores(self) -> int:
+        return 2 if isinstance(self.batch, ShardedArray) else 1
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import pathlib
+from collections.abc import Collection
 from dataclasses import asdict
 from enum import Enum
 from typing import Any
@@ -27,7 +28,8 @@ _SOURCES = ("sim/compiler", "sim/asm", "golden", "hdl/checks.py", "hdl/config.py
 
 
 def compile_cached(graph: Graph, config: Config, *, name: str | None = None,
-                   standard_inputs: bool = False) -> Executable:
+                   standard_inputs: bool = False, fed: Collection[int] = (),
+                   outfeed: bool = False) -> Executable:
     """Compile a graph, or read the program that an equal graph was compiled to before.
 
     Several processes may use the cache at the same time, and may be killed while they do. If
@@ -43,18 +45,22 @@ def compile_cached(graph: Graph, config: Config, *, name: str | None = None,
         Name of the program in messages; by default the graph's name.
     standard_inputs : bool
         Whether inputs are in HBM already, in the standard tiling (`compile_graph`).
+    fed, outfeed : collection of int, bool
+        Queues between the host and a loop (`compile_graph`).
 
     Raises
     ------
     MemoryError
         If the program does not fit the chip's memories.
     UnsupportedError
-        If operations have no kernel; the message lists all of them.
+        If operations have no kernel, or no loop has the form for the queues; the message lists all
+        of them.
     ValueError
         If the chip has too few cores.
     """
     def compile() -> Executable:
-        return compile_graph(graph, config, name=name, standard_inputs=standard_inputs)
+        return compile_graph(graph, config, name=name, standard_inputs=standard_inputs, fed=fed,
+                             outfeed=outfeed)
 
     if dump_folder() is not None:
         return compile()
@@ -67,7 +73,7 @@ def compile_cached(graph: Graph, config: Config, *, name: str | None = None,
         made.append(compile())
         save(compiled_of(made[0]), path)
 
-    key = digest(graph, config, name, standard_inputs)
+    key = digest(graph, config, name, standard_inputs, sorted(fed), outfeed)
     try:
         with store.entry("programs", "program.npz", key, make) as path:
             if made:
@@ -87,11 +93,13 @@ def compile_cached(graph: Graph, config: Config, *, name: str | None = None,
         return compile()
 
 
-def digest(graph: Graph, config: Config, name: str | None = None,
-           standard_inputs: bool = False) -> str:
-    """Return a hexadecimal digest of everything that a compiled program depends on."""
+def digest(graph: Graph, config: Config, name: str | None = None, *options: object) -> str:
+    """Return a hexadecimal digest of everything that a compiled program depends on.
+
+    ``options`` are the other arguments of `compile_graph`.
+    """
     state = hashlib.sha256(source_digest())
-    state.update(repr((asdict(config), name, graph.name, standard_inputs)).encode())
+    state.update(repr((asdict(config), name, graph.name, options)).encode())
     state.update(repr(graph.sharding).encode())
     _Content(state).graph(graph)
     return state.hexdigest()[:32]

@@ -13,15 +13,22 @@ import numpy as np
 
 from hdl.config import Config
 from sim.asm.assembler import Program
-from sim.compiler.executable import BufferSpec, Executable, Relocations, Role
+from sim.compiler.executable import (
+    BufferSpec,
+    Executable,
+    Layout,
+    Queues,
+    Relocations,
+    Role,
+)
 from sim.compiler.graph.ir import DType, Location, Sharding, TensorType
-from sim.compiler.program.arrays import RawRows, View, tiled
+from sim.compiler.program.arrays import RawRows, Ring, View, tiled
 from sim.compiler.program.code.overlay import Overlays
 from sim.compiler.program.code.transfers import CODE, SCRATCH
 
 __all__ = ["Compiled", "CoreCode", "KernelRecord", "compiled_of", "load", "save"]
 
-_FORMAT = 5
+_FORMAT = 6
 """Version of the format of saved files."""
 
 
@@ -86,7 +93,8 @@ class Compiled:
     name : str
         Name of the program in messages.
     inputs, outputs : tuple of TensorType
-        Types of the inputs and outputs; of those that are split, the type of one core's part.
+        Types of the inputs and outputs; of those that are split, the type of one core's part; of
+        those in the infeed, the type of a batch.
     sharding : Sharding
         How inputs and outputs are split between two cores; for one core, all dimensions are None.
     cores : tuple of CoreCode
@@ -95,6 +103,8 @@ class Compiled:
         For each input, the reshapes and transposes that the host applies before it tiles the array.
     packed : tuple of bool
         For each input, whether the host stores two bf16 numbers in a word.
+    queues : Queues, optional
+        Queues between the host and a loop.
     """
 
     config: Config
@@ -105,6 +115,7 @@ class Compiled:
     cores: tuple[CoreCode, ...]
     views: tuple[View, ...]
     packed: tuple[bool, ...]
+    queues: Queues | None = None
 
     @property
     def overlays(self) -> Overlays:
@@ -133,13 +144,11 @@ class Compiled:
     def executable(self) -> Executable:
         """Return the executable: buffers, relocations, and the link to their addresses."""
         config, sharding = self.config, self.sharding
-        layouts = {
-            Role.INPUT: [tiled(kind, config, cut, view, packed) for kind, cut, view, packed in zip(
-                self.inputs, sharding.inputs, self.views, self.packed, strict=True)],
-            Role.OUTPUT: [tiled(kind, config, cut) for kind, cut in zip(
-                self.outputs, sharding.outputs, strict=True)]}
-        specs = [BufferSpec(f"{role.value}{number}", role, layout)
-                 for role, found in layouts.items() for number, layout in enumerate(found)]
+        specs = [BufferSpec(f"input{number}", Role.INPUT, self._input(number))
+                 for number in range(len(self.inputs))]
+        specs += [BufferSpec(f"output{number}", Role.OUTPUT, tiled(kind, config, dimension))
+                  for number, (kind, dimension) in enumerate(
+                      zip(self.outputs, sharding.outputs, strict=True))]
         relocations: list[Relocations] = []
         for core, code in enumerate(self.cores):
             rows = code.overlays.rows
@@ -149,7 +158,16 @@ class Compiled:
                 specs.append(BufferSpec(_name(SCRATCH, core), Role.SCRATCH,
                                         RawRows(code.scratch_rows, config.lanes)))
             relocations += _relocations(code.overlays, core)
-        return Executable(config, self.name, tuple(specs), _Link(self), 0, tuple(relocations))
+        return Executable(config, self.name, tuple(specs), _Link(self), 0, tuple(relocations),
+                          self.queues)
+
+    def _input(self, number: int) -> Layout:
+        """Return the layout of an input."""
+        kind, cut, view = self.inputs[number], self.sharding.inputs[number], self.views[number]
+        if self.queues is None or number not in self.queues.inputs:
+            return tiled(kind, self.config, cut, view, self.packed[number])
+        batch = tiled(kind, self.config, None if cut is None else cut - 1, view)
+        return Ring(batch, self.queues.slots, self.config.lanes)
 
 
 def _name(buffer: str, core: int) -> str:
@@ -223,6 +241,7 @@ def save(compiled: Compiled, path: pathlib.Path) -> None:
         "cuts": (compiled.sharding.inputs, compiled.sharding.outputs),
         "cores": [_describe(code) for code in compiled.cores], "views": compiled.views,
         "packed": compiled.packed,
+        "queues": compiled.queues and asdict(compiled.queues),
     }
     arrays = {f"{what}{core}": getattr(code.overlays, what)
               for core, code in enumerate(compiled.cores) for what in ("rows", "start")}
@@ -268,10 +287,13 @@ def _read(told: dict[str, Any], arrays: Mapping[str, Any]) -> Compiled:
     inputs, outputs = map(tuple, told["cuts"])
     cores = tuple(_read_core(code, arrays[f"rows{core}"], arrays[f"start{core}"])
                   for core, code in enumerate(told["cores"]))
+    queues = told["queues"] and Queues(
+        told["queues"]["steps"], told["queues"]["slots"], tuple(told["queues"]["inputs"]),
+        tuple(told["queues"]["outputs"]))
     return Compiled(Config(**told["config"]), told["name"], _read_types(told["inputs"]),
                     _read_types(told["outputs"]), Sharding(inputs, outputs), cores,
                     tuple(tuple((kind, tuple(numbers)) for kind, numbers in view)
-                          for view in told["views"]), tuple(told["packed"]))
+                          for view in told["views"]), tuple(told["packed"]), queues)
 
 
 def _describe(code: CoreCode) -> dict[str, Any]:

@@ -4,15 +4,17 @@ Stages: passes, tilings of values, the plan (kernels, transfers, control flow), 
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from hdl.config import Config
-from sim.compiler.executable import Executable
+from sim.compiler.executable import Executable, Queues
 from sim.compiler.graph.ir import Graph, Sharding, Value
 from sim.compiler.graph.verify import verify
 from sim.compiler.machine.emit import forget
 from sim.compiler.passes import run_passes
 from sim.compiler.passes.streaming import stream_large
-from sim.compiler.program.arrays import tiled
+from sim.compiler.passes.streaming.queues import connect_queues
+from sim.compiler.program.arrays import View, tiled
 from sim.compiler.program.check import check
 from sim.compiler.program.code.overlay import overlay
 from sim.compiler.program.code.transfers import Rows
@@ -31,7 +33,8 @@ _SHARES = 1, 2, 4, 8
 
 
 def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
-                  standard_inputs: bool = False) -> Executable:
+                  standard_inputs: bool = False, fed: Collection[int] = (),
+                  outfeed: bool = False) -> Executable:
     """Compile a graph for one core, or for two if it has a sharding.
 
     Parameters
@@ -46,6 +49,11 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
         True: inputs are in HBM already, in the standard tiling, and their addresses may change
         between runs. False: the host may reshape, transpose and pack inputs when it writes them,
         and kernels may start transfers of inputs themselves.
+    fed : collection of int
+        Numbers of inputs that the host writes batch by batch while a loop runs (`Queues`).
+    outfeed : bool
+        Whether a loop writes each index of the results that it stacks to HBM as soon as it is
+        computed, for the host to read while the loop runs.
 
     Returns
     -------
@@ -60,6 +68,7 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
         into segments that fit the chip's instruction and scalar memory.
     UnsupportedError
         If operations have no kernel; the message lists all of them, with the user's source lines.
+        Also if ``fed`` or ``outfeed`` is given, and no loop has the form for it.
     ValueError
         If the chip has too few cores.
     """
@@ -68,14 +77,22 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
     load_rules()
     run_passes(graph, config)
     check(graph, config)
-    inputs = tuple(value.type for value in graph.inputs)
-    views = ((),) * len(inputs) if standard_inputs else absorb(graph)
+    types = [value.type for value in graph.inputs]
+    queues = None
+    if fed or outfeed:
+        queues = connect_queues(graph, sorted(fed), outfeed, config)
+        verify(graph)
+    views = list[View](((),) * len(types) if standard_inputs else absorb(graph, fed))
+    for number in fed:
+        types[number] = replace(types[number], shape=types[number].shape[1:])
+        views[number] = (("reshape", graph.inputs[number].shape[1:]),)
     sharding = graph.sharding or Sharding((None,) * len(graph.inputs), (None,) * len(graph.outputs))
     outputs = tuple(value.type for value in graph.outputs)
     # Kernels' own transfers take numbers of rows, of 32 bits.
     own_transfers = not standard_inputs and config.hbm_rows <= 1 << 32
     try:
-        planners, packed = _plans(graph, config, sharding, own_transfers, not standard_inputs)
+        planners, packed = _plans(graph, config, sharding, own_transfers, not standard_inputs,
+                                  queues)
     finally:
         forget()
     codes = [planner.context.stream.finish() for planner in planners]
@@ -86,12 +103,12 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
         CoreCode(overlay(code, planner.context.constants.words, config, title),
                  planner.context.places.scratch_rows, tuple(planner.launcher.records))
         for code, planner in zip(codes, planners, strict=True))
-    return Compiled(config, title, inputs, outputs, sharding, cores, views,
-                    packed).executable()
+    return Compiled(config, title, tuple(types), outputs, sharding, cores, tuple(views), packed,
+                    queues).executable()
 
 
-def _plans(graph: Graph, config: Config, sharding: Sharding,
-           own_transfers: bool, pack: bool) -> tuple[list[Planner], tuple[bool, ...]]:
+def _plans(graph: Graph, config: Config, sharding: Sharding, own_transfers: bool, pack: bool,
+           queues: Queues | None) -> tuple[list[Planner], tuple[bool, ...]]:
     """Plan the programs of all cores; retry with smaller blocks if kernels lack vector memory.
 
     With ``own_transfers``, kernels may start transfers of inputs themselves. Also return for each
@@ -108,7 +125,7 @@ def _plans(graph: Graph, config: Config, sharding: Sharding,
         graphs = [blocks] if blocks.sharding is None else [
             for_device(blocks, core) for core in (0, 1)]
         try:
-            return [_plan(part, config, sharding, core, own_transfers, packed)
+            return [_plan(part, config, sharding, core, own_transfers, packed, queues)
                     for core, part in enumerate(graphs)], tuple(
                         value in packed for value in blocks.inputs)
         except MemoryError as error:
@@ -118,13 +135,19 @@ def _plans(graph: Graph, config: Config, sharding: Sharding,
 
 
 def _plan(graph: Graph, config: Config, sharding: Sharding, core: int,
-          own_transfers: bool, packed: Collection[Value]) -> Planner:
+          own_transfers: bool, packed: Collection[Value], queues: Queues | None) -> Planner:
     """Plan one core's program; this changes the graph.
 
     With ``own_transfers``, kernels may start transfers of inputs themselves. ``packed`` are the
     packed inputs and constants.
     """
     arguments = _rows("input", graph.inputs, sharding.inputs, core, config, packed)
+    if queues is not None:
+        for number in queues.inputs:
+            value = graph.inputs[number]
+            slots = Value(replace(value.type, shape=(queues.slots, *value.shape[1:])))
+            [rows] = _rows("input", [slots], [sharding.inputs[number]], core, config)
+            arguments[number] = replace(rows, buffer=f"input{number}")
     # Core 0 alone writes the outputs that both cores compute.
     results = [None if core and dimension is None else rows for rows, dimension in zip(
         _rows("output", graph.outputs, sharding.outputs, core, config), sharding.outputs,

@@ -1,5 +1,7 @@
 """Forms in which the host writes arrays: reshaped, transposed, or two bf16 numbers in a word."""
 
+from collections.abc import Container
+
 import numpy as np
 
 from hdl.config import Config
@@ -11,13 +13,15 @@ from sim.compiler.words import to_words, uniform
 __all__ = ["absorb", "packable"]
 
 
-def absorb(graph: Graph) -> tuple[View, ...]:
+def absorb(graph: Graph, kept: Container[int] = ()) -> tuple[View, ...]:
     """Remove each reshape or transpose that is the only use of an input.
 
     Parameters
     ----------
     graph : Graph
         The graph, which is changed: the result of a removed operation becomes the input.
+    kept : container of int
+        Numbers of inputs that stay as they are.
 
     Returns
     -------
@@ -29,7 +33,8 @@ def absorb(graph: Graph) -> tuple[View, ...]:
     views = []
     for number in range(len(graph.inputs)):
         steps = []
-        while (operation := _only(graph.inputs[number], users, returned)) is not None:
+        while number not in kept and (
+                operation := _only(graph.inputs[number], users, returned)) is not None:
             result = operation.result
             steps.append((operation.kind, result.shape if operation.kind == "reshape"
                           else tuple(operation.attributes["permutation"])))

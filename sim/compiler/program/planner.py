@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from sim.compiler.graph.ir import Graph, Operation, Value
+from sim.compiler.program.code.reserved import FED
 from sim.compiler.program.code.transfers import Rows
 from sim.compiler.program.context import Context
 from sim.compiler.program.control.blocks import cut_rows
@@ -43,7 +44,7 @@ class Planner:
     def __init__(self, context: Context) -> None:
         self.context = context
         self._places = context.places
-        self._control = ControlFlow(context, self._block)
+        self._control = ControlFlow(context, self._region)
         self._slices = Slices(context)
         self.launcher = Launcher(context)
 
@@ -74,7 +75,9 @@ class Planner:
         wanted: dict[Value, list[Rows]] = {}
         for value, rows in zip(graph.outputs, outputs, strict=True):
             wanted.setdefault(value, []).extend([] if rows is None else [rows])
-        self._block(graph, wanted)
+        if any("slots" in operation.attributes for operation in graph.walk()):
+            self._control.reserve(FED)
+        self._block(graph, wanted, ())
         if self.launcher.too_large:
             room = self.context.config.vmem_vectors
             raise VectorMemoryError(
@@ -87,13 +90,21 @@ class Planner:
 
     # ---- blocks
 
-    def _block(self, graph: Graph, early: Mapping[Value, Sequence[Rows]]) -> None:
+    def _region(self, graph: Graph, early: Mapping[Value, Sequence[Rows]]) -> None:
+        """Write the code of a region, whose outputs are used after it."""
+        self._block(graph, early, graph.outputs)
+
+    def _block(self, graph: Graph, early: Mapping[Value, Sequence[Rows]],
+               kept: Sequence[Value]) -> None:
         """Write the code of a graph's operations.
 
-        ``early`` maps values to the HBM rows to which each is copied as soon as it is computed.
+        ``early`` maps values to the HBM rows to which each is copied as soon as it is computed;
+        ``kept`` are the outputs that are used after the graph.
         """
         places, operations = self._places, graph.operations
-        uses = _uses(graph, early)
+        uses = _uses(graph, kept)
+        direct = {value: rows[0] for value, rows in early.items()
+                  if len(rows) == 1 and value not in kept}
         for value in graph.inputs:
             self._copy(value, early.get(value, ()))
         for index, operation in enumerate(operations):
@@ -105,7 +116,7 @@ class Planner:
                 later = [Upcoming(operations[at], self._dying(operations[at], uses, at),
                                   partial(_distance, uses, at))
                          for at in range(index + 1, min(index + 1 + AHEAD, len(operations)))]
-                self._straight(operation, later, self._dying(operation, uses, index), early)
+                self._straight(operation, later, self._dying(operation, uses, index), direct)
             for value in operation.results:
                 if value not in self.launcher.stored:
                     self._copy(value, early.get(value, ()))
@@ -126,18 +137,18 @@ class Planner:
         ``later`` are the values used after it; ``early`` is that of `_block`.
         """
         if operation.kind == "while":
-            self._control.loop(operation, later)
+            self._control.loop(operation, later, early)
         elif operation.kind == "stream":
             self._control.blocks(operation, later, early)
         else:
             self._control.conditional(operation, later)
 
     def _straight(self, operation: Operation, following: Sequence[Upcoming],
-                  dying: set[Value], early: Mapping[Value, Sequence[Rows]]) -> None:
+                  dying: set[Value], direct: Mapping[Value, Rows]) -> None:
         """Write an operation without regions.
 
         ``following`` are the next operations, and ``dying`` the operands not used after this one;
-        ``early`` is that of `_block`.
+        a kernel may write a result in ``direct`` to these rows of HBM itself.
         """
         if operation.kind == "constant":
             self._places.homes[operation.result] = self._constant_home(operation)
@@ -148,8 +159,7 @@ class Planner:
         elif operation.attributes.get("in_hbm"):
             self._slices.write(operation, dying)
         elif not self._is_view(operation, dying):
-            goes = {value: early[value][0] for value in operation.results
-                    if len(early.get(value, ())) == 1}
+            goes = {value: direct[value] for value in operation.results if value in direct}
             self.launcher.kernel(operation, following, dying, goes)
 
     def _is_view(self, operation: Operation, dying: set[Value]) -> bool:
@@ -201,18 +211,17 @@ class Planner:
         return self.context.constants.rows(self.context.tilings[value].pack(words))
 
 
-def _uses(graph: Graph, early: Mapping[Value, Sequence[Rows]]) -> dict[Value, list[int]]:
+def _uses(graph: Graph, kept: Sequence[Value]) -> dict[Value, list[int]]:
     """Return the indices of the operations that use each value, in ascending order.
 
-    An output that is not in ``early`` also counts as used at the end of the graph.
+    The outputs in ``kept`` also count as used at the end of the graph.
     """
     uses: dict[Value, list[int]] = {}
     for index, operation in enumerate(graph.operations):
         for value in operation.operands:
             uses.setdefault(value, []).append(index)
-    for value in graph.outputs:
-        if value not in early:
-            uses.setdefault(value, []).append(len(graph.operations))
+    for value in kept:
+        uses.setdefault(value, []).append(len(graph.operations))
     return uses
 
 

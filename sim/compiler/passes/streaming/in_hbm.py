@@ -3,14 +3,11 @@
 from collections.abc import Set
 from math import prod
 
-import numpy as np
-
 from hdl.config import Config
-from sim.compiler.graph.counted import Counted, counted
+from sim.compiler.graph.counted import Counted, counted_loops
 from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
 from sim.compiler.passes.expansion import Expansion, expand
 from sim.compiler.tiling import standard
-from sim.compiler.words import to_words
 
 __all__ = ["leave_in_hbm"]
 
@@ -41,16 +38,9 @@ def leave_in_hbm(graph: Graph, config: Config) -> None:
         The chip.
     """
     expand(graph, lambda operation, at: _expanded(operation, at, config))
-    inputs, constants = set(graph.inputs), {
-        operation.result: to_words(np.asarray(operation.attributes["value"]))
-        for operation in graph.operations if operation.kind == "constant"}
-
-    def known(value: Value) -> int | None:
-        return int(constants[value].flat[0]) if value in constants else None
-
-    for operation in graph.operations:
-        if operation.kind == "while" and (loop := counted(operation, known)) is not None:
-            _leave_slices(operation, loop, inputs, config)
+    inputs = set(graph.inputs)
+    for operation, loop in counted_loops(graph):
+        _leave_slices(operation, loop, inputs, config)
 
 
 def _leave_slices(operation: Operation, loop: Counted, inputs: Set[Value], config: Config) -> None:

@@ -4,7 +4,7 @@ from hdl import isa
 from sim.asm.operands import s
 from sim.compiler.machine.registers import RESERVED_SCALARS
 
-__all__ = ["BLOCK_READ", "BLOCK_WRITTEN", "EXCHANGED", "FREE", "LOADED", "MOVED", "PAIR",
+__all__ = ["BLOCK_READ", "BLOCK_WRITTEN", "EXCHANGED", "FED", "FREE", "LOADED", "MOVED", "PAIR",
            "SCALAR_READ", "SLICES_READ", "STAMP", "TARGET", "WORK"]
 
 PAIR, TARGET, WORK, STAMP = (
@@ -31,5 +31,8 @@ operands, and those that write blocks of results."""
 SLICES_READ = 13, 14
 """Semaphores that count complete transfers of slices which a loop loads for its next iteration: one
 semaphore for each of two nested loops."""
+FED = SLICES_READ[1]
+"""Semaphore that counts the batches that the host has written to the infeed; in a program with an
+infeed, it has no other purpose."""
 LOADED = 15
 """Semaphore that counts loaded segments."""

@@ -74,12 +74,20 @@ class ScalarMemory:
     @property
     def counters(self) -> range:
         """Words for the counters of nested loops, the outermost loop first."""
-        return range(self.fixed.stop, self.fixed.stop + self._rows(_COUNTERS))
+        return range(self.fixed.stop, self.iterations)
+
+    @property
+    def iterations(self) -> int:
+        """Address of the word that counts complete iterations of a loop with queues.
+
+        The host writes 0 before the program starts, and reads the word while the program runs.
+        """
+        return self.fixed.stop + self._rows(_COUNTERS + 1) - 1
 
     @property
     def levels(self) -> range:
         """Words for the counters of loops over runs (`Rows.levels`), the outermost loop first."""
-        return range(self.counters.stop, self.counters.stop + self._rows(_LEVELS))
+        return range(self.iterations + 1, self.iterations + 1 + self._rows(_LEVELS))
 
     @property
     def indices(self) -> range:

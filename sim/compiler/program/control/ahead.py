@@ -1,7 +1,6 @@
 """Slices of values in HBM that a counted loop loads one iteration ahead, with double buffers."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from hdl.isa import Slot
@@ -9,7 +8,7 @@ from sim.asm.operands import s
 from sim.compiler.graph.counted import Counted
 from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.machine import VmemBuffer
-from sim.compiler.program.code.reserved import WORK
+from sim.compiler.program.code.reserved import FED, WORK
 from sim.compiler.program.code.transfers import Rows, Vectors
 from sim.compiler.program.context import Context
 from sim.compiler.program.control.loops import ROOM, move_vectors, need
@@ -37,6 +36,11 @@ class _Slice:
     def operation(self) -> Operation:
         """The ``dynamic_slice``."""
         return self.operations[0]
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether the slice is a batch of the infeed."""
+        return "slots" in self.operation.attributes
 
     @property
     def value(self) -> Value:
@@ -144,9 +148,12 @@ class SlicesAhead:
     def _start(self, later: int) -> int:
         """Write code that starts to load the slices of the ``later``-th iteration after this one.
 
-        Return the number of transfers.
+        If a slice is in the infeed, the code waits for the host's batch first. Return the number of
+        transfers.
         """
         started, sublanes = 0, self._context.config.sublanes
+        if any(each.is_fed for each in self._vectors):
+            self._stream.wait(FED, 1)
         for each, (stage, _) in self._vectors.items():
             rows = self._slices.rows(each.operation, self._homes[each.operation.operands[0]], later)
             started += self._places.memory.start_transfer(
@@ -175,17 +182,27 @@ def slices_ahead(context: Context, body: Graph, homes: Mapping[Value, Rows], kep
     -------
     SlicesAhead or None
         None if there are no such slices, or vector memory has no room for them.
+
+    Raises
+    ------
+    VectorMemoryError
+        If vector memory has no room for slices in the infeed.
     """
     tilings, chosen = context.tilings, list[_Slice]()
-    for each in _slices(context, body, homes, loop[0]):
+    found = sorted(_slices(context, body, homes, loop[0]), key=lambda each: not each.is_fed)
+    for each in found:
         values = {part.value for part in (*chosen, each)}
         room = ROOM * need(body, tilings, kept | values | {each.operation.result})
-        if room + 2 * sum(tilings[value].vectors for value in values) <= (
+        if each.is_fed or room + 2 * sum(tilings[value].vectors for value in values) <= (
                 context.places.memory.free_vectors):
             chosen.append(each)
     if chosen:
-        with suppress(VectorMemoryError):
+        try:
             return SlicesAhead(context, chosen, homes, *loop)
+        except VectorMemoryError:
+            if any(each.is_fed for each in chosen):
+                raise VectorMemoryError("two batches of the infeed must fit vector memory beside "
+                                        "the values of the loop: feed smaller batches") from None
     return None
 
 

@@ -52,8 +52,16 @@ class ControlFlow:
         # Free semaphores for loops that load slices ahead; the last one is taken next.
         self._semaphores = list(SLICES_READ)
 
-    def loop(self, operation: Operation, later: set[Value]) -> None:
+    def reserve(self, semaphore: int) -> None:
+        """Reserve a semaphore: no loop of the program uses it for the slices that it loads."""
+        self._semaphores.remove(semaphore)
+
+    def loop(self, operation: Operation, later: set[Value],
+             early: Mapping[Value, Sequence[Rows]]) -> None:
         """Write a ``while``. Each carried value stays in vector memory, or in its own rows of HBM.
+
+        A result in the outfeed (`connect_queues`) is written to the rows of the output as soon as
+        an iteration has updated it.
 
         Parameters
         ----------
@@ -61,11 +69,15 @@ class ControlFlow:
             The ``while``.
         later : set of Value
             Values that are used after the loop.
+        early : mapping of Value to sequence of Rows
+            For each value that the program returns, the rows of its outputs.
         """
         places, stream = self._places, self._stream
+        queued = operation.attributes.get("outfeed")
+        outfed = {number: early.get(operation.results[number], ()) for number in queued or ()}
         condition, body = operation.regions
         count, ahead = self._count(operation), None
-        buffers, rows = self._carried(operation, later)
+        buffers, rows = self._carried(operation, later, outfed)
         known = set(places.homes)
         again, end = stream.label("again"), stream.label("end")
         if count is not None:
@@ -87,7 +99,7 @@ class ControlFlow:
             ahead.enter()
         around, places.before = places.before, {body.outputs[number]: body.inputs[number]
                                                 for number in buffers}
-        self.write(body, {})
+        self.write(body, {body.outputs[number]: to for number, to in outfed.items()})
         places.before = around
         self._store_together(
             {to: body.outputs[number] for number, to in rows.items()
@@ -99,6 +111,9 @@ class ControlFlow:
         if count is not None:
             self._counters.give(1)
             advance(stream, counter)
+            if queued is not None:
+                iterations = self._context.memory.iterations
+                stream.bundle((Slot.S0, "store", (WORK, s[0], iterations)))
             stream.branch("blt", WORK.number, count.limit, again)
         else:
             stream.jump(again)
@@ -153,13 +168,15 @@ class ControlFlow:
         ahead.finish()
         self._semaphores.append(ahead.semaphore)
 
-    def _carried(self, operation: Operation, later: set[Value]
+    def _carried(self, operation: Operation, later: set[Value],
+                 outfed: Mapping[int, Sequence[Rows]]
                  ) -> tuple[dict[int, VmemBuffer], dict[int, Rows]]:
         """Copy the initial values of a loop's carried values to the places chosen for them.
 
-        ``later`` are the values that are used after the loop. Return the buffers of those kept in
-        vector memory, and the HBM rows of all others, by number. A carried value takes over its
-        operand's buffer if the operand is not used again.
+        ``later`` are the values that are used after the loop; ``outfed`` has the rows of outputs in
+        the outfeed, by number. Return the buffers of those kept in vector memory, and the HBM rows
+        of all others, by number. A carried value takes over its operand's buffer if the operand is
+        not used again.
         """
         places, operands, body = self._places, operation.operands, operation.regions[1]
         places.memory.wait_all()
@@ -182,24 +199,25 @@ class ControlFlow:
                 places.put(operands[number], buffers.pop(number))
             else:
                 places.memory.release(buffers.pop(number))
-        rows = {number: self._carried_rows(operation, number)
+        rows = {number: self._carried_rows(operation, number, outfed.get(number, ()))
                 for number in size if number not in kept}
         places.evict_all(later.__contains__)
         self.fill({buffer: operands[number] for number, buffer in buffers.items()
                     if number not in taken})
         return buffers, rows
 
-    def _carried_rows(self, operation: Operation, number: int) -> Rows:
+    def _carried_rows(self, operation: Operation, number: int, outfed: Sequence[Rows]) -> Rows:
         """Return the HBM rows of a carried value, after writing its initial value there.
 
-        If the loop does not change the value, these are the rows of its home.
+        If the loop does not change the value, these are the rows of its home. If it is in the
+        outfeed, they are the first of the outputs' rows in ``outfed``.
         """
         places, value, body = self._places, operation.operands[number], operation.regions[1]
         if body.outputs[number] is body.inputs[number]:
             places.save(value)
             if isinstance(home := places.homes[value], Rows):
                 return home
-        rows = places.reserve(self._tilings[value].vectors)
+        rows = outfed[0] if outfed else places.reserve(self._tilings[value].vectors)
         places.copy_to(value, rows)
         for region in operation.regions:
             places.owned.add(region.inputs[number])

@@ -52,6 +52,7 @@ class Slices:
             if isinstance(home, Splat):
                 places.homes[operation.result] = home
                 return
+            assert "slots" not in operation.attributes, operation
             rows = self.rows(operation, home)
             try:
                 places.load_block(value, rows, operation.result)
@@ -133,14 +134,16 @@ class Slices:
             Rows of the slice.
         """
         value, *starts = operation.operands
-        return self._rows(value, home, operation.result.shape, starts, later)
+        return self._rows(value, home, operation.result.shape, starts, later,
+                          operation.attributes.get("slots"))
 
     def _rows(self, value: Value, home: Rows, shape: Sequence[int],
-              starts: Sequence[Value], later: int = 0) -> Rows:
+              starts: Sequence[Value], later: int = 0, slots: int | None = None) -> Rows:
         """Return the rows of a slice of shape ``shape``; write code that computes its start.
 
         ``home`` has the rows of ``value``; ``starts`` has the slice's first index in each
-        dimension; ``later`` is that of `rows`.
+        dimension; ``later`` is that of `rows`. With ``slots``, a power of two, the home has room
+        for that many indices of the first dimension, and index *n* is in slot *n* modulo ``slots``.
         """
         words = iter(self._memory.indices)
         sizes = list(value.shape)
@@ -151,7 +154,7 @@ class Slices:
             first, term = self._constant(start), None
             if first is None:
                 first, term = 0, (next(words), 1)
-                self._index(start, last, term[0], later)
+                self._index(start, last, term[0], later, slots)
             first = min(max(first, 0), last)
             home = cut_rows(home, standard(sizes, self._config), along, size, first, term)
             sizes[along] = size
@@ -164,10 +167,11 @@ class Slices:
         _, affine = self._counters.get(value, (0, Affine(1, 0)))
         return None if affine.factor else affine.offset
 
-    def _index(self, value: Value, last: int, word: int, later: int) -> None:
+    def _index(self, value: Value, last: int, word: int, later: int, slots: int | None) -> None:
         """Write code that stores an index, clamped to 0 … ``last``, at address ``word``.
 
-        The index is that of the ``later``-th iteration after the current one.
+        The index is that of the ``later``-th iteration after the current one; with ``slots``, it is
+        taken modulo ``slots``.
         """
         stream = self._stream
         if value in self._counters:
@@ -179,4 +183,6 @@ class Slices:
             read_scalar(self._places, self._config, value, WORK)
         stream.bundle((Slot.S0, "max", (WORK, WORK, 0)))
         stream.bundle((Slot.S0, "min", (WORK, WORK, last)))
+        if slots is not None:
+            stream.bundle((Slot.S0, "and", (WORK, WORK, slots - 1)))
         stream.bundle((Slot.S0, "store", (WORK, s[0], word)))

@@ -1,0 +1,163 @@
+"""Connects a loop to the queues through which the host exchanges arrays with it."""
+
+from collections.abc import Sequence
+from math import prod
+
+from hdl.config import Config
+from sim.compiler.executable import Queues
+from sim.compiler.graph.counted import Affine, Counted, counted_loops
+from sim.compiler.graph.ir import Graph, Operation, TensorType, Value
+from sim.compiler.tiling import standard
+from sim.errors import Unsupported, UnsupportedError
+
+__all__ = ["connect_queues"]
+
+_SLOTS = 8
+"""Largest number of batches in HBM: those that the host has written and no iteration has used."""
+_WHOLE = 8
+"""Largest number of vectors of a stacked result that each iteration writes to HBM as a whole; of a
+larger one, it writes only its own index."""
+_LEAST_RANK = 3
+"""Smallest rank of an input whose indices of the first dimension are whole vectors."""
+
+
+def connect_queues(graph: Graph, fed: Sequence[int], outfeed: bool, config: Config) -> Queues:
+    """Mark the loop that takes batches from the infeed and writes the outfeed (`Queues`).
+
+    The loop gets the attribute ``outfeed``, a tuple with the numbers of its results in the outfeed.
+    A slice of an input in the infeed gets the attributes ``in_hbm`` and ``slots``, the number of
+    slots. Inputs in the infeed get dimensions of size 1, so that they have rank 3 or more.
+
+    Parameters
+    ----------
+    graph : Graph
+        The graph after all passes; it is changed in place.
+    fed : sequence of int
+        Numbers of the inputs in the infeed.
+    outfeed : bool
+        Whether results that the loop stacks are in the outfeed.
+    config : Config
+        The chip.
+
+    Raises
+    ------
+    UnsupportedError
+        If no loop takes a batch from each of these inputs in each iteration, or stacks a result
+        that the program returns.
+    """
+    for operation, loop in counted_loops(graph):
+        if loop.limit == 1:
+            _slice_whole(graph, fed, operation, loop)
+        slices = [_slices(graph, number, operation, loop) for number in fed]
+        stacked = _stacked(graph, operation, loop) if outfeed else {}
+        if loop.first == 0 and all(slices) and (stacked or not outfeed):
+            break
+    else:
+        raise UnsupportedError([Unsupported(
+            "a program without a loop for its queues", graph.name,
+            "an infeed must be the xs of one lax.scan outside of all loops, and be used by nothing "
+            "else; an outfeed needs ys of that scan that the program returns unchanged")])
+    slots = min(_SLOTS, 1 << (loop.limit - 1).bit_length())
+    for number, found in zip(fed, slices, strict=True):
+        _pad(graph, number, operation, found)
+        for each in found:
+            each.attributes.update(in_hbm=True, slots=slots)
+    for result, update in stacked.items():
+        large = standard(result.shape, config).vectors > _WHOLE and result.type.rank > 1
+        if update.kind == "dynamic_update_slice" and large:
+            update.attributes["in_hbm"] = True
+    operation.attributes["outfeed"] = tuple(map(operation.results.index, stacked))
+    return Queues(loop.limit, slots, tuple(fed), tuple(
+        number for number, value in enumerate(graph.outputs) if value in stacked))
+
+
+def _slices(graph: Graph, number: int, operation: Operation, loop: Counted) -> list[Operation]:
+    """Return the operations with which a loop takes batch *n* of an input in iteration *n*.
+
+    The list is empty if the loop, or anything else, uses the input in any other way.
+    """
+    value, (condition, body) = graph.inputs[number], operation.regions
+    cut = graph.sharding.inputs[number] if graph.sharding else None
+    if graph.users().get(value) != [operation] or operation.operands.count(value) > 1 or (
+            value in graph.outputs or prod(value.shape) == 0 or (cut is not None and cut < 1)):
+        return []
+    carried = operation.operands.index(value)
+    inner, result = body.inputs[carried], operation.results[carried]
+    found = body.users().get(inner, [])
+    if body.outputs[carried] is not inner or body.outputs.count(inner) > 1 or (
+            condition.inputs[carried] in condition.users() or result in graph.outputs
+            or result in graph.users() or value.shape[:1] != (loop.limit,)):
+        return []
+    return found if all(
+        each.kind == "dynamic_slice" and loop.values.get(each.operands[1]) == Affine(1, 0)
+        and each.result.shape == (1, *value.shape[1:]) for each in found) else []
+
+
+def _slice_whole(graph: Graph, fed: Sequence[int], operation: Operation, loop: Counted) -> None:
+    """Add slices, which are whole inputs, to a loop of one iteration; passes have removed them."""
+    body = operation.regions[1]
+    for number in fed:
+        value = graph.inputs[number]
+        if value not in operation.operands or value.shape[:1] != (1,):
+            continue
+        inner, part = body.inputs[operation.operands.index(value)], Value(value.type)
+        for each in body.operations:
+            each.operands = tuple(part if operand is inner else operand
+                                  for operand in each.operands)
+        starts = [body.inputs[loop.number]] * value.type.rank
+        body.operations.insert(0, Operation("dynamic_slice", (inner, *starts), (part,),
+                                            {"slice_sizes": value.shape}, (), operation.location))
+
+
+def _stacked(graph: Graph, operation: Operation, loop: Counted) -> dict[Value, Operation]:
+    """Return the results that the program returns and that a loop stacks, with their makers.
+
+    Iteration *n* updates index *n* of their first dimension, and nothing else. In a loop of one
+    iteration, passes have replaced the update by the value with which it updates.
+    """
+    body, found = operation.regions[1], dict[Value, Operation]()
+    makers, users = body.producers(), body.users()
+    for number, result in enumerate(operation.results):
+        update, inner = makers.get(body.outputs[number]), body.inputs[number]
+        if update is None or result not in graph.outputs or result.shape[:1] != (loop.limit,):
+            continue
+        whole = loop.limit == 1 and inner not in users and inner not in body.outputs
+        if whole or (update.kind == "dynamic_update_slice" and update.operands[0] is inner
+                     and update.operands[1].shape == (1, *result.shape[1:])
+                     and loop.values.get(update.operands[2]) == Affine(1, 0)):
+            found[result] = update
+    return found
+
+
+def _pad(graph: Graph, number: int, operation: Operation, slices: Sequence[Operation]) -> None:
+    """Give an input in the infeed dimensions of size 1, after the first, up to `_LEAST_RANK`."""
+    value, (condition, body) = graph.inputs[number], operation.regions
+    ones = (1,) * (_LEAST_RANK - value.type.rank)
+    if not ones:
+        return
+    carried, users = operation.operands.index(value), body.users()
+
+    def padded(given: Value) -> Value:
+        first, *rest = given.shape
+        return Value(TensorType((first, *ones, *rest), given.dtype), given.name)
+
+    inner = padded(value)
+    for each in slices:
+        using, [old], new = users.get(each.result, []), each.results, padded(each.result)
+        start = each.operands[1]
+        each.operands = (inner, *[start] * len(new.shape))
+        each.results, each.attributes["slice_sizes"] = (new,), new.shape
+        if len(using) == 1 and using[0].kind == "reshape" and old not in body.outputs:
+            using[0].operands = (new,)
+        else:
+            body.operations.insert(body.operations.index(each) + 1, Operation(
+                "reshape", (new,), (old,), location=each.location))
+    graph.inputs[number] = padded(value)
+    for values in (condition.inputs, body.inputs, body.outputs):
+        values[carried] = inner if values is not condition.inputs else padded(value)
+    operation.operands = _put(operation.operands, carried, graph.inputs[number])
+    operation.results = _put(operation.results, carried, padded(value))
+
+
+def _put(values: tuple[Value, ...], number: int, value: Value) -> tuple[Value, ...]:
+    return (*values[:number], value, *values[number + 1:])

@@ -1,0 +1,129 @@
+"""The host's side of an executable's queues: writes batches, and reads results, during a run."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.compiler.executable import BufferSpec, Executable
+from sim.compiler.program.arrays import Ring
+from sim.compiler.program.code.reserved import FED
+from sim.compiler.program.code.scalars import ScalarMemory
+from sim.driver.backend import Backend
+
+__all__ = ["Batches", "Outfeed", "QueueHost", "check_array"]
+
+Array = npt.NDArray[Any]
+Batches = Iterable[Sequence[Array]]
+"""Batches for the infeed: of each, an array for each input in the infeed."""
+Outfeed = Callable[[int, Sequence[Array | None]], object]
+"""Function of the number of an iteration, and of what it wrote to each output of an executable;
+None for an output that is not in the outfeed."""
+
+
+class QueueHost:
+    """Fills the infeed and empties the outfeed of an executable while it runs.
+
+    Parameters
+    ----------
+    executable : Executable
+        The executable; it has queues.
+    backend : Backend
+        The chip.
+    addresses : mapping of str to int
+        Byte address of each of the executable's buffers in HBM, by name.
+    cores : sequence of int
+        The cores that run the executable.
+    batches : iterator
+        Batches for the infeed.
+    outfeed : callable, optional
+        Called once for each iteration, in order.
+    """
+
+    def __init__(self, executable: Executable, backend: Backend,
+                 addresses: Mapping[str, int], cores: Sequence[int],
+                 batches: Iterator[Sequence[Array]], outfeed: Outfeed | None) -> None:
+        assert executable.queues is not None
+        self._queues, self._infeed = executable.queues, executable.infeed
+        self._outputs = [(spec, number in self._queues.outputs)
+                         for number, spec in enumerate(executable.outputs)]
+        self._name = executable.name
+        self._backend, self._cores = backend, cores
+        self._first = {name: address // executable.config.row_bytes
+                       for name, address in addresses.items()}
+        self._batches, self._outfeed = batches, outfeed
+        self._word = ScalarMemory(executable.config).iterations
+        self._written = self._read = 0
+        for core in cores:
+            backend.write_smem(core, self._word, np.zeros(1, np.uint32))
+
+    def work(self) -> bool:
+        """Read new results, then write batches to free slots; return whether there were batches.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a batch has arrays of wrong shapes or types, or there are too few batches.
+        """
+        done = min(int(self._backend.read_smem(core, self._word, 1)[0]) for core in self._cores)
+        self._show(done)
+        first = self._written
+        if self._infeed:
+            while self._written < min(done + self._queues.slots, self._queues.steps):
+                self._write(next(self._batches, None))
+        return self._written > first
+
+    def finish(self) -> None:
+        """Read the results of the last iterations, after the program has ended."""
+        self._show(self._queues.steps)
+
+    def _show(self, done: int) -> None:
+        """Call the outfeed's function for all iterations up to number ``done``, exclusive."""
+        if self._outfeed is None or done == self._read:
+            return
+        arrays = [spec.layout.unpack(self._backend.read_hbm(
+            self._first[spec.name], spec.layout.rows)) if stacked else None
+            for spec, stacked in self._outputs]
+        while self._read < done:
+            step, self._read = self._read, self._read + 1
+            self._outfeed(step, [None if array is None else np.array(array[step])
+                                 for array in arrays])
+
+    def _write(self, batch: Sequence[Array] | None) -> None:
+        """Write a batch to its slot, and tell the cores."""
+        if batch is None:
+            raise ValueError(f"infeed of {self._name} must have {self._queues.steps} batches, not "
+                             f"{self._written}")
+        if len(batch) != len(self._infeed):
+            raise ValueError(f"a batch of {self._name} must be {len(self._infeed)} arrays, not "
+                             f"{len(batch)}")
+        for spec, array in zip(self._infeed, batch, strict=True):
+            assert isinstance(spec.layout, Ring)
+            check_array(spec, array, spec.layout.batch.shape)
+        for spec, array in zip(self._infeed, batch, strict=True):
+            assert isinstance(spec.layout, Ring)
+            slot, first = self._written % self._queues.slots, self._first[spec.name]
+            for place, rows in spec.layout.parts(array, slot):
+                with self._backend.write_hbm(first + place, len(rows)) as memory:
+                    memory[:] = rows
+        self._written += 1
+        for core in self._cores:
+            self._backend.signal(core, FED, 1)
+
+
+def check_array(spec: BufferSpec, array: object, shape: tuple[int, ...]) -> None:
+    """Check the type and shape of an array for a buffer.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If either is wrong.
+    """
+    dtype = spec.layout.dtype
+    if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
+        raise TypeError(f"{spec.name} must be a numpy array, not {type(array).__name__}")
+    if array.dtype != dtype:
+        raise TypeError(f"{spec.name} must be of dtype {dtype}, not {array.dtype}")
+    if array.shape != shape:
+        raise ValueError(f"{spec.name} must be of shape {shape!r}, not {array.shape!r}")

@@ -1,0 +1,108 @@
+"""`Infeed`: an argument of a jitted function whose batches the host writes during the run."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.checks import integer
+
+__all__ = ["Infeed", "Stacked", "batches", "stacked"]
+
+
+class Infeed:
+    """Batches for a ``lax.scan`` in a function that `jit` compiles, in place of its ``xs``.
+
+    The device reads the batches from HBM, and the host writes them there while the function runs,
+    a few batches ahead of it. The function sees arrays with an additional first dimension of size
+    ``steps``, and must pass them to one ``lax.scan`` and to nothing else.
+
+    Parameters
+    ----------
+    batches : iterable
+        The batches: pytrees of arrays, all of the same structure, shapes and types. The first one
+        is taken when the function is traced. Batches after number ``steps`` are not used.
+    steps : int
+        Number of iterations of the scan.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``batches`` is not iterable, or ``steps`` is not a positive integer.
+    """
+
+    def __init__(self, batches: Iterable[Any], steps: int) -> None:
+        if not isinstance(batches, Iterable):
+            raise TypeError(f"batches must be iterable, not {batches!r}")
+        self.steps = integer("steps", steps, 1)
+        self._batches = iter(batches)
+        self._first: list[Any] = []
+
+    @property
+    def first(self) -> Any:
+        """The next batch, which `take` returns first.
+
+        Raises
+        ------
+        ValueError
+            If there is none.
+        """
+        if not self._first:
+            try:
+                self._first.append(next(self._batches))
+            except StopIteration:
+                raise ValueError("infeed must have a batch, not none") from None
+        return self._first[0]
+
+    def take(self) -> Iterator[Any]:
+        """Take the batches one after the other."""
+        taken, self._first = self._first, []
+        return chain(taken, self._batches)
+
+
+class Stacked:
+    """Shape and type of one array of all batches together; JAX traces a function with it."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
+        self.shape, self.dtype = shape, dtype
+
+
+def _is_infeed(leaf: Any) -> bool:
+    return isinstance(leaf, Infeed)
+
+
+def stacked(arguments: Any) -> Any:
+    """Replace each `Infeed` in a pytree by the pytree of its batches together (`Stacked`)."""
+    import jax
+
+    def replaced(leaf: Any) -> Any:
+        if not isinstance(leaf, Infeed):
+            return leaf
+        return jax.tree.map(lambda array: Stacked(
+            (leaf.steps, *np.shape(array)), jax.dtypes.canonicalize_dtype(
+                getattr(array, "dtype", None) or np.asarray(array).dtype)), leaf.first)
+
+    return jax.tree.map(replaced, arguments, is_leaf=_is_infeed)
+
+
+def batches(arguments: Any, types: Sequence[Any]) -> Iterator[list[npt.NDArray[Any]]]:
+    """Yield the leaves of successive batches of all `Infeed` in a pytree, as arrays of ``types``.
+
+    Raises
+    ------
+    ValueError
+        If the structure of a batch differs from that of the first one.
+    """
+    import jax
+
+    feeds = [leaf for leaf in jax.tree.leaves(arguments, is_leaf=_is_infeed) if _is_infeed(leaf)]
+    wanted = [jax.tree.structure(feed.first) for feed in feeds]
+    for parts in zip(*(feed.take() for feed in feeds), strict=False):
+        found = [jax.tree.structure(part) for part in parts]
+        if found != wanted:
+            raise ValueError(f"batches must have the structure of the first one, {wanted}, not "
+                             f"{found}")
+        yield [np.asarray(leaf, kind.dtype)
+               for leaf, kind in zip(jax.tree.leaves(parts), types, strict=True)]
