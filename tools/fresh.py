@@ -166,7 +166,10 @@ def _require_complaint(root: pathlib.Path, wanted: Sequence[str]) -> None:
 
 
 def mirror(apt: pathlib.Path = pathlib.Path("/etc/apt")) -> list[str]:
-    """The first mirror of Debian 12 in the host's apt configuration; empty if there is none."""
+    """URL of the first mirror of Debian 12 in the host's apt configuration, in a list of one.
+
+    The list is empty if there is no mirror.
+    """
     for path in [apt / "sources.list", *sorted((apt / "sources.list.d").glob("*.list"))]:
         text = path.read_text(errors="replace") if path.is_file() else ""
         match = re.search(rf"^deb\s+(?:\[[^]]*\]\s+)?(\S+)\s+{_SUITE}\s+main\b", text, re.MULTILINE)

@@ -115,7 +115,7 @@ class Backend(Protocol):
         """
 
     def state(self, core: int) -> CoreState:
-        """Read the state of a core."""
+        """Read whether a core is running, is waiting, has transfers or has a fault."""
 
     def set_watchdog(self, core: int, cycles: int) -> None:
         """Set the number of cycles without a bundle after which a core faults.

@@ -63,9 +63,11 @@ def plan_grid(grid: TileGrid, tile: Tile) -> Plan:
 
 def _narrowed(tile: Tile, registers: Sequence[Register], added: Mapping[int, Node]
               ) -> tuple[list[Node], list[MemoryWrite], dict[int, Node]]:
-    """Next values of the registers, memory writes, and ``added``, without bits that nothing uses.
+    """Remove bits that nothing uses from all values that a tile computes.
 
-    All are narrowed together, so that they still share nodes.
+    These are the next values of the registers, the memory writes, and the values ``added``, which
+    the plan computes for other registers, given by number. All are narrowed together, so that they
+    still share nodes.
     """
     graph = tile.graph
     writes = [(index, write) for index, memory in enumerate(tile.memories)

@@ -1,4 +1,4 @@
-"""The verilated chip with its memory, driven in this process as its host drives it."""
+"""The verilated chip and its HBM, simulated in this process and accessed as by a host."""
 
 import operator
 import os

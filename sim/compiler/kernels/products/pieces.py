@@ -72,16 +72,16 @@ class Scheme(Protocol):
         Where ``mask`` is clear, it is the padding of ``side``; None means that no bit is clear.
         """
 
-    def tag(self, b: Builder, number: Number) -> Number | None:
+    def total_setting(self, b: Builder, number: Number) -> Number | None:
         """Compute the setting, 0 to 31, that `total` needs in pass ``number``, or return None."""
 
     def total(self, b: Builder, result: VReg, sum: VReg | None, started: MReg | None,
-              tag: Number | None, into: VReg | None) -> VReg:
+              setting: Number | None, into: VReg | None) -> VReg:
         """Add a vector of results to ``sum``, and return the total, in register ``into`` if given.
 
         Where the mask ``started`` is clear, the total is the result alone; None means that it is
-        set everywhere. If ``sum`` is None, the total is the result. ``tag`` is the
-        setting that the method `tag` returned for this pass.
+        set everywhere. If ``sum`` is None, the total is the result. ``setting`` is what
+        `total_setting` returned for this pass.
         """
 
 
@@ -114,12 +114,12 @@ class Rounded:
         """Return the number itself: the array rounds it."""
         return _masked(b, side, vector, mask)
 
-    def tag(self, b: Builder, number: Number) -> Number | None:
-        """Return None: `total` needs no setting."""
+    def total_setting(self, b: Builder, number: Number) -> Number | None:
+        """Return None: `total` of this scheme needs no setting."""
         return None
 
     def total(self, b: Builder, result: VReg, sum: VReg | None, started: MReg | None,
-              tag: Number | None, into: VReg | None) -> VReg:
+              setting: Number | None, into: VReg | None) -> VReg:
         """Add the result to the sum in fp32."""
         return _add(b, "fadd", _NEGATIVE_ZERO, result, sum, started, into)
 
@@ -180,12 +180,12 @@ class Split:
             rest = b.vector("fsub", rest, above)
         return rest
 
-    def tag(self, b: Builder, number: Number) -> Number | None:
-        """Return None: `total` needs no setting."""
+    def total_setting(self, b: Builder, number: Number) -> Number | None:
+        """Return None: `total` of this scheme needs no setting."""
         return None
 
     def total(self, b: Builder, result: VReg, sum: VReg | None, started: MReg | None,
-              tag: Number | None, into: VReg | None) -> VReg:
+              setting: Number | None, into: VReg | None) -> VReg:
         """Add the result to the sum in fp32."""
         return _add(b, "fadd", _NEGATIVE_ZERO, result, sum, started, into)
 
@@ -273,12 +273,12 @@ class Integers:
         """Convert the integers to fp32, which the array rounds to bf16 exactly."""
         return b.vector("i2f", _masked(b, Side(side.number, 0), vector, mask))
 
-    def tag(self, b: Builder, number: Number) -> Number | None:
-        """Return None: `total` needs no setting."""
+    def total_setting(self, b: Builder, number: Number) -> Number | None:
+        """Return None: `total` of this scheme needs no setting."""
         return None
 
     def total(self, b: Builder, result: VReg, sum: VReg | None, started: MReg | None,
-              tag: Number | None, into: VReg | None) -> VReg:
+              setting: Number | None, into: VReg | None) -> VReg:
         """Add the result, as an integer, to the sum."""
         return _add(b, "add", 0, b.vector("f2i", result), sum, started, into)
 
@@ -315,15 +315,16 @@ class Passes:
         byte = b.vector("and", b.vector("shr", vector, settings[0]), 255)
         return b.vector("i2f", _masked(b, Side(side.number, 0), byte, mask))
 
-    def tag(self, b: Builder, number: Number) -> Number | None:
+    def total_setting(self, b: Builder, number: Number) -> Number | None:
         """Compute the number of bits by which `total` shifts a result left."""
         return self._shift(b, [sum(pair) for pair in self.pairs], number)
 
     def total(self, b: Builder, result: VReg, sum: VReg | None, started: MReg | None,
-              tag: Number | None, into: VReg | None) -> VReg:
+              setting: Number | None, into: VReg | None) -> VReg:
         """Add the shifted result to the sum, modulo 2^32."""
-        assert tag is not None
-        return _add(b, "add", 0, b.vector("shl", b.vector("f2i", result), tag), sum, started, into)
+        assert setting is not None
+        return _add(b, "add", 0, b.vector("shl", b.vector("f2i", result), setting), sum, started,
+                    into)
 
     @staticmethod
     def _shift(b: Builder, bytes: list[int], number: Number) -> Number:

@@ -30,8 +30,8 @@ _COUNTERS = 4
 _TAG_BITS = 6
 """Number of low bits of a tag that are not part of the address.
 
-A tag describes the results of a step: whether their sums have begun (bit 0), the scheme's setting
-(5 bits), and the address of the results (the bits above)."""
+A tag is a word that describes the results of a step: whether their sums have begun (bit 0), the
+scheme's setting (5 bits), and the address of the results (the bits above)."""
 
 
 def write_product(b: Builder, product: Product, smem: range,
@@ -380,7 +380,7 @@ class _Writer:
             return address
         tag: Index = address * (1 << _TAG_BITS)
         tag = tag + b.scalar("ne", counters.started() or b.zero, 0)
-        setting = product.scheme.tag(b, counters.number)
+        setting = product.scheme.total_setting(b, counters.number)
         return tag if setting is None else tag + Index.of(setting) * 2
 
     def _step(self, results: "_Results | None", *, last: bool = False, starts: bool = False,
@@ -527,14 +527,17 @@ class _Writer:
             self._add(self._b.pop(), number, results)
 
     def _decoded(self, into: "_Results | None" = None) -> "_Results":
-        """Decode the oldest tag into registers: new ones, or those of ``into``."""
+        """Unpack the oldest tag, the word that says where the next popped results belong.
+
+        Its fields go to new registers, or to those of ``into``.
+        """
         b, product, tag = self._b, self._product, self._tags[-1]
         found = into or _Results(b.scalar_variable(0), None, None)
         if not product.adds:
             b.assign(found.at, tag)
             return found
         b.scalar("shr", tag, _TAG_BITS, into=found.at)
-        if product.scheme.tag(b, 0) is not None:
+        if product.scheme.total_setting(b, 0) is not None:
             found.setting = b.scalar("and", b.scalar("shr", tag, 1), 31, into=found.setting)
         found.started = b.compare("ne", self._zero, b.scalar("and", tag, 1), into=found.started)
         return found

@@ -363,7 +363,10 @@ class _Blocks:
 
 
 def _parts(axis: Axis, size: int) -> list[_Blocks]:
-    """Divide an axis into blocks; group successive blocks of one shape at equal distances."""
+    """Divide an axis into blocks of at most ``size`` indices.
+
+    Successive blocks that have the same shape and are equally spaced form one `_Blocks`.
+    """
     found: list[_Blocks] = []
     for first in range(0, axis.size, size):
         new = _block(axis, first, min(size, axis.size - first))
