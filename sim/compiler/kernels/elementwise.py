@@ -36,8 +36,10 @@ _LEAVES = frozenset({"constant", "iota", "broadcast_in_dim"})
 _LONG = 40
 """The code for a vector counts as long if it has at least this number of operations."""
 _COPIES = {2: (28, 6), 4: (24, 4)}
-"""For each number of copies of long code: the most vector registers and mask registers that the
-copies may need together."""
+"""Limits for several copies of long code in a loop's body.
+
+For each number of copies: the most vector registers, and the most mask registers, that the copies
+may need together."""
 
 
 # Expressions of a region.
@@ -45,15 +47,15 @@ copies may need together."""
 
 @dataclass(frozen=True)
 class Leaf:
-    """An input of a region's expressions: an operand, or a coordinate of the element.
+    """An input of a region's expressions: an operand, or each element's index in a dimension.
 
     Attributes
     ----------
     operand : int or None
-        Number of the operand; None for a coordinate.
+        Number of the region's input that is the operand; None for an index.
     dimensions : tuple of int
         For an operand: for each of its dimensions, the corresponding dimension of the result. For
-        a coordinate: the dimension of which it is the index.
+        an index: the dimension of the result.
     """
 
     operand: int | None
@@ -86,7 +88,8 @@ class _Region:
     def _operand(self, value: Value, dimensions: Dimensions | None = None) -> Any:
         """Return the expression of an operation's operand; for a predicate, a mask.
 
-        ``dimensions`` has the result's dimension for each of the operand's; None if they are equal.
+        ``dimensions`` has, for each dimension of the operand, the corresponding one of the result;
+        None if each corresponds to itself.
         """
         if value in self._values:
             return self._values[value]
@@ -125,13 +128,16 @@ class _Region:
 
 
 def expand_region(region: Graph) -> tuple[Elements, list[Node | int]]:
-    """Return the expressions of a region's outputs, from which its cost can be estimated."""
+    """Return the expressions of a region's outputs, and the `Elements` that recorded them.
+
+    From these, the cost of the region can be estimated.
+    """
     expanded = _Region(region)
     return expanded.elements, expanded.outputs
 
 
 def emit_region(b: Builder, region: Graph, inputs: Sequence[VReg]) -> list[VReg]:
-    """Write a region of elementwise operations on scalars, applied to all elements of vectors.
+    """Write code that applies a region, elementwise operations on scalars, to all vector elements.
 
     Parameters
     ----------
@@ -169,7 +175,10 @@ def region_refusal(operation: Operation) -> Refusal | None:
 
 
 def _emit(b: Builder, step: Step, registers: Sequence[Any]) -> list[Any]:
-    """Write one execution of a stage's step; return registers, or words for constant results."""
+    """Write the code of a stage's step, once; return its results.
+
+    ``registers`` hold the old state values. A result is a register, or a word if it is constant.
+    """
     e = Elements()
     inputs = [e.input() for _ in registers]
     outputs = step(e, inputs)
@@ -191,7 +200,8 @@ def broadcast_tiling(shape: Sequence[int], dimensions: Dimensions, result: Tilin
     shape : sequence of int
         Shape of the operand.
     dimensions : tuple of int
-        The result's dimension for each dimension of the operand. One of size 1 may be broadcast.
+        For each dimension of the operand, the corresponding dimension of the result. A dimension
+        of size 1 may correspond to a larger one.
     result : Tiling
 
     Returns
@@ -221,7 +231,7 @@ def broadcast_tiling(shape: Sequence[int], dimensions: Dimensions, result: Tilin
 
 
 def _leaves_of(operation: Operation) -> list[tuple[int, Leaf]]:
-    """Return the leaves that are operands, each as (number of the region's input, leaf)."""
+    """Return an operation's leaves that are operands, as (number of the region's input, leaf)."""
     return [(leaf.operand, leaf) for leaf in _Region(_region_of(operation)).leaves
             if leaf.operand is not None]
 
@@ -255,7 +265,7 @@ def _tilings(operation: Operation, operands: tuple[Tiling, ...], config: Config)
 def is_readable(operation: Operation, config: Config) -> bool:
     """Whether a fusion whose results have the standard tiling can read its operands.
 
-    Otherwise, some operands must be broadcast before.
+    Otherwise, some operands must be broadcast first.
     """
     return _choose_for(operation, standard(operation.results[0].shape, config)) is not None
 
@@ -281,9 +291,9 @@ def _choose_for(operation: Operation, result: Tiling) -> Choice | None:
 
 
 def _coordinate_strides(dimension: int, result: Tiling) -> list[int]:
-    """Return by how much the index of ``dimension`` grows along each axis of the loop nest.
+    """Return by how much an iteration of each axis advances the index along ``dimension``.
 
-    The axes are the result's outer dimensions, its lane tiles and its row tiles.
+    The axes of the loop nest are the result's outer dimensions, its lane tiles and its row tiles.
     """
     return [*(int(outer == dimension) for outer in result.outer_dimensions),
             result.lanes * (dimension == result.lane_dimension),
@@ -293,8 +303,8 @@ def _coordinate_strides(dimension: int, result: Tiling) -> list[int]:
 def _strides(tiling: Tiling, dimensions: Dimensions, result: Tiling) -> list[int]:
     """Return the strides, in vectors, of an operand along each axis of the loop nest.
 
-    The axes are the outer dimensions, lane tiles and row tiles of ``result``. ``dimensions`` has
-    the result's dimension for each dimension of the operand.
+    The axes are the outer dimensions, lane tiles and row tiles of ``result``. ``dimensions`` has,
+    for each dimension of the operand, the corresponding one of the result.
     """
     grows = {}
     stride = tiling.lane_tiles * tiling.row_tiles
@@ -460,7 +470,10 @@ def _elementwise(operation: Operation, at: Lowering) -> None:
 
 
 def _write_stages(operation: Operation, at: Lowering, parts: Sequence[Stage]) -> None:
-    """Write a loop over the result's vectors, with an inner loop for each repeated stage."""
+    """Write a loop over the result's vectors, with an inner loop for each repeated stage.
+
+    ``parts`` are the stages.
+    """
     b, result = at.builder, at.place(operation.result)
     with b.loop(result.buffer.vectors) as i:
         state = [b.load(at.place(value).buffer, i) for value in operation.operands]

@@ -89,7 +89,7 @@ class Lowering(Protocol):
         """
 
     def predict(self, cycles: int) -> None:
-        """Report the estimated cycles of a kernel that waits for its own transfers."""
+        """Report the estimated cycles of this kernel, which waits for its own transfers."""
 
     def scratch(self, vectors: int) -> Any:
         """Allocate vectors (a `VmemBuffer`) for this kernel only; their contents are undefined."""

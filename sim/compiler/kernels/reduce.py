@@ -41,7 +41,7 @@ def identity(kind: str, dtype: DType) -> int:
 
 
 class Reducer:
-    """Writes the reducer of an operation, as code on tuples of one vector for each operand.
+    """Writes the code of an operation's reducer, on tuples that have a vector for each input.
 
     Sums and products of bf16 numbers are computed in fp32, until `finish` rounds them.
 
@@ -207,7 +207,7 @@ class _Reduction:
                 self._b.store(vector, place.buffer, destination, mask)
 
     def _value(self, first: Index) -> list[VReg]:
-        """Reduce all elements that belong to one vector of the result; return one for each result.
+        """Compute a vector of each result from all elements that belong to it.
 
         ``first`` is the number of the first of the operand's vectors that hold these elements.
         """
@@ -237,8 +237,8 @@ class _Reduction:
 
         ``dimension`` has ``size`` elements, in tiles of ``unit`` lanes or sublanes. Returns a list
         of (first tile, number of tiles, whether they contain padding) of the tiles to combine. If
-        the dimension is kept or None, this is only the first tile, as if it had no padding: loops
-        around this code visit the other tiles, and its padding becomes padding of the result.
+        the dimension is kept or None, the list has only the first tile, as if it had no padding:
+        loops around this code visit the other tiles, and padding becomes padding of the result.
         """
         if dimension not in self._dimensions:
             return [(0, 1, False)]

@@ -34,8 +34,8 @@ __all__: list[str] = []
 _TOGETHER = 8
 """Maximum number of elements of a window that is combined in registers."""
 _MORE = 2
-"""Maximum size of a tiling whose windows run along outer dimensions, relative to the standard
-tiling, both in vectors."""
+"""A tiling in which windows run along outer dimensions may have this many times as many vectors as
+the standard tiling."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class _Windows:
 
     def spread(self, at: Lowering, values: Place, padded: Place,
                offset: Sequence[IndexLike]) -> None:
-        """Copy the value of each window to the element at ``offset`` within the window."""
+        """Copy each window's value to the element at ``offset`` within the window of ``padded``."""
         copy(at, values, padded, [Axis(size, d, d, 1, self.strides[d])
                                   for d, size in enumerate(self.result)],
              ([0] * len(offset), offset))
@@ -196,9 +196,9 @@ def _space(at: Lowering, shape: tuple[int, ...], like: Tiling) -> Place:
 def _tilings(op: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
     """Choose standard tilings, except where a strided dimension would run along the lanes.
 
-    Strides along the lanes are slow, because they move one lane at a time. For a scatter, windows
-    run along outer dimensions, so that they can be held in registers, unless this takes many more
-    vectors.
+    Strides along the lanes are slow, because they move one lane at a time. For
+    `select_and_scatter`, windows that do not overlap run along outer dimensions, so that they can
+    be held in registers, unless this takes many more vectors.
     """
     rank = len(op.operands[0].shape)
     a = op.attributes
@@ -322,7 +322,8 @@ class _Reduction:
         """Reduce windows that contain padding: windows ``part[0]`` to ``part[1] - 1``.
 
         For each element of a window, a loop combines that element of all these windows with
-        ``totals``. ``spans`` has `_Axis.span` for each element of a window.
+        ``totals``. ``spans`` has `_Axis.span` for each element of a window. ``padding`` has the
+        vectors that are combined in place of padding.
         """
         b, (begin, end) = self._b, part
         with nest(b, [axis.around, end - begin, axis.inner], {}) as (a, i, v):
@@ -439,9 +440,10 @@ class _Reduction:
 
 
 def _scatters_vectors(op: Operation, order: tuple[int, ...], config: Config) -> bool:
-    """Whether windows do not overlap, and consist of whole vectors of a tiling with this order.
+    """Whether windows do not overlap, and consist of whole vectors of a certain tiling.
 
-    The tiling must not have many more vectors than the standard one.
+    In this tiling, the dimensions are in the order ``order``. It must not have many more vectors
+    than the standard tiling.
     """
     shape = op.operands[0].shape
     tiling = Tiling(shape, order, True, config.sublanes, config.lanes)

@@ -40,7 +40,7 @@ def convert(e: Elements, x: Source, source: DType, target: DType) -> Any:
 def unsigned_to_float(e: Elements, x: Source) -> Any:
     """Convert an unsigned integer to the nearest fp32 number.
 
-    From 2**31 on, half of it is converted and doubled.
+    An integer of 2**31 or more is halved, converted and doubled.
     """
     half = e("i2f", e("or", e("shr", x, 1), e("and", x, 1)))
     return e.select(e("lt", x, 0), e("fadd", half, half), e("i2f", x))
@@ -82,7 +82,7 @@ def bitcast(e: Elements, x: Source, source: DType, target: DType) -> Any:
 def reduce_precision(e: Elements, x: Source, exponent_bits: int, mantissa_bits: int) -> Any:
     """Round to a floating-point format and return the result as fp32; subnormals become zero.
 
-    The format has these numbers of exponent and mantissa bits.
+    ``exponent_bits`` and ``mantissa_bits`` are those of the format.
     """
     if (exponent_bits, mantissa_bits) == (8, 7):
         return e("bf16", x)

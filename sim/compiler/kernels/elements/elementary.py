@@ -32,7 +32,7 @@ def exponential(e: Elements, x: Source, *, negated: bool = False) -> Any:
 
 
 def rough_exponential(e: Elements, x: Source) -> Any:
-    """e**x with a relative error up to 2**-17, that of x / ln 2: accurate enough for bf16."""
+    """e**x, accurate enough for bf16: rounding x / ln 2 causes a relative error up to 2**-17."""
     return e("exp2", e("fmul", x, LOG2_E))
 
 
@@ -56,7 +56,7 @@ def log(e: Elements, x: Source) -> Any:
 
 
 def log_plus_one(e: Elements, x: Source) -> Any:
-    """log(1 + x): the logarithm of the rounded sum u = 1 + x, plus the rounding error over u."""
+    """log(1 + x): log(u) plus error / u, where u is 1 + x rounded, and error is 1 + x - u."""
     u = e("fadd", x, 1.0)
     error = e("fmul", e("fsub", x, e("fsub", u, 1.0)), e("reciprocal", u))
     logarithm = log(e, u)
@@ -91,7 +91,7 @@ def cube_root(e: Elements, x: Source) -> Any:
 _SERIES = tuple(3 / (2 * k + 5) for k in range(7))
 _TWO_THIRDS_LOG2_E = 2 / 3 * LOG2_E
 _CP_HIGH = 0.961669921875
-"""_TWO_THIRDS_LOG2_E rounded to 12 significant bits."""
+"""The upper 12 significant bits of 2 / (3 ln 2); ``_CP_LOW`` is the rest."""
 _CP_LOW = _TWO_THIRDS_LOG2_E - _CP_HIGH
 
 

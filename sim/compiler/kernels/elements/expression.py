@@ -1,8 +1,8 @@
 """Straight-line code of the vector unit, as a graph of expressions.
 
 An `Elements` records operations; requesting the same operation again returns the recorded one.
-Operations on constants alone are computed at once, by the golden vector unit. The result can be
-written as machine code, or evaluated on numpy arrays: both execute the same operations.
+Operations on constants alone are computed at once, by the golden vector unit. The recorded graph
+can be written as machine code, or evaluated on numpy arrays: both execute the same operations.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -121,7 +121,10 @@ class Elements:
         return self.mask("mxor", mask, 1)
 
     def mask(self, name: str, a: Source, b: Source) -> Any:
-        """`mand`, `mor`, `mxor` or `mandn` of masks; 0 is the empty mask, and 1 the full one."""
+        """Apply `mand`, `mor`, `mxor` or `mandn` to masks.
+
+        Among operands and results, 0 is the empty mask, and 1 the full one.
+        """
         a, b = (self.ALL if source == 1 else source for source in (a, b))
         if name == "mandn":
             if b == 0 or a == 0:

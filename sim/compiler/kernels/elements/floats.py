@@ -16,7 +16,7 @@ SIGN = 0x80000000
 MAGNITUDE = 0x7FFFFFFF
 EXPONENT = 0x7F800000
 HIGH = 0xFFFFF000
-"""Mask of the sign, the exponent and the upper 12 significant bits."""
+"""The bits of an fp32 number that hold its sign, exponent and upper 12 significant bits."""
 
 
 def split(e: Elements, x: Source) -> tuple[Any, Any]:

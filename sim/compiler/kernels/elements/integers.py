@@ -35,8 +35,9 @@ def _pieces(e: Elements, x: Source) -> tuple[Any, Any, Any]:
 def multiply(e: Elements, a: Source, b: Source) -> Any:
     """a * b modulo 2**32.
 
-    With operands in pieces of 11 bits, it is a0 b0 + (a0 b1 + a1 b0) 2**11 + (a0 b2 + a1 b1 + a2
-    b0) 2**22. A constant that is a sum of few +-2**k is multiplied by shifts and additions instead.
+    Operands are split into parts of 11 bits, a0 and b0 with the lowest bits. The result is
+    a0 b0 + (a0 b1 + a1 b0) 2**11 + (a0 b2 + a1 b1 + a2 b0) 2**22. If one operand is a constant that
+    is a sum of few +-2**k, the other one is shifted and added instead.
     """
     if isinstance(a, int):
         a, b = b, a

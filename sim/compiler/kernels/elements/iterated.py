@@ -22,12 +22,12 @@ class Stage:
     Attributes
     ----------
     step : callable
-        Function from the old values to the new ones. If the stage is repeated, it must return as
-        many as it is given.
+        Function from the old state values to the new ones. If the stage is repeated, it must
+        return as many values as it gets.
     count : int
         Number of executions.
     changed : int
-        If the stage is repeated, the number of values that it changes: the first ones.
+        Number of state values that a repeated stage changes; they precede all others.
     """
 
     step: Step
@@ -48,16 +48,17 @@ def stages(operation: Operation) -> list[Stage] | None:
 # The remainder.
 
 _PASSES = 13
-"""Number of iterations for a quotient up to 2**128: each gives 10 bits, the last the remaining."""
+"""Iterations for a quotient up to 2**128: each gives 10 bits of it, the last one the rest."""
 
 
 def _remainder() -> list[Stage]:
     """x - y trunc(x / y), exactly; for bf16 operands, the result is a bf16 number.
 
-    As in long division, iterations subtract some bits of the quotient times y, in exact products.
-    The last bits are rounded to nearest, so that the remainder is at most y / 2 in magnitude, and
-    exact. In a first sequence of iterations, a small y is multiplied by 2**126, so that no quotient
-    overflows; a second sequence uses y itself.
+    Signs are ignored until the end. As in long division, each iteration computes some bits of the
+    quotient, and subtracts their product with y, which is exact. The last bits of the quotient are
+    rounded to nearest, so the difference is exact and at most y / 2 in magnitude. If it is
+    negative, y is added at the end. There are two sequences of iterations: the first one multiplies
+    a small y by 2**126, so that no quotient overflows; the second one uses y itself.
     """
     return [Stage(_remainder_start), Stage(_subtract_multiple, _PASSES, 1),
             Stage(_remainder_middle), Stage(_subtract_multiple, _PASSES, 1),

@@ -29,7 +29,8 @@ def _polynomial(e: Elements, x: Source, coefficients: Sequence[float]) -> Any:
 def _window(e: Elements, exponent: Source) -> list[Any]:
     """Return 72 bits of 2/pi as six fp32 numbers of 12 bits each.
 
-    They begin with the first bit that matters for an argument with this exponent field.
+    They begin with the first bit that matters in the reduction of a number whose exponent field is
+    ``exponent``.
     """
     start = e("sub", exponent, 120)
     words: list[Any] = list(_TWO_OVER_PI)

@@ -16,7 +16,7 @@ __all__ = ["Writer", "needed", "pressure"]
 
 _OPERATIONS = {operation.name: operation for operation in ISA if Slot.V1 in operation.slots}
 _MOST_VECTORS, _MOST_MASKS = 28, 6
-"""Vector and mask registers that the values of all levels may occupy together."""
+"""Most vector registers, and most mask registers, that all levels may occupy together."""
 _MOST_CONSTANTS = 6
 """Number of vector registers that constants may occupy."""
 
@@ -34,7 +34,7 @@ def needed(elements: Elements, outputs: Sequence[Node | int]) -> list[Node]:
 
 
 def pressure(elements: Elements, outputs: Sequence[Node | int]) -> tuple[int, int]:
-    """Return the largest numbers of vectors and of masks that are live at once."""
+    """Return the largest numbers of vectors and masks that are live while outputs are computed."""
     nodes = needed(elements, outputs)
     last: dict[Node, int] = {}
     for number, node in enumerate(nodes):
@@ -63,7 +63,9 @@ class Writer:
     Parameters
     ----------
     builder : Builder
+        Builder to which the code is written.
     elements : Elements
+        Records the nodes.
     outputs : sequence of Node or int
         Expressions whose values the innermost loop needs.
     leaves : mapping of Node to (int, callable)
@@ -71,7 +73,7 @@ class Writer:
     depth : int
         Number of nested loops.
     copies : int
-        Number of times that the innermost level is written in an iteration.
+        Number of times that the innermost level is written in an iteration of the innermost loop.
     """
 
     def __init__(self, builder: Builder, elements: Elements, outputs: Sequence[Node | int],
@@ -110,8 +112,8 @@ class Writer:
     def write(self, level: int, variables: Sequence[Any]) -> None:
         """Write the nodes of a level; must be called for each level from 0 on, within its loops.
 
-        The innermost level may be written several times, each time for other values of the
-        variables.
+        ``variables`` are those of these loops. The innermost level may be written several times,
+        with different variables.
         """
         b = self._builder
         if level == self._depth:
@@ -138,7 +140,10 @@ class Writer:
             self._registers[node] = register
 
     def register(self, node: Node | int, variables: Sequence[Any]) -> Any:
-        """Return the register of an output; for a constant output, its word."""
+        """Return the register of an output, or the word of a constant one.
+
+        ``variables`` are those of the loops around.
+        """
         if isinstance(node, int):
             return node
         if node not in self._registers:
@@ -151,7 +156,7 @@ class Writer:
         return self.register(source, variables)
 
     def _write_constants(self) -> None:
-        """Load the constants that need vector registers before the loops, if they are few."""
+        """Load constants into vector registers, in front of the loops, if there are few of them."""
         words = list(dict.fromkeys(
             source for node in self._nodes for source, operand
             in zip(node.sources, _OPERATIONS[node.name].operands[1:], strict=True)

@@ -1,4 +1,4 @@
-"""Copies of elements between tilings: the functions with which rules of movement are written."""
+"""Copies of elements between tilings, and the lowering rules of operations that move elements."""
 
 from sim.compiler.kernels.moving.copy import Axis, copy, relayout
 

@@ -1,9 +1,9 @@
-"""Copies of blocks: affine copies in which tiled dimensions stay tiled.
+"""Copies of blocks: affine copies in which dimensions along lanes or sublanes stay there.
 
-A copy has axes, each of which advances a dimension of the source and one of the destination. At
-most one axis runs along the lanes of both (or is repeated along the destination's lanes), and at
-most one along the sublanes. These two form a block, which is moved by rotations; all other axes are
-loops around the block.
+A copy has axes: loops, each along one dimension of the source and one of the destination. At most
+one axis runs along the lanes of both; it may instead repeat one element along the destination's
+lanes. Likewise, at most one axis runs along the sublanes. The elements along these two axes form a
+block, which is moved by rotations. All other axes are loops around the block.
 """
 
 import itertools
@@ -36,10 +36,10 @@ class Axis:
     size : int
         Number of iterations.
     source, destination : int or None
-        The dimension that the axis advances, or None. If ``source`` is None, elements of the source
-        are repeated.
+        The dimension of the source, and that of the destination, along which the axis runs; None
+        if there is none. If ``source`` is None, the axis repeats an element of the source.
     source_step, destination_step : int
-        Elements by which each iteration advances; may be negative.
+        Elements by which each iteration advances along that dimension; may be negative.
     """
 
     size: int
@@ -62,10 +62,10 @@ def outer_strides(tiling: Tiling) -> dict[int, int]:
 @contextmanager
 def nest(b: Builder, sizes: Sequence[int],
          counts: dict[LoopVariable, int]) -> Iterator[list[int | LoopVariable]]:
-    """Open nested loops of these sizes, the last one innermost.
+    """Open a loop of each size in ``sizes``, the last one innermost.
 
-    Yields a variable for each loop; for a size of 1, it is 0, and there is no loop. The loops'
-    sizes are added to ``counts``.
+    Yields the loops' variables. A size of 1 gives no loop, and 0 instead of a variable. The size of
+    each loop is added to ``counts``.
     """
     with ExitStack() as stack:
         variables: list[int | LoopVariable] = []
@@ -110,7 +110,11 @@ class _Block:
         return max(found, key=lambda number: self.axes[number].size, default=None)
 
     def position(self, side: int, dimension: int | None) -> Position | None:
-        """Return the block's coordinate in a dimension of the source (0) or the destination (1)."""
+        """Return the coordinate of the block's first element along ``dimension``.
+
+        ``side`` is 0 for a dimension of the source, and 1 for one of the destination. None if
+        ``dimension`` is None.
+        """
         if dimension is None:
             return None
         steps: dict[int, int] = {}
@@ -131,10 +135,10 @@ class _Block:
                     destination=self.position(1, dimensions[1]), sizes=(sizes[0], sizes[1]))
 
     def base(self, side: int, loops: Loops) -> Index:
-        """Return the number of the vector at the block's outer indices, given the open loops.
+        """Return the number of the first vector at the block's indices of the outer dimensions.
 
-        ``side`` is 0 for the source and 1 for the destination. An axis without an open loop is at
-        its start.
+        ``side`` is 0 for the source and 1 for the destination. Axes are where the open loops,
+        ``loops``, have advanced them; an axis without an open loop is at its start.
         """
         index = Index(0)
         tiling = (self.source, self.destination)[side].tiling
@@ -145,10 +149,10 @@ class _Block:
         return index
 
     def stride(self, side: int, number: int) -> int:
-        """Return the vectors by which each iteration of axis ``number``, a loop, advances.
+        """Return by how many vectors an iteration of axis ``number`` advances.
 
         ``side`` is 0 for the source and 1 for the destination. A step along a tiled dimension must
-        be a multiple of a tile.
+        be a whole number of tiles.
         """
         axis = self.axes[number]
         tiling = (self.source, self.destination)[side].tiling
@@ -167,9 +171,9 @@ class _Block:
 
         With S sublanes, an iteration of an axis around the block may advance the block by a number
         of elements that is not a multiple of S. Then the sublane at which the block begins repeats
-        after p iterations, and the axis is divided into p axes: axis i has iterations i, i + p,
-        i + 2p and so on. The copy is not divided if this would give more than S copies, or if the
-        lane at which the block begins varies too.
+        after p iterations, and the copy is divided into p copies: copy i has the iterations i,
+        i + p, i + 2p and so on of this axis. The copy is not divided if this would give more than S
+        copies, or if the lane at which the block begins varies too.
         """
         self._join()
         unit = self.b.config.sublanes
@@ -239,8 +243,9 @@ class _Block:
     def run(self, combine: Combine | None, mask: MReg | None) -> None:
         """Write the code of the copy.
 
-        ``combine`` makes the vector to be stored from the destination's vector and the moved
-        elements; None stores the latter. ``mask`` has the elements that may be stored; None all.
+        ``combine`` computes the vector to store from the destination's vector and the moved
+        elements; if it is None, the moved elements are stored. ``mask`` has the elements of a
+        vector that may be stored; None allows all.
         """
         if self.lanes.plain and self.rows.plain and mask is None:
             self._whole(combine)

@@ -23,17 +23,17 @@ def copy(at: Lowering, source: Place, destination: Place, axes: Sequence[Axis],
     """Copy elements along axes.
 
     The element of iteration (i, j, ...) is at ``start + i * step + ...`` in each dimension, of the
-    source and of the destination. No element is written twice. Elements that are not written keep
-    their values; padding does not.
+    source and of the destination. No element is written twice. Elements of the destination that
+    are not written keep their values; its padding does not.
 
     All loads and stores are of whole vectors. The first of these methods that covers the copy is
     used:
 
-    - If lanes are strided or reversed, and sublanes are not, the source goes through the
-      transposer, is copied, and goes back through the transposer.
+    - If the source is strided or reversed along the lanes, and not along the sublanes, it goes
+      through the transposer, is copied, and goes back through the transposer.
     - If only lanes and sublanes are exchanged, the source goes through the transposer.
     - If an outer dimension is exchanged with the one along the sublanes, and otherwise only the
-      order of outer dimensions changes, squares of vectors are copied.
+      order of outer dimensions changes, `exchange_rows` copies.
     - Otherwise, blocks are copied, and rotated along sublanes or lanes if their position within
       tiles changes. If another dimension of the source must run along the lanes for that, the
       source goes through the transposer first. Elements that do not form blocks move one lane at a
@@ -44,7 +44,7 @@ def copy(at: Lowering, source: Place, destination: Place, axes: Sequence[Axis],
     at : Lowering
     source, destination : Place
     axes : sequence of Axis
-        The iteration space. A dimension that no axis advances stays at its start.
+        The iteration space. Along a dimension without an axis, the copy stays at the start.
     starts : pair of sequences
         The first element's coordinates in the source and in the destination: integers, scalar
         registers, or indexes; all zero if None.
@@ -83,10 +83,10 @@ def relayout(at: Lowering, source: Place, destination: Place) -> None:
 
 
 def _turned(old: Tiling, new: Tiling, axes: Sequence[Axis]) -> Tiling | None:
-    """Return the source's tiling ``old`` with lanes and sublanes exchanged.
+    """Return the source's tiling ``old`` with lanes and sublanes exchanged, if that is the copy.
 
-    None if this exchange alone is not the whole copy, that is, if the exchanged tiling does not
-    have the same vectors as the destination's tiling ``new``.
+    Otherwise, return None: in the exchanged tiling, the source does not have the same vectors as
+    the destination in its tiling ``new``.
     """
     to: dict[int, int] = {}
     for axis in axes:
@@ -107,7 +107,10 @@ def _turned(old: Tiling, new: Tiling, axes: Sequence[Axis]) -> Tiling | None:
 
 
 def _steps_along_lanes(source: Place, destination: Place, axes: Sequence[Axis]) -> bool:
-    """Whether lanes are strided or reversed, sublanes are not, and all elements are written."""
+    """Whether a copy is strided or reversed along the source's lanes, but not its sublanes.
+
+    It must also write all elements of the destination.
+    """
     old, new = source.tiling, destination.tiling
     if old.sublane_dimension is None or new.sublane_dimension is None:
         return False
@@ -123,8 +126,9 @@ def _steps_along_lanes(source: Place, destination: Place, axes: Sequence[Axis]) 
 def prepared(at: Lowering, source: Place, new: Tiling, axes: Sequence[Axis]) -> Place:
     """Copy the source, if necessary, to a tiling from which blocks can be copied.
 
-    In that tiling, the same dimension runs along the lanes as in ``new``, the destination's tiling.
-    The source is returned as it is if it has such a tiling, or if none exists.
+    In that tiling, the lanes hold the dimension that the copy moves to the lanes of ``new``, the
+    destination's tiling. The source is returned as it is if it has such a tiling, or if none
+    exists.
     """
     old = source.tiling
     lane = _longest(axes, "destination", new.lane_dimension)
@@ -148,9 +152,9 @@ def prepared(at: Lowering, source: Place, new: Tiling, axes: Sequence[Axis]) -> 
 
 
 def _longest(axes: Sequence[Axis], side: str, dimension: int | None) -> Axis | None:
-    """Return the longest axis that runs along a dimension with a step of 1 or -1.
+    """Return the longest axis with a step of 1 or -1 along ``dimension``; None if there is none.
 
-    ``side`` is ``source`` or ``destination``: whose dimension that is.
+    ``side``, which is ``source`` or ``destination``, says which of them has this dimension.
     """
     found = [axis for axis in axes if dimension is not None and getattr(axis, side) == dimension
              and abs(getattr(axis, f"{side}_step")) == 1]

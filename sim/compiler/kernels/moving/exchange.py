@@ -1,10 +1,11 @@
 """Exchanges an outer dimension with the one along the sublanes, one square at a time.
 
-With S sublanes, a square is S vectors: one row tile at S consecutive indexes of the outer
-dimension. Sublane j of vector i becomes sublane i of vector j of the result. Elements with the same
-i - j (modulo S) lie in different sublanes, and all of them move by i - j sublanes. So the vectors
-are merged, each is rotated once, and they are merged again. A merge takes sublane s of vector n
-from vector n + s (modulo S), in one step for each bit of s.
+With S sublanes, a square is S vectors: one row tile at S consecutive indices of the outer
+dimension. Sublane j of vector i becomes sublane i of vector j of the result. All elements with the
+same i - j (modulo S) move by i - j sublanes, and no two of them lie in the same sublane. So the
+first merge collects them in one vector, for each i - j; a rotation moves them; and a second merge
+distributes them to the vectors of the result. In a merge, sublane s of result n comes from vector
+n + s or n - s (modulo S); it takes one step for each bit of s.
 """
 
 import math
@@ -18,10 +19,11 @@ __all__ = ["exchange_rows", "exchanged_rows"]
 
 
 def exchanged_rows(source: Place, destination: Place, axes: Sequence[Axis]) -> Axis | None:
-    """Return the axis from an outer dimension to the sublanes; None for another kind of copy.
+    """Return the axis along which `exchange_rows` moves an outer dimension to the sublanes.
 
-    `exchange_rows` can copy whole dimensions to whole dimensions: the dimension along the lanes
-    stays there, and the one along the sublanes becomes an outer one.
+    None if `exchange_rows` cannot do the copy. It copies whole dimensions to whole dimensions: the
+    one along the lanes must stay along the lanes, and the one along the sublanes must become an
+    outer one.
     """
     old, new = source.tiling, destination.tiling
     if any(axis.source is None or axis.destination is None
@@ -100,7 +102,7 @@ def _parts(size: int, high: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _masks(b: Builder) -> list[MReg]:
-    """Return, for each bit, the mask of the sublanes whose number has that bit."""
+    """Return, for each bit of a sublane's number, the mask of the sublanes in which it is 1."""
     number = b.vector("sublane")
     return [b.compare("ne", b.vector("and", number, 1 << bit), 0)
             for bit in range(b.config.sublanes.bit_length() - 1)]

@@ -102,7 +102,11 @@ class _Indices:
                                              for word in range(width)])
 
     def _flat(self, at: Lowering, stride: int) -> Place:
-        """Copy all index vectors to one row, each padded to ``stride`` elements."""
+        """Copy all index vectors, in order, to a place of one dimension.
+
+        Each takes ``stride`` elements: its own, the indices of the batching dimensions, and
+        padding.
+        """
         source = at.place(self.value)
         shape = self.batch_shape
         count = math.prod(shape)
@@ -155,9 +159,10 @@ def _swap_sides(axes: Sequence[Axis]) -> list[Axis]:
 
 
 def _batch_start(place: Place, window: Sequence[int], number: Index) -> list[IndexLike]:
-    """Return the coordinates of a window's first element.
+    """Return the coordinates in ``place`` of the first element of a window.
 
-    In the batch dimension, this is the number of the window's index vector; in others, zero.
+    They are ``number``, that of the window's index vector, in the batch dimension, and 0 in the
+    dimensions listed in ``window``.
     """
     return [0 if d in window else number for d in range(len(place.tiling.shape))]
 
@@ -201,7 +206,10 @@ def _scatter(op: Operation, at: Lowering) -> None:
 
 
 def _separate(region: Graph, count: int) -> list[Graph]:
-    """Split a scatter's region: for each result, a function of its element and its update."""
+    """Split a scatter's region into a region for each of its ``count`` results.
+
+    Its inputs are an element of that result's operand, and the update.
+    """
     found = []
     for number, output in enumerate(region.outputs):
         wanted, operations = {output}, []

@@ -8,7 +8,7 @@ __all__ = ["unpacked", "widen"]
 
 
 def unpacked(b: Builder, vector: VReg, half: int) -> VReg:
-    """Return one half of a packed vector's words, 0 (low) or 1 (high), as fp32 numbers."""
+    """Return the bf16 numbers in one half of each word, 0 (low) or 1 (high), as fp32 numbers."""
     return b.vector("and", vector, HIGH) if half else b.vector("shl", vector, 16)
 
 

@@ -47,7 +47,10 @@ class Position:
         return None if any(factor % unit for factor in factors) else self.start.constant % unit
 
     def fits(self, length: int, unit: int) -> bool:
-        """Whether ``length`` elements from here on always lie in one tile of ``unit`` elements."""
+        """Whether ``length`` elements from this coordinate on always lie in one tile.
+
+        A tile has ``unit`` elements.
+        """
         within = self.within(unit)
         return (length <= self.alignment(unit)
                 or (within is not None and within + length <= unit))
@@ -68,9 +71,9 @@ class Position:
         return index
 
     def tiles(self, loops: Loops, unit: int) -> Index:
-        """Return by how many tiles the axes advance the coordinate, given all their open loops.
+        """Return by how many tiles the open loops, one for each axis, advance the coordinate.
 
-        Each step must be a multiple of ``unit``, the elements of a tile.
+        Each step must be a multiple of ``unit``, a tile's size.
         """
         index = Index(0)
         for axis, step in self.steps.items():
@@ -93,7 +96,7 @@ def divide(b: Builder, index: Index, unit: int) -> tuple[Index, Index]:
     Raises
     ------
     ValueError
-        If code is needed and ``unit`` is no power of two.
+        If code is needed and ``unit`` is not a power of two.
     """
     whole = {term: factor // unit for term, factor in index.terms.items() if factor % unit == 0}
     rest = {term: factor for term, factor in index.terms.items() if factor % unit}
@@ -282,14 +285,15 @@ class Span:
 
     @property
     def first(self) -> tuple[Index, Index]:
-        """Numbers of the first source and destination tile, before the axes' steps are added.
+        """Numbers of the block's first source tile and first destination tile.
 
-        `prepare` adds these steps already if it is called with open loops.
+        If `prepare` was called without loops, these are the tiles where all axes are at their
+        start.
         """
         return self._from, self._at
 
     def destination_tile(self, loops: Loops, tile: IndexLike, counts: Counts) -> Index:
-        """Return the number of a destination tile; ``tile`` counts the tiles of the block."""
+        """Return the number of a destination tile; ``tile`` is its number within the block."""
         index = self._at + tile
         if self._destination is None:
             return index
@@ -303,7 +307,7 @@ class Span:
     def source_tiles(self, loops: Loops, tile: IndexLike, counts: Counts) -> list[Index]:
         """Return the numbers of the one or two source tiles for a destination tile.
 
-        ``tile`` counts the destination tiles of the block.
+        ``tile`` is the number of the destination tile within the block.
         """
         if self._source is None:
             return [Index(0)]

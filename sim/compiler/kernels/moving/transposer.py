@@ -39,7 +39,10 @@ def swap_tiled(b: Builder, source: Place, destination: Place) -> None:
 
 def _squares(b: Builder, source: Place, destination: Place, outer: int | LoopVariable,
              counts: dict[LoopVariable, int]) -> None:
-    """Transpose all squares of an outer index: whole ones in loops, ragged ones one by one."""
+    """Transpose all squares at index ``outer`` of the outer dimensions.
+
+    Whole squares are transposed in loops, partial ones one by one.
+    """
     square = b.config.lanes // b.config.sublanes
     down, across = _pieces(source.tiling.row_tiles, square), _pieces(destination.tiling.row_tiles,
                                                                      square)
@@ -64,7 +67,7 @@ def _squares(b: Builder, source: Place, destination: Place, outer: int | LoopVar
 
 
 def _pieces(tiles: int, square: int) -> list[tuple[int, int, int]]:
-    """Divide ``tiles`` row tiles into whole squares of ``square`` row tiles, and a rest.
+    """Divide ``tiles`` row tiles into squares of ``square`` row tiles; the last may be partial.
 
     Returns a list of (first row tile, number of squares, row tiles in each square).
     """

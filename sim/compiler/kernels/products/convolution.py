@@ -66,7 +66,10 @@ class Convolution:
 
     def product(self, config: Config, rows: VmemBuffer, weights: VmemBuffer, results: VmemBuffer,
                 finish: Finish | None = None) -> Product:
-        """Return the product that computes the convolution on these buffers."""
+        """Return the product that computes the convolution on these buffers.
+
+        ``finish`` becomes `Product.finish`.
+        """
         operation, attributes = self.operation, self.operation.attributes
         filters = operation.operands[1].shape
         tile = config.tile_vregs
@@ -107,7 +110,7 @@ class Convolution:
 
 def _ways(operation: Operation, tilings: Sequence[Tiling], config: Config
           ) -> Iterator[tuple[int, Convolution]]:
-    """Yield all ways to compute a convolution, each after the cycles of the copies it needs."""
+    """Yield each way to compute a convolution, as (cycles of the copies that it needs, way)."""
     attributes = operation.attributes
     lhs, rhs = (value.shape for value in operation.operands)
     shape = operation.result.shape

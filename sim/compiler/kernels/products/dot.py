@@ -84,7 +84,10 @@ class Dots:
                 *(rhs[dimension] for dimension in self.free[1]))
 
     def result_dimension(self, side: int, dimension: int) -> int:
-        """Return the result's dimension for a free dimension of operand ``side``, 0 or 1."""
+        """Return the result's dimension that is free dimension ``dimension`` of operand ``side``.
+
+        ``side`` is 0 for the left operand, and 1 for the right one.
+        """
         place = len(self.batch[0]) + self.free[side].index(dimension)
         return place + (len(self.free[0]) if side else 0)
 
@@ -175,9 +178,10 @@ class Dot:
 
 
 def cheapest(product: Product, many: Sequence[Level]) -> Product:
-    """Return the product with the fewest cycles among those with a block from ``many``.
+    """Return the product with the block that gives the fewest cycles.
 
-    ``many`` are levels of rows. One of them is the block; all others become loops around it.
+    ``many`` are the levels that advance both rows and results. One of them becomes
+    `Product.block`, all others become loops around it.
     """
     levels = merged(many)
     return min((replace(product, block=block,
@@ -240,10 +244,10 @@ def relaid(shape: Sequence[int], tiling: Tiling, sublane: int | None, lane: int 
 
 
 def _ways(dots: Dots, tilings: Sequence[Tiling], config: Config) -> Iterator[tuple[int, Dot]]:
-    """Yield all ways to compute a product, each after the cycles of the copies that it needs.
+    """Yield each way to compute a product, as (cycles of the copies that it needs, way).
 
-    There is none if the product has no contracted dimension, or if an operand of several dimensions
-    has no free one.
+    There is no way if the product has no contracted dimension, or if an operand of several
+    dimensions has no free one.
     """
     for side, other in ((0, 1), (1, 0)):
         for depth, depth_other in zip(dots.contracting[side], dots.contracting[other], strict=True):
@@ -388,7 +392,7 @@ def _cheapest(operation: Operation, tilings: Sequence[Tiling], buffers: Sequence
 
 def loads_itself(operation: Operation, value: Value, tilings: Mapping[Value, Tiling],
                  config: Config, smem: range) -> bool:
-    """Whether a product loads an operand itself, if only this operand is in HBM.
+    """Whether a product's code loads an operand from HBM itself, if the other one is in vmem.
 
     Parameters
     ----------
@@ -423,7 +427,7 @@ def _lower_dot(operation: Operation, at: Lowering) -> None:
 
 def _planned(product: Product, values: tuple[Value, Value], loads: tuple[bool, bool],
              smem: range) -> Plan | None:
-    """Return a plan with which a product loads operands itself; None if impossible or slower.
+    """Return a plan for the transfers in a product's own code; None if impossible or slower.
 
     ``values`` are the rows and the weights, and ``loads`` says which of them may be loaded.
     """

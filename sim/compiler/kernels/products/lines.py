@@ -52,7 +52,10 @@ class LineConvolution:
 
     def product(self, lines: VmemBuffer, filters: VmemBuffer, results: VmemBuffer,
                 finish: Finish | None = None) -> Product:
-        """Return the product that computes the convolution on these buffers."""
+        """Return the product that computes the convolution on these buffers.
+
+        ``finish`` becomes `Product.finish`.
+        """
         operation, config = self.operation, self.config
         (left, right), tile = operation.operands, config.tile_vregs
         images, count, features, offsets, _ = left.shape

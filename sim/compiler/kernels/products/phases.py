@@ -67,13 +67,13 @@ class PhaseConvolution:
 
     @cached_property
     def columns(self) -> int:
-        """Number of adjacent columns whose features one row of results holds."""
+        """Number of adjacent columns whose output features one row of results holds."""
         found: int = self.operation.attributes["columns"]
         return found
 
     @cached_property
     def phases(self) -> int:
-        """Number of row phases: phases of the rows that the product multiplies."""
+        """Number of *row phases*: phases into which the product's rows are split."""
         return self.operation.result.shape[2] // self.columns
 
     @cached_property
@@ -91,7 +91,7 @@ class PhaseConvolution:
 
     @cached_property
     def together(self) -> int:
-        """Number of the filter's column offsets whose features share the lanes of a vector."""
+        """Number of the filter's column offsets whose input features share a vector's lanes."""
         columns = self.operation.attributes["kernel_spatial_dimensions"][1]
         fits = (not self.transposed and self.weights.lane_tiles == 1
                 and self.features % self.config.sublanes == 0
@@ -112,7 +112,7 @@ class PhaseConvolution:
 
     @cached_property
     def line(self) -> int:
-        """Number of vectors of one line of all images in a copy, for one tile of features."""
+        """Number of vectors that one line of all images has in a copy, for one tile of features."""
         return self.operation.result.shape[1] * self.phases
 
     @cached_property
@@ -125,7 +125,7 @@ class PhaseConvolution:
 
     @cached_property
     def lines(self) -> int:
-        """Number of lines in a part of a copy."""
+        """Number of lines in each of the `parts` of a copy."""
         count = self.operation.result.shape[0]
         if self.by_offset:
             return count
@@ -151,7 +151,10 @@ class PhaseConvolution:
 
     def product(self, rows: VmemBuffer, weights: VmemBuffer, results: VmemBuffer,
                 finish: Finish | None = None) -> Product:
-        """Return the product that computes the convolution on these buffers."""
+        """Return the product that computes the convolution on these buffers.
+
+        ``finish`` becomes `Product.finish`.
+        """
         operation, config, tiling = self.operation, self.config, self.weights
         attributes, tile = operation.attributes, config.tile_vregs
         lhs, rhs = operation.operands
@@ -241,10 +244,10 @@ class _Copies:
                         (end - first) * way.line)
 
     def _copy(self, part: int, lines: list[int], source: int, stride: int) -> None:
-        """Copy lines of the input to lines ``lines`` of part ``part`` of each copy.
+        """Copy lines of the input, from line ``source`` on, to part ``part`` of each copy.
 
-        The first line to copy is line ``source`` of the input. If ``lines`` are consecutive, the
-        input's lines are ``stride`` apart; otherwise, the input's lines are consecutive.
+        ``lines`` are their numbers within the part. If these are consecutive, every ``stride``-th
+        line of the input is copied; otherwise, every line is.
         """
         b, way, images = self._b, self._way, self._lhs[1]
         phases, step = self._lhs[2], lines[1] - lines[0] if len(lines) > 1 else 1
@@ -265,8 +268,8 @@ class _Copies:
     def _rows(self, source: Index, target: Index) -> None:
         """Copy one line of an image, of one tile of features, to all copies of the input.
 
-        ``source`` is the number of the line's first vector in the input; ``target`` is that of its
-        vectors in the first copy.
+        ``source`` is the number of the line's first vector in the input, and ``target`` the number
+        of its first vector in the first copy.
         """
         b, way = self._b, self._way
         moved: dict[tuple[int, int, int], VReg] = {}
@@ -317,7 +320,7 @@ class _Copies:
         """Move a vector's elements along the sublanes, and its features to a range of lanes.
 
         Sublane p gets the elements of sublane p + ``shift``, or zeros if there is none. Feature f
-        moves from lane f to lane ``lane_range * way.features + f``.
+        moves from lane f to lane n + f, where n is ``lane_range`` times the number of features.
         """
         b = self._b
         if shift:

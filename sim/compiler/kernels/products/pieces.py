@@ -60,20 +60,24 @@ class Scheme(Protocol):
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """Number of vector operations for each vector of rows, of weights, and of results."""
+        """Number of vector operations in a step for each vector of rows, weights and results."""
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
-        """Compute the scalars that `piece` needs in a pass; their number is always the same."""
+        """Compute the scalars that `piece` needs in pass ``number``, equally many for each pass."""
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
               mask: MReg | None) -> VReg:
         """Compute the piece of ``vector`` for a pass, from the scalars that `settings` returned.
 
-        Where ``mask`` is clear, it is the padding of ``side``; None means that no bit is clear.
+        Elements whose bit of ``mask`` is clear become the padding of ``side``; None means that no
+        bit is clear.
         """
 
     def total_setting(self, b: Builder, number: Number) -> Number | None:
-        """Compute the setting, 0 to 31, that `total` needs in pass ``number``, or return None."""
+        """Compute the scalar that `total` needs in pass ``number``; None if it needs none.
+
+        The scalar is 0 to 31.
+        """
 
     def total(self, b: Builder, result: VReg, sum: VReg | None, started: MReg | None,
               setting: Number | None, into: VReg | None) -> VReg:
@@ -150,14 +154,14 @@ class Split:
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """Number of vector operations for each vector of rows, of weights, and of results."""
+        """Number of vector operations in a step for each vector of rows, weights and results."""
         return 3 + 3 * self.most(ROWS), 3 + 3 * self.most(WEIGHTS), 2
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
         """Compute the settings of `piece`.
 
         The first is a limit: elements whose magnitude is not below it are replaced by 0. The others
-        are masks, one for each piece except the lowest: all ones if the pass subtracts that piece,
+        are words, one for each piece except the lowest: all ones if the pass subtracts that piece,
         otherwise 0.
         """
         return [self._limit(b, number), *(_bit(b, self._table(side, level), number)
@@ -190,7 +194,7 @@ class Split:
         return _add(b, "fadd", _NEGATIVE_ZERO, result, sum, started, into)
 
     def most(self, side: Side) -> int:
-        """Return the number of the lowest piece that any pass uses of the operand on ``side``."""
+        """Return the number of the lowest piece that any pass uses of operand ``side``."""
         return max(pair[side.number] for pair in self.pairs)
 
     def _table(self, side: Side, level: int) -> int:
@@ -208,7 +212,7 @@ class Stored(Split):
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """Number of vector operations for each vector of rows, of weights, and of results."""
+        """Number of vector operations in a step for each vector of rows, weights and results."""
         return 0, 0, 2
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
@@ -235,8 +239,8 @@ class Stored(Split):
 def split(b: Builder, source: VmemBuffer, target: VmemBuffer, most: int) -> None:
     """Store the numbers of ``source`` in ``target``, and after them their pieces 0 to ``most``.
 
-    The last pass uses the numbers themselves. The pieces are h, l and m, numbered from 0; h is
-    stored unrounded, because the array rounds it. In the pieces, NaN and numbers that round to an
+    The last pass uses the numbers themselves. The pieces are h, l and m, numbered from 0. They are
+    stored unrounded, because the array rounds them. In the pieces, NaN and numbers that round to an
     infinity are 0.
     """
     with b.loop(source.vectors) as number:
@@ -302,7 +306,7 @@ class Passes:
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """Number of vector operations for each vector of rows, of weights, and of results."""
+        """Number of vector operations in a step for each vector of rows, weights and results."""
         return 3, 3, 4
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:

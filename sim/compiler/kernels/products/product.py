@@ -52,7 +52,8 @@ class Level:
     rows, weights, results : int
         Vectors by which rows, weights and results advance, in memory.
     weight_row : int
-        Vectors by which the weights advance along their sublanes, in addition to ``weights``.
+        Vectors by which the weights advance along the dimension on their sublanes. ``weights`` is
+        the advance along other dimensions; both are added.
     depth : int
         Elements by which the step advances along ``Product.depth``; 0 if it does not.
     """
@@ -91,10 +92,10 @@ class Product:
     finish : callable or None
         Converts a sum to the vector that is stored.
     first_row : int
-        Number of the vector of the rows that the first step pushes first.
+        Number of the vector, among those of the rows, that the first step pushes first.
     apart : tuple of (int, int)
-        Vectors from one stored piece of the rows, and of the weights, to the next, if `split_ahead`
-        has stored pieces.
+        For the rows, and for the weights: vectors from one stored piece to the next. 0 unless
+        `split_ahead` has stored pieces.
     by_depth : bool
         Whether the steps of all blocks and columns for one tile of the depth (`lanes` elements)
         precede those for the next tile. Operands are then needed as late as possible, and sums stay
@@ -123,12 +124,12 @@ class Product:
 
     @property
     def tile_vectors(self) -> int:
-        """Number of vectors in memory of a weight tile."""
+        """Number of vectors that a weight tile occupies in memory."""
         return self.config.tile_vregs // (1 + self.packed)
 
     @property
     def weight_vectors(self) -> int:
-        """Number of vectors in memory of the weights along their sublanes."""
+        """Number of vectors that ``weight_rows`` tiles of the weights occupy in memory."""
         return -(-self.weight_rows // (1 + self.packed))
 
     @cached_property

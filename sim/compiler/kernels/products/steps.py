@@ -54,7 +54,7 @@ def write_product(b: Builder, product: Product, smem: range,
 class _Counters:
     """The counters of the levels, and the addresses that follow from them.
 
-    Between steps, they are held in scalar registers, or in scalar memory if there are many.
+    Between steps, the counters are in scalar registers, or in scalar memory if there are many.
     """
 
     def __init__(self, b: Builder, product: Product, smem: range) -> None:
@@ -140,7 +140,7 @@ class _Writer:
     """Writes the code of a product.
 
     During a step, ``_rows`` is the address of its rows, ``_weights`` is that of the next step's
-    weights, and ``_tags[n]`` is the tag, which describes the results, of the step n steps before.
+    weights, and ``_tags[n]`` is the tag (see `_TAG_BITS`) of the step n steps before.
     """
 
     def __init__(self, b: Builder, product: Product, smem: range,
@@ -221,8 +221,8 @@ class _Writer:
     def _steps(self, steps: range, results: "_Results | None") -> None:
         """Write steps, some of which wait for a transfer at their end.
 
-        A step that waits and the steps after it, up to the next one that waits, are the body of a
-        loop over the waits, if they are alike.
+        Consecutive steps that wait become one loop, if they are alike: its body is such a step, and
+        the steps after it up to the next one that waits.
         """
         transfers = self._transfers
         if transfers is None:
@@ -301,8 +301,8 @@ class _Writer:
         """Start the transfer of the block that was popped in the step before.
 
         In a step, the start follows the push of the second vector of rows: the array then has rows
-        for about as long as the start holds the core. A later start would be ordered after the
-        stores of this step's results.
+        for about as long as the start holds the core. If the start came later in the code, it would
+        have to wait for the stores of this step's results.
         """
         assert self._transfers is not None
         self._transfers.start_store()
@@ -316,7 +316,7 @@ class _Writer:
             self._shift_tags()
 
     def _begin_sums(self) -> None:
-        """Allocate the sums, as late as possible because registers are scarce."""
+        """Allocate registers for the sums, as late as possible because registers are scarce."""
         if self._product.adds:
             self._zero = self._b.splat(0)
         if self._product.adds and not self._product.in_place:
@@ -440,7 +440,7 @@ class _Writer:
                 b.push("rows", self._row(number + 1, mask))
 
     def _depth_mask(self, operand: "_Operand") -> MReg | None:
-        """Return the mask of the lanes within the depth; None if it covers all lanes."""
+        """Return the mask of the lanes of ``operand`` that lie within the depth; None if all do."""
         if not self._counts_depth:
             return self._lane_mask
         assert self._lane is not None
@@ -460,7 +460,7 @@ class _Writer:
     def _weight(self, number: int, mask: MReg | None, *, last: bool = False) -> VReg:
         """Load vector ``number`` of the next step's weights, as the piece that is pushed.
 
-        With ``last``, there may be no next step; then the value does not matter.
+        With ``last``, there may be no next step; then any vector will do.
         """
         b, product = self._b, self._product
         valid: Number = number // self._share
@@ -487,7 +487,7 @@ class _Writer:
         return product.scheme.piece(b, WEIGHTS, vector, self._weights.settings, mask)
 
     def _load_weight(self, at: IndexLike, half: int) -> VReg:
-        """Load the weights' vector at ``at``; if they are packed, extract half of its words."""
+        """Load the weights' vector at ``at``; if it is packed, unpack one half, 0 or 1, of it."""
         vector = self._b.load(self._product.weights, at)
         return unpacked(self._b, vector, half) if self._product.packed else vector
 
@@ -571,9 +571,10 @@ class _Results:
 class _Operand:
     """The address of a step's operand, with its limits and settings.
 
-    ``depth`` is the number of elements along the depth from the address on, and ``most`` the offset
-    of the operand's last vector from the address; either is None if no code needs it. ``settings``
-    are those of `Scheme.piece`.
+    ``at`` is the address. ``depth`` is the number of elements of the contracted dimension that are
+    left from the address on. ``most`` is the offset from the address to the last vector of the
+    weights along their sublanes. Either is None if no code needs it. ``settings`` are those of
+    `Scheme.piece`.
     """
 
     at: Number | Index
@@ -582,7 +583,7 @@ class _Operand:
     settings: list[Number]
 
     def variables(self, b: Builder) -> "_Operand":
-        """Copy the values to new variables."""
+        """Copy address, limits and settings to new scalar variables; return these."""
         depth, most = (None if value is None else b.scalar_variable(value)
                        for value in (self.depth, self.most))
         return _Operand(b.scalar_variable(self.at), depth, most,

@@ -85,7 +85,7 @@ class Chunk:
 
     @property
     def vectors(self) -> int:
-        """Number of vectors."""
+        """Number of vectors of the chunk."""
         return self.run * self.runs
 
 
@@ -106,8 +106,9 @@ class Plan:
     fine_end : bool
         Whether each tile of weights of the last tile of the depth is a chunk of its own.
     fast : bool
-        Whether chunks grow fast: twice as large each time, both the columns of the first tile of
-        the depth and, up to ``depths_together``, the tiles of the depth.
+        Whether chunks of weights in the first tile of the depth double in size, and later chunks
+        double their tiles of the depth up to ``depths_together``. Otherwise, the former grow by
+        half, and the latter have ``depths_together`` tiles from the start.
     """
 
     product: Product
@@ -272,7 +273,7 @@ def _growing(count: int, part: int) -> Iterator[tuple[int, int]]:
 
 
 def plan_transfers(product: Product, loads: tuple[bool, bool], smem: range) -> Plan | None:
-    """Plan the transfers of a product that is computed by depth.
+    """Plan the transfers of a product that is computed by depth (`Product.by_depth`).
 
     Parameters
     ----------
@@ -393,16 +394,16 @@ class Transfers:
 
     @property
     def _more(self) -> tuple[Chunk, ...]:
-        """Chunks started before the first step, but later, when the DMA queue has room for them."""
+        """Chunks started before the first step, but not at once: the DMA queue has no room yet."""
         return self._plan.chunks[self._plan.started_at_once:self._plan.started_first]
 
     def start_more(self) -> None:
-        """Start the other transfers that precede the first step; the DMA queue has room now."""
+        """Start the transfers for which the DMA queue had no room in `begin`; now it has."""
         for number in range(self.starts, self.starts + len(self._more)):
             self._b.dma(self._table[number * _ENTRY], fence=Fence())
 
     def wait_first_rows(self) -> None:
-        """Wait for all other chunks that the first step needs."""
+        """Wait for the chunks that the first step needs in addition to its weights."""
         if self._plan.early > self._plan.loads[1]:
             self._b.wait(_LOADED, self._plan.early - self._plan.loads[1])
 
