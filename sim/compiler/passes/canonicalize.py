@@ -116,9 +116,9 @@ def _convert(operation: Operation, at: Expansion) -> _Result:
 
 
 def _product(operation: Operation, at: Expansion) -> _Result:
-    """Multiply bf16 operands themselves instead of their fp32 copies.
+    """Replace a product's operands that are fp32 copies of bf16 values by these bf16 values.
 
-    With DEFAULT precision, the bits are the same, and an operand that is an input can be packed.
+    With DEFAULT precision, the result has the same bits, and bf16 inputs can be packed.
     """
     if precision(operation) != "DEFAULT":
         return None
@@ -270,10 +270,10 @@ def _zeros(operation: Operation, at: Expansion) -> _Result:
 
 
 def _unchanged(operation: Operation, at: Expansion) -> _Result:
-    """Replace an update or scatter by the values to be updated, if the updates have no elements.
+    """Rewrite an update or scatter that has an operand without elements.
 
-    If the updates of a scatter have elements, its index vectors have none: then all its windows
-    begin at the origin, and it is rewritten with explicit indices of 0.
+    If the updates have no elements, replace the operation by the values to be updated. Otherwise,
+    the index vectors of a scatter have no elements, and it gets explicit ones (`_at_origin`).
     """
     *_, update = operation.operands if operation.kind == "scatter" else operation.operands[:2]
     if update.type.size:

@@ -79,7 +79,7 @@ def _narrow_loop(operation: Operation, live: set[Value]) -> None:
 
 
 def _narrow_case(operation: Operation, live: set[Value]) -> None:
-    """Keep a conditional's results in ``live``, and the operands that a branch reads."""
+    """Drop a conditional's results that are not in ``live``, and operands that no branch reads."""
     order = [i for i, value in enumerate(operation.results) if value in live]
     operation.results = tuple(operation.results[i] for i in order)
     for region in operation.regions:

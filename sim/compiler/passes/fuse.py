@@ -1,7 +1,7 @@
 """Groups elementwise operations into fusions, each of which becomes one loop nest.
 
 In this module, a *group* is the set of operations that become one fusion. A group joins producers
-and consumers of one shape. No path may leave a group and return to it.
+and consumers of one shape. No path of dependences may leave a group and return to it.
 Values that cost nothing inside a loop nest are copied into each group that uses them: constants of
 equal elements, iotas, and broadcasts of operands that can be read repeatedly.
 """
@@ -223,7 +223,7 @@ class _Fusion:
                 group.ancestors = (group.ancestors & ~second.bit) | first.bit | first.ancestors
 
     def _count(self, operation: Operation) -> int:
-        """Return the number of nodes that an operation expands to; 0 if it cannot be fused."""
+        """Return the number of nodes of an operation's expressions; 0 if it cannot be fused."""
         if not self._fits([operation]):
             return 0
         elements, outputs = expand_region(self._region([operation])[0])

@@ -11,8 +11,8 @@ __all__ = ["sink_transposes"]
 def sink_transposes(graph: Graph) -> None:
     """Remove transposes of operands and results of ``dot_general``.
 
-    - A product of a transposed operand becomes a product of the operand itself, if the order of the
-      free dimensions is the same, since the result's dimensions have that order.
+    - A product of a transposed operand becomes a product of the operand before the transpose. The
+      transpose must keep the order of the free dimensions, which is also that of the result.
     - A transpose that swaps the free dimensions of both operands in a product's result is replaced
       by the product with swapped operands, if the transpose is the only use of the product.
     """

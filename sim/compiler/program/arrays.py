@@ -67,7 +67,8 @@ class TiledArray:
     def pack(self, array: npt.NDArray[Any], memory: Words) -> None:
         """Write the array to ``memory``, shape (rows, lanes).
 
-        Words of padding keep their value; in a packed tiling, they become 0.
+        Words of ``memory`` that only pad vectors keep their value; in a packed tiling, they become
+        0.
         """
         if self.tiling is not None:
             self.tiling.write(to_words(np.asarray(_viewed(array, self.view), order="C")), memory)
@@ -132,7 +133,7 @@ class ShardedArray:
 
 @dataclass(frozen=True)
 class Ring:
-    """Layout in HBM of a few batches of the infeed: slots, each of which holds one batch.
+    """Layout in HBM of an input in the infeed (`Queues`): *slots*, each with room for one batch.
 
     The rows of core 0's parts of all batches come first, then those of core 1's parts.
 
@@ -168,7 +169,7 @@ class Ring:
     def parts(self, batch: npt.NDArray[Any], slot: int) -> list[tuple[int, Words]]:
         """Return the rows of each core's part of a batch, with the number of the first of them.
 
-        Rows are numbered from the first one of all slots; the words of padding are 0.
+        Rows are numbered from the first one of all slots. Words that only pad vectors are 0.
         """
         rows = np.zeros((self.batch.rows, self.lanes), np.uint32)
         self.batch.pack(batch, rows)

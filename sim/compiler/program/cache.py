@@ -45,16 +45,18 @@ def compile_cached(graph: Graph, config: Config, *, name: str | None = None,
         Name of the program in messages; by default the graph's name.
     standard_inputs : bool
         Whether inputs are in HBM already, in the standard tiling (`compile_graph`).
-    fed, outfeed : collection of int, bool
-        Queues between the host and a loop (`compile_graph`).
+    fed : collection of int
+        Numbers of the inputs in the infeed of a loop (`compile_graph`).
+    outfeed : bool
+        Whether the results that a loop stacks are in the outfeed (`compile_graph`).
 
     Raises
     ------
     MemoryError
         If the program does not fit the chip's memories.
     UnsupportedError
-        If operations have no kernel, or no loop has the form for the queues; the message lists all
-        of them.
+        If operations have no kernel; the message lists all of them. Also if no loop can have the
+        infeed and outfeed that ``fed`` and ``outfeed`` require.
     ValueError
         If the chip has too few cores.
     """

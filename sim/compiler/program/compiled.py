@@ -49,7 +49,8 @@ class KernelRecord:
     rows : int
         HBM rows that transfers move for the kernel: operands to vector memory, results to HBM.
     products : int
-        Multiplications that the operation's definition requires of the array in one execution.
+        Multiplications of a product or convolution in one execution, by the operation's definition;
+        0 for other operations.
     vector_operations : int
         Operations of the vector unit in one execution; the unit does two in a cycle.
     """
@@ -96,7 +97,7 @@ class Compiled:
         Types of the inputs and outputs; of those that are split, the type of one core's part; of
         those in the infeed, the type of a batch.
     sharding : Sharding
-        How inputs and outputs are split between two cores; for one core, all dimensions are None.
+        How each input and output is split between two cores; None for one that is not split.
     cores : tuple of CoreCode
         The code of core 0, followed by that of core 1 if the program uses two cores.
     views : tuple of View
@@ -104,7 +105,7 @@ class Compiled:
     packed : tuple of bool
         For each input, whether the host stores two bf16 numbers in a word.
     queues : Queues, optional
-        Queues between the host and a loop.
+        Infeed and outfeed of a loop.
     """
 
     config: Config
@@ -142,7 +143,7 @@ class Compiled:
         return replace(self, cores=(replace(code, overlays=code.overlays.stopping()),))
 
     def executable(self) -> Executable:
-        """Return the executable: buffers, relocations, and the link to their addresses."""
+        """Return the executable: buffers, relocations, and the function that links it."""
         config, sharding = self.config, self.sharding
         specs = [BufferSpec(f"input{number}", Role.INPUT, self._input(number))
                  for number in range(len(self.inputs))]

@@ -52,8 +52,8 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
     fed : collection of int
         Numbers of inputs that the host writes batch by batch while a loop runs (`Queues`).
     outfeed : bool
-        Whether a loop writes each index of the results that it stacks to HBM as soon as it is
-        computed, for the host to read while the loop runs.
+        Whether a loop has an outfeed (`Queues`): each iteration writes its part of the stacked
+        results to HBM, where the host can read it while the loop runs.
 
     Returns
     -------
@@ -68,7 +68,7 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
         into segments that fit the chip's instruction and scalar memory.
     UnsupportedError
         If operations have no kernel; the message lists all of them, with the user's source lines.
-        Also if ``fed`` or ``outfeed`` is given, and no loop has the form for it.
+        Also if no loop can have the infeed and outfeed that ``fed`` and ``outfeed`` require.
     ValueError
         If the chip has too few cores.
     """
@@ -111,8 +111,8 @@ def _plans(graph: Graph, config: Config, sharding: Sharding, own_transfers: bool
            queues: Queues | None) -> tuple[list[Planner], tuple[bool, ...]]:
     """Plan the programs of all cores; retry with smaller blocks if kernels lack vector memory.
 
-    With ``own_transfers``, kernels may start transfers of inputs themselves. Also return for each
-    input whether it is packed, which requires ``pack``.
+    With ``own_transfers``, kernels may start transfers of inputs themselves; with ``pack``, inputs
+    may be packed. Also return, for each input, whether it is packed.
     """
     failure: MemoryError | None = None
     for share in _SHARES:

@@ -173,9 +173,9 @@ class Planner:
         return same_vectors(tilings[value], tilings[result]) and self._places.rename(value, result)
 
     def _is_part(self, operation: Operation, inputs: Sequence[Value]) -> bool:
-        """Return whether an operation is a slice of an input whose rows are consecutive in HBM.
+        """Return whether an operation slices consecutive HBM rows from an input.
 
-        Such a slice needs no code: its rows of the input become the result's home.
+        If so, these rows become the result's home, and the operation needs no code.
         """
         if operation.kind != "slice" or operation.operands[0] not in inputs:
             return False

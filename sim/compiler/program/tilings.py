@@ -24,10 +24,10 @@ tiling.
 
 
 def assign_tilings(graph: Graph, config: Config, packed: Collection[Value] = ()) -> Tilings:
-    """Choose tilings, and insert ``relayout`` where an operation needs an operand in another one.
+    """Choose tilings; insert a ``relayout`` where an operation needs an operand in another tiling.
 
-    Inputs and outputs of the graph, and of the regions of the kinds in `CONTROL`, have the standard
-    tiling, or its packed form if they are in ``packed``; so have constants.
+    Constants have the standard tiling, and so have inputs and outputs of the graph and of the
+    regions of control flow (`CONTROL`). Values in ``packed`` have its packed form.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def assign_tilings(graph: Graph, config: Config, packed: Collection[Value] = ())
     Returns
     -------
     dict of Value to Tiling
-        The tiling of each value of the graph and of those regions.
+        The tiling of each value of the graph and of the regions of control flow.
     """
     load_rules()
     tilings: Tilings = {value: replace(standard(value.shape, config), packed=True)

@@ -1,18 +1,17 @@
 """Rewrites all convolutions as plain convolutions, for which there is a lowering rule.
 
-In a grouped convolution, each *feature group* of the result depends on one feature group of the
-input.
-
-Padding, dilation of the input, and reversal of the filter become copies. A grouped convolution
-becomes one convolution for each group, or, if a group has one feature, multiplications and sums.
+A *plain* convolution has no padding, no dilation of the input, no reversal of the filter, and no
+groups. Padding, dilation and reversal become copies. In a grouped convolution, each *feature group*
+of the result depends on one feature group of the input. It becomes one convolution for each group,
+or, if a group has one feature, multiplications and sums.
 
 In a plain convolution, the sublanes hold the batch, or a spatial dimension along which the filter
 has size 1. If the batch is small, a spatial dimension is *packed*: slices of the input, one for
 each offset of the filter along that dimension, are concatenated along the features, which lie in
-the lanes. Further dimensions are packed if that fills the array's depth better.
+the lanes. Further dimensions are packed if this reduces the number of weight tiles (`_GAIN`).
 
-A convolution whose result has fewer spatial positions than its filter, such as the gradient of a
-filter, becomes one product for each position.
+If the result of a convolution has fewer spatial positions than its filter, it is computed by one
+product for each position of the result. An example is the gradient of a filter.
 """
 
 import math
@@ -121,9 +120,9 @@ class _Convolution:
         return self.changed(lhs, self.rhs, padding=((0, 0),) * count, lhs_dilation=(1,) * count)
 
     def _without_groups(self, write: "Callable[[_Convolution], Value]") -> Value:
-        """Write one convolution for each feature group.
+        """Write one convolution for each group of features, or of the batch.
 
-        If a feature group has one input feature, it becomes multiplications.
+        Groups of one input feature, or of one image, become multiplications and sums instead.
         """
         features, batches = self.feature_group_count, self.batch_group_count
         groups = max(features, batches)
@@ -155,7 +154,8 @@ class _Convolution:
                  steps: tuple[int, ...]) -> Value:
         """Slice the spatial dimensions of an input.
 
-        For each of them: the first index, the number of indices, and the distance between them.
+        For each of them, ``offsets`` has the first index, ``counts`` the number of indices, and
+        ``steps`` the distance between successive indices.
         """
         for dimension, offset, count, step in zip(self.input_spatial_dimensions, offsets, counts,
                                                   steps, strict=True):

@@ -1,12 +1,13 @@
-"""Pairs of adjacent image columns in one row, for convolutions that fill only half of the lanes.
+"""Puts pairs of image columns in one row, for convolutions that fill at most half of the lanes.
 
 For example, a filter of 3 x 3 offsets with 64 input and 64 output features fills half of the
 array's 128 columns. A filter that is one image column wider, padded with zeros, computes the
-outputs of two adjacent image columns at once: there are half as many rows, and offsets fill the
-lanes better.
-This is done if only elementwise operations and 1 x 1 convolutions use the result. Until then its
-columns stay in pairs; the filter of such a 1 x 1 convolution becomes block diagonal, with two
-copies of itself.
+outputs of two adjacent image columns at once. This halves the number of rows. The four offsets in a
+line of the wider filter fill two weight tiles; three offsets would leave half of the second one
+empty.
+Columns are paired only if all operations that use the result are elementwise, or 1 x 1
+convolutions. Elementwise operations keep the pairs. The filter of such a 1 x 1 convolution becomes
+block diagonal, with two copies of itself.
 
 The zeros in these filters are multiplied by numbers that the original convolution does not use: an
 infinity or a NaN in one column of a pair makes the result of the other column NaN, too.
@@ -69,8 +70,8 @@ class Pairing:
     def _stays_paired(self, result: Value) -> bool:
         """Return whether all operations that use a result accept paired columns.
 
-        Elementwise operations accept them if all operations that use their results do, and so do
-        1 x 1 convolutions (`takes_pairs`). There must be at least one such convolution.
+        A 1 x 1 convolution accepts them (`takes_pairs`). An elementwise operation accepts them if
+        all operations that use its result do. There must be at least one such convolution.
         """
         values, convolutions = [result], 0
         for value in values:
@@ -92,9 +93,9 @@ class Pairing:
         return convolutions > 0
 
     def takes_pairs(self, operation: Operation) -> bool:
-        """Return whether an operation is a 1 x 1 convolution whose outputs fill whole lanes.
+        """Return whether an operation accepts paired columns as its input.
 
-        Such a convolution accepts paired columns as its input.
+        It does if it is a 1 x 1 convolution whose output features fill whole rows.
         """
         if operation.kind != "convolution":
             return False

@@ -35,7 +35,7 @@ def few_features(operation: Operation, takes: Order, positions: int, config: Con
     operation : Operation
         The convolution.
     takes : Order
-        Dimensions of its input.
+        Numbers of the input's dimensions: lines, images, columns, features.
     positions : int
         Columns in each phase of the result.
     config : Config
@@ -108,8 +108,8 @@ def _lines(operation: Operation, takes: Order, config: Config, to: Expansion) ->
 def _filters(operation: Operation, low: int, columns: int, features: int, to: Expansion) -> Value:
     """Reshape the filter to (outputs, lines * (columns / stride) * features).
 
-    ``low`` zero columns are added before the filter's columns, others after them, up to
-    ``columns``. ``features`` is the stride times the input features, padded by zeros.
+    Zeros pad the filter to ``columns`` columns, ``low`` of them before its own. They also pad the
+    stride times the input features to ``features``.
     """
     a, rhs = operation.attributes, operation.operands[1]
     order = (*a["kernel_spatial_dimensions"], a["kernel_input_feature_dimension"],
@@ -143,9 +143,9 @@ def _selection(columns: int, positions: int, sublanes: int, distances: Sequence[
                ) -> "np.ndarray[tuple[int, int, int], np.dtype[np.float32]]":
     """Return matrices that select columns, shape (distances, lanes, columns).
 
-    In the matrix of a distance, the element at a lane and a column is 1 if the column equals the
-    lane's column plus the distance; otherwise it is 0. A line has ``positions`` positions in each
-    of its phases, and ``sublanes`` lanes for each phase.
+    A line of ``columns`` columns has ``positions`` positions in each of its phases; each phase has
+    ``sublanes`` lanes. In the matrix of a distance, the element at a lane and a column is 1 if the
+    column equals the lane's own column plus the distance; otherwise it is 0.
     """
     phases = columns // positions
     found = np.zeros((len(distances), phases * sublanes, columns), np.float32)

@@ -47,7 +47,8 @@ _ROOM = 0.5
 _SHARE = 0.4
 """A filter that takes at least this share of vector memory is multiplied line by line."""
 _OFFSETS = 9
-"""A filter may have up to this many offsets even if its result has fewer spatial positions."""
+"""Columns are split only if a filter has at most this many offsets, or at most as many as the
+result has spatial positions."""
 
 
 def split_phases(graph: Graph, config: Config) -> None:
@@ -64,7 +65,7 @@ def split_phases(graph: Graph, config: Config) -> None:
 def _order_by_use(graph: Graph) -> None:
     """Move each operation right before the first one that needs it.
 
-    As a result, separate images are computed one after the other.
+    All operations on one image then come before those on the next image.
     """
     producers, users = graph.producers(), graph.users()
     done: set[Operation] = set()
@@ -164,7 +165,7 @@ class _Split:
 
     @property
     def form(self) -> tuple[Order, int]:
-        """The order and the number of phases: operands of elementwise operations must agree."""
+        """`order` and the number of phases: equal for all operands of an elementwise operation."""
         return self.order, self.parts[0].shape[2]
 
 
@@ -188,7 +189,7 @@ class _Lines:
 
 
 def _pair(type: TensorType) -> TensorType:
-    """Return the paired form of a type in phases: each row holds the features of two columns."""
+    """Return the type of a split value after pairing: a row has the features of two columns."""
     lines, images, phases, positions, features = type.shape
     return TensorType((lines, images, phases // 2, positions, 2 * features), type.dtype)
 
@@ -317,10 +318,10 @@ class _Splitter:
     def _gains(self, images: int, features: int, positions: int, columns: int) -> bool:
         """Return whether a split into phases pays off for a convolution.
 
-        ``positions`` is the number of positions in each phase, ``columns`` that in a line. There
-        must be at least as many features as sublanes. After the split, the positions of a phase lie
-        in the sublanes; before, the images. The positions must fill the sublanes at least as well
-        as the images, and fill at least `_LEAST` of them or be all columns of a line.
+        A phase has ``positions`` positions, a line has ``columns`` columns. There must be at least
+        as many features as sublanes. Before the split, the images lie in the sublanes; after it,
+        the positions of a phase. The positions must fill the sublanes at least as well as the
+        images, and fill at least `_LEAST` of them or be all columns of a line.
         """
         def filled(size: int) -> float:
             return size / (-(-size // self._sublanes) * self._sublanes)
@@ -495,7 +496,7 @@ class _Splitter:
     @staticmethod
     def _repeated(value: Value, order: Order, shape: tuple[int, ...], columns: int,
                   to: Expansion) -> Value | None:
-        """Write a constant or a broadcast in another layout; None if its columns differ.
+        """Write a splat, or a broadcast whose columns are equal, in another layout; else None.
 
         Dimension ``order[n]`` of the value becomes dimension n of ``shape``, and ``columns`` is the
         number of the columns' dimension in ``shape``. If ``shape`` has five dimensions, the columns

@@ -143,7 +143,7 @@ def axes_of(operation: Operation) -> list[Axis]:
 
 
 def resized(kind: TensorType, along: int | None, size: int) -> TensorType:
-    """Return a type with size ``size`` in dimension ``along``; ``kind`` if ``along`` is None."""
+    """Return ``kind`` with size ``size`` in dimension ``along``; unchanged if that is None."""
     if along is None:
         return kind
     return TensorType((*kind.shape[:along], size, *kind.shape[along + 1:]), kind.dtype)

@@ -178,9 +178,9 @@ def _elements_at_index(shape: Sequence[int], at: int, other: Sequence[int],
                        cut: int) -> tuple[int, int]:
     """Count the elements at one index of dimension ``at``, and at one index of dimension ``cut``.
 
-    Dimension ``at`` of ``shape`` is the first of a range of dimensions, and so is dimension ``cut``
-    of ``other``. Only elements within these ranges are counted. The ranges are the shortest ones
-    whose sizes have the same product.
+    Dimension ``at`` begins a range of dimensions of ``shape``, and dimension ``cut`` a range of
+    dimensions of ``other``: the shortest ranges whose sizes have the same product. Dimensions
+    outside of these ranges do not count.
     """
     a, b = shape[at], other[cut]
     i, j = at + 1, cut + 1

@@ -15,10 +15,10 @@ __all__ = ["connect_queues"]
 _SLOTS = 8
 """Largest number of batches in HBM: those that the host has written and no iteration has used."""
 _WHOLE = 8
-"""Largest number of vectors of a stacked result that each iteration writes to HBM as a whole; of a
-larger one, it writes only its own index."""
+"""A stacked result of at most this many vectors is written to HBM as a whole in each iteration; of
+a larger one, iteration *n* writes only index *n*."""
 _LEAST_RANK = 3
-"""Smallest rank of an input whose indices of the first dimension are whole vectors."""
+"""Least rank of an input for which each index of its first dimension takes whole vectors."""
 
 
 def connect_queues(graph: Graph, fed: Sequence[int], outfeed: bool, config: Config) -> Queues:
@@ -26,7 +26,8 @@ def connect_queues(graph: Graph, fed: Sequence[int], outfeed: bool, config: Conf
 
     The loop gets the attribute ``outfeed``, a tuple with the numbers of its results in the outfeed.
     A slice of an input in the infeed gets the attributes ``in_hbm`` and ``slots``, the number of
-    slots. Inputs in the infeed get dimensions of size 1, so that they have rank 3 or more.
+    batches for which HBM has room. Inputs in the infeed get dimensions of size 1, so that they have
+    rank 3 or more.
 
     Parameters
     ----------
@@ -94,7 +95,10 @@ def _slices(graph: Graph, number: int, operation: Operation, loop: Counted) -> l
 
 
 def _slice_whole(graph: Graph, fed: Sequence[int], operation: Operation, loop: Counted) -> None:
-    """Add slices, which are whole inputs, to a loop of one iteration; passes have removed them."""
+    """Add the slices of the inputs in the infeed to a loop of one iteration.
+
+    Each slice is its whole input, so passes have removed it.
+    """
     body = operation.regions[1]
     for number in fed:
         value = graph.inputs[number]
@@ -110,10 +114,11 @@ def _slice_whole(graph: Graph, fed: Sequence[int], operation: Operation, loop: C
 
 
 def _stacked(graph: Graph, operation: Operation, loop: Counted) -> dict[Value, Operation]:
-    """Return the results that the program returns and that a loop stacks, with their makers.
+    """Map each result that a loop stacks and the program returns to its update in the body.
 
-    Iteration *n* updates index *n* of their first dimension, and nothing else. In a loop of one
-    iteration, passes have replaced the update by the value with which it updates.
+    The update changes, in iteration *n*, index *n* of the first dimension and nothing else. In a
+    loop of one iteration, passes have removed the update; then the result is mapped to the
+    operation that computes its value.
     """
     body, found = operation.regions[1], dict[Value, Operation]()
     makers, users = body.producers(), body.users()

@@ -141,9 +141,9 @@ class _Streams:
         return sum(self._size(value.type) for value in values)
 
     def _chosen(self, operation: Operation) -> int:
-        """Return the number of vectors of an operation's operands and results together.
+        """Return how many vectors operands and results take in the tilings that the kernel needs.
 
-        They have the tilings that the operation's kernel needs for operands in standard tiling.
+        These tilings are chosen as if the operands were in the standard tiling.
         """
         choice = choose(operation, tuple(standard(value.shape, self._config)
                                          for value in operation.operands), self._config)
@@ -249,9 +249,9 @@ class _Streams:
         return int(unit)
 
     def _tile(self, kind: TensorType, along: int, sublanes: int) -> int:
-        """Return the alignment, in indices, of a block's first index along a dimension.
+        """Return the number of which a block's first index along a dimension must be a multiple.
 
-        ``sublanes`` is the alignment along the dimension that lies in the sublanes.
+        ``sublanes`` is this number for the dimension that lies in the sublanes.
         """
         if along == kind.rank - 1:
             return self._config.lanes

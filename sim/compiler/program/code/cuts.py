@@ -47,7 +47,8 @@ def cuts(linear: Linear, soft: int, hard: int, descriptors: int) -> list[int]:
     linear : Linear
         The code.
     soft : int
-        Preferred maximum of bundles in a segment: the next segment then fits next to it.
+        Preferred maximum of bundles in a segment: instruction memory then has room for the next
+        segment as well.
     hard : int
         Maximum of bundles in a segment.
     descriptors : int

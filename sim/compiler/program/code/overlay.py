@@ -1,7 +1,7 @@
 """Overlays: code of any length, split into segments that take turns in instruction memory.
 
-Instruction memory holds a small resident part: the program's start, and the loader. All other
-bundles are for segments. Segments alternate between the two ends of that area, so a segment can be
+Instruction memory holds a small resident part: the program's start, and the loader. The rest of it
+is an area for segments. Segments lie alternately at the two ends of this area, so a segment can be
 loaded while the one before it runs. A segment that would overwrite the running one is loaded by the
 loader when the running one ends.
 

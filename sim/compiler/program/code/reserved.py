@@ -13,15 +13,15 @@ PAIR, TARGET, WORK, STAMP = (
 
 ``PAIR`` and ``TARGET`` are arguments of the segment loader: the address of the first of a pair of
 descriptors, and the bundle to which the loader jumps after the load. ``WORK`` holds conditions,
-counters and indices while control flow needs them. ``STAMP`` tells the profiler at which kernel a
-program has halted: the number of the next kernel, from 1, or 0 at the end of the program.
+counters and indices while control flow needs them. ``STAMP`` is for the profiler: the number, from
+1, of the kernel before which the program has halted, or 0 at the end of the program.
 """
 
 SCALAR_READ = 7
 """Semaphore that counts complete transfers to the window of scalar memory; kernels start such
 transfers too."""
 MOVED = 8
-"""Semaphore that counts complete transfers of values."""
+"""Semaphore that counts complete transfers of `VectorMemory.issue`, which move values."""
 FREE, EXCHANGED = 9, 10
 """Semaphores of exchanges. ``FREE``: the other core's destination vectors are free. ``EXCHANGED``
 counts complete transfers; each exchange has two, one in each direction."""

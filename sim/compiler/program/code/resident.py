@@ -29,7 +29,7 @@ def resident(config: Config, entry: int, single: bool = False) -> tuple[list[Ope
     entry : int
         Address of the bundle at which the code begins.
     single : bool
-        Whether the code is a single, resident segment: then the loader loads its image alone.
+        Whether the code is a single, resident segment: then the loader loads only the scalar image.
     """
     memory = ScalarMemory(config)
     words = transfer(config, Rows(CODE, 0), scalar_words(memory.fixed.start),

@@ -11,9 +11,9 @@ _KERNEL_SHARE = 8
 """Kernels get at least 1/8 of scalar memory for words of their own."""
 
 _COUNTERS, _LEVELS = 8, 4
-"""Least number of words for counters of loops, and for counters of nested transfers."""
+"""Least numbers of words for `ScalarMemory.counters` and for `ScalarMemory.levels`."""
 INDICES = 4
-"""Least number of words for the indices of a slice."""
+"""Least number of words for `ScalarMemory.indices`."""
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,16 @@ class ScalarMemory:
 
     @property
     def kernel(self) -> range:
-        """Words that a kernel may use freely; copies to the window may overwrite them.
-
-        See `reads`.
-        """
+        """Words that a kernel may use freely; copies to the window may overwrite them (`reads`)."""
         size = self._rows(max(self.config.smem_words // _KERNEL_SHARE, DESCRIPTOR_WORDS))
         return range(self.window.stop, self.window.stop + size)
 
     @property
     def reads(self) -> int:
-        """Maximum number of vectors whose first rows can be copied to successive window rows.
+        """Maximum number of vectors whose first rows can be in the window at the same time.
 
-        Each copy writes a whole vector, so the last one reaches into `kernel`.
+        Vector *n* is copied to row *n* of the window and to the rows after it. So all copies except
+        the first one reach into `kernel`.
         """
         return min(self.config.sublanes, len(self.kernel) // self.config.lanes + 1)
 
@@ -78,7 +76,7 @@ class ScalarMemory:
 
     @property
     def iterations(self) -> int:
-        """Address of the word that counts complete iterations of a loop with queues.
+        """Address of the word that counts complete iterations of a loop with infeed or outfeed.
 
         The host writes 0 before the program starts, and reads the word while the program runs.
         """

@@ -18,8 +18,8 @@ __all__ = ["Segment", "code_rows", "cut_segments", "occupied", "place_loads"]
 _ROUNDS = 64
 """Maximum number of attempts to split code so that all segments fit."""
 _FEW = 16
-"""Number of bundles after which a segment may start to load the following segment, even if the
-following segment is so long that the load should start earlier."""
+"""Number of bundles of a segment after which the load of the following segment may always be
+placed, however long the following segment is (`place_loads`)."""
 
 
 @dataclass(eq=False)
@@ -33,8 +33,8 @@ class Segment:
     first, end : int
         Numbers of its first bundle, and of the bundle after its last one.
     exits : list of int
-        Bundles of other segments to which this one branches. If execution runs on past its last
-        bundle, the first entry is ``end``.
+        Bundles of other segments to which this one branches. If execution runs on past this
+        segment's last bundle, the first item is ``end``.
     entries : list of int
         Bundles of this segment, except ``first``, to which other segments branch.
     following : Segment or None
@@ -72,7 +72,7 @@ class Segment:
 
     @property
     def bundles(self) -> int:
-        """Upper bound of the segment's length in instruction memory: the length with `ahead`."""
+        """Upper bound of the number of bundles that the segment takes in instruction memory."""
         return 2 + self.end - self.first + 2 * len(self.exits) + 3 * len(self.entries)
 
     @property
@@ -180,9 +180,10 @@ def _connect(source: Segment, target: Segment, at: int) -> None:
 def place_loads(segment: Segment, linear: Linear) -> None:
     """Set `Segment.loads`: where a segment's code starts to load the following segment.
 
-    Transfers complete in order. So the load is placed after operand transfers that the segment
-    starts early, as long as the code after it has at least as many bundles as the following
-    segment. Every path through the segment must execute the load exactly once.
+    Transfers complete in order. So the load comes after the operand transfers that the segment
+    starts early, which otherwise would have to wait for it. But the code after the load should have
+    at least as many bundles as the following segment. Every path through the segment must execute
+    the load exactly once.
     """
     assert segment.following is not None
     size = segment.end - segment.first

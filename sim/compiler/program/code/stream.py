@@ -65,7 +65,8 @@ class Linear:
     descriptors: tuple[TransferWords, ...]
     stamps: tuple[int, ...] = ()
     together: tuple[tuple[int, int], ...] = ()
-    """Ranges of bundles, (first, end), that must not be split, because they change a descriptor."""
+    """Ranges of bundles, (first, end), that must be in one segment: they change a descriptor in its
+    scalar image."""
     rows: tuple[tuple[int, int, Rows], ...] = ()
     reads_window: bool = True
 
@@ -100,7 +101,7 @@ class Stream:
         self._places[label] = self._length
 
     def bundle(self, *operations: tuple[Slot, str, tuple[Any, ...]]) -> None:
-        """Append a bundle; an operand may be a label or `TransferWords`, for its address."""
+        """Append a bundle; a label or `TransferWords` as operand is replaced by its address."""
         self._pending.append(operations)
         self._length += 1
 

@@ -44,8 +44,9 @@ class Rows:
     levels : tuple of (int, int)
         Nested loops over runs, the outermost first: pairs (count, distance in rows).
     strides : tuple of int
-        For a block of a larger value: distances in rows, in the larger value, between indices of
-        each outer dimension and, last, between columns of tiles. Empty otherwise.
+        If the rows hold a block of a larger value: for each outer dimension of that value, the
+        distance in rows between successive indices; last, the distance in rows between successive
+        columns of its tiles. Empty otherwise.
     """
 
     buffer: str
@@ -56,7 +57,7 @@ class Rows:
     strides: tuple[int, ...] = ()
 
     def moved(self, rows: int, term: tuple[int, int] | None = None) -> "Rows":
-        """Return the same rows, moved by ``rows`` rows and by an additional term."""
+        """Return these rows, moved by ``rows`` rows; ``term``, if given, is added to `terms`."""
         terms = self.terms if term is None else (*self.terms, term)
         return replace(self, first=self.first + rows, terms=terms)
 
@@ -130,7 +131,7 @@ class TransferWords:
     """If HBM is larger than 4 GiB: addresses have two words, and the factors of their terms are in
     rows of ``2**row_bits`` bytes. Otherwise 0: factors are in bytes."""
     copy: bool = False
-    """Whether this is the copy of a descriptor to which its terms are added (`Stream.start`)."""
+    """Whether this descriptor is the copy to which `Stream.start` adds the terms."""
 
     @property
     def wide_words(self) -> frozenset[int]:

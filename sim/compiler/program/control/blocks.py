@@ -41,7 +41,8 @@ class Host(Protocol):
     def fill(self, values: Mapping[VmemBuffer, Value]) -> None:
         """Write code that copies values to buffers, and waits for the copies.
 
-        The effect is that of simultaneous copies: a buffer may hold a value that goes to another.
+        The copies act as if they were simultaneous: a destination may hold a value that is copied
+        to another destination.
         """
 
 
@@ -172,7 +173,8 @@ class BlockLoops:
     def _part(self, part: int, region: Graph, done: Sequence[int]) -> None:
         """Write the loop over the blocks of one part of a stream: blocks of equal shape.
 
-        ``done`` are the sizes of the results of earlier parts, along the dimension that is divided.
+        ``done`` has, for each result, the number of indices that earlier parts have computed along
+        the dimension that is divided.
         """
         host, count = self._host, self._attributes["counts"][part]
         now, ahead = self._context.counters.take(2)
@@ -224,9 +226,9 @@ class BlockLoops:
     def _wanted(self, region: Graph, done: Sequence[int], counter: int | None) -> dict[int, Rows]:
         """Return the HBM rows of each result's block, by result number; leave out carried results.
 
-        ``done`` are the sizes of the results of earlier parts, along the dimension that is divided.
-        ``counter`` is the address of the word that counts the blocks; None for a part with one
-        block.
+        ``done`` has, for each result, the number of indices that earlier parts have computed along
+        the dimension that is divided. ``counter`` is the address of the word that counts the
+        blocks; None for a part with one block.
         """
         found = {}
         for number, along in enumerate(self._attributes["result_dimensions"]):

@@ -53,7 +53,7 @@ class ControlFlow:
         self._semaphores = list(SLICES_READ)
 
     def reserve(self, semaphore: int) -> None:
-        """Reserve a semaphore: no loop of the program uses it for the slices that it loads."""
+        """Exclude a semaphore from those that count the slices which loops load ahead."""
         self._semaphores.remove(semaphore)
 
     def loop(self, operation: Operation, later: set[Value],
@@ -149,7 +149,8 @@ class ControlFlow:
         """Choose the slices that a loop loads ahead; start to load those of the first iteration.
 
         ``buffers`` and ``rows`` have, by number, the vectors or the HBM rows of the body's inputs;
-        ``counter`` is the address of the loop's counter. None if the loop loads no slices ahead.
+        ``counter`` is the address of the loop's counter. Return None if the loop loads no slices
+        ahead.
         """
         if not self._semaphores:
             return None
@@ -227,7 +228,8 @@ class ControlFlow:
     def fill(self, values: Mapping[VmemBuffer, Value]) -> None:
         """Write code that copies values to buffers, and waits for the copies.
 
-        The effect is that of simultaneous copies: a buffer may hold a value that goes to another.
+        The copies act as if they were simultaneous: a destination may hold a value that is copied
+        to another destination.
         """
         if not values:
             return

@@ -70,9 +70,9 @@ class Slices:
             places.store_block(update, rows, operation.result, home)
 
     def _store_exactly(self, update: Value, rows: Rows, result: Value, home: Rows) -> None:
-        """Copy an update whose rows do not fill whole vectors, from HBM to HBM.
+        """Store an update whose rows do not fill whole vectors, by a copy from HBM to HBM.
 
-        ``rows`` are the updated rows of ``home``, the rows of the result.
+        ``rows`` are the destination, a part of ``home``, which becomes the home of ``result``.
         """
         places, tiling = self._places, self._tilings[update]
         kept = places.reserve(tiling.vectors)
@@ -142,8 +142,8 @@ class Slices:
         """Return the rows of a slice of shape ``shape``; write code that computes its start.
 
         ``home`` has the rows of ``value``; ``starts`` has the slice's first index in each
-        dimension; ``later`` is that of `rows`. With ``slots``, a power of two, the home has room
-        for that many indices of the first dimension, and index *n* is in slot *n* modulo ``slots``.
+        dimension; for ``later``, see `rows`. With ``slots``, a power of two, the home has room for
+        that many indices of the first dimension, and index *n* is in slot *n* modulo ``slots``.
         """
         words = iter(self._memory.indices)
         sizes = list(value.shape)

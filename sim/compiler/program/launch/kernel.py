@@ -31,7 +31,7 @@ _SOURCE_WORD = 2
 
 
 class KernelLowering:
-    """Interface between the compiler and the lowering rule of one operation; a `Lowering`.
+    """The `Lowering` with which a lowering rule writes the kernel of one operation.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ class KernelLowering:
         return self._allocate("scratch", vectors)
 
     def spare(self, vectors: int) -> VmemBuffer | None:
-        """Allocate a scratch buffer of ``vectors`` vectors; None if values had to be evicted."""
+        """Allocate a scratch buffer of ``vectors`` vectors; None if that would evict values."""
         return self.scratch(vectors) if self.is_free(vectors) else None
 
     def constant(self, words: npt.NDArray[Any]) -> VmemBuffer:

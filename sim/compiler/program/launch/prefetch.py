@@ -42,7 +42,7 @@ _RUNS = 2
 
 @dataclass(frozen=True)
 class Upcoming:
-    """An operation that follows the kernel.
+    """An operation that follows the one whose kernel is written now.
 
     Attributes
     ----------
@@ -150,10 +150,10 @@ class Prefetch:
         return None if best is None else best[1]
 
     def _leaving(self, loaded: tuple[Value, int], number: int) -> tuple[int, int]:
-        """Count evictions if a value is loaded at an address; ``loaded`` is (value, address).
+        """Count the evictions that follow if a value is loaded; ``loaded`` is (value, address).
 
-        Return the number of values evicted for the first ``number`` following operations. If that
-        is 0, the second result is the number of vectors evicted for all following operations.
+        Return two numbers: of the values evicted for the first ``number`` following operations, and
+        of the vectors evicted for all following operations. The second is valid if the first is 0.
         """
         trial = self._trial(loaded)
         for item in self._following[:number]:

@@ -14,8 +14,9 @@ _LATENCY = 50
 class Clock:
     """Predicts when transfers complete. The predictions affect only the order of transfers.
 
-    A transfer moves one row in each cycle, and begins when the transfer before it ends. The queue
-    has room for `QUEUE_DEPTH` transfers; while it is full, the start of another one holds the core.
+    A transfer moves one row in each cycle, and begins when the transfer before it ends. The DMA
+    engine's queue has room for `QUEUE_DEPTH` transfers; while it is full, an operation that starts
+    another transfer holds the core.
     """
 
     def __init__(self, config: Config) -> None:

@@ -94,7 +94,7 @@ class VectorMemory:
         return self._start(source, destination, rows, semaphore, 0)
 
     def _start(self, source: Any, destination: Any, rows: int, semaphore: int, depth: int) -> int:
-        """Write a loop over the outer level of `Rows.levels`, or a transfer if there is no other.
+        """Write a loop over the outermost of several `Rows.levels`; for one or none, a transfer.
 
         ``rows`` is the number of rows that all iterations move, and ``depth`` the number of loops
         around this one. Returns the number of transfers.

@@ -169,9 +169,10 @@ class Places:
         return buffer
 
     def absent(self, value: Value) -> Rows | None:
-        """Return the rows of a value that is in plain rows of HBM but not in vector memory.
+        """Return the plain HBM rows (`Rows.is_plain`) of a value that is not in vector memory.
 
-        None for all other values. The code waits until the rows are written.
+        Return None if it is in vector memory, or has no such rows. The code waits until the rows
+        are written.
         """
         home = self.homes.get(value)
         if value in self._resident or not isinstance(home, Rows) or not home.is_plain:
@@ -435,7 +436,7 @@ class Places:
         return pinned
 
     def restore(self, pinned: dict[Value, VmemBuffer]) -> None:
-        """Save all values, and load the pinned values that `lift` returned into their buffers."""
+        """Save all values; reload and pin the values that `lift` returned, in their old buffers."""
         self.evict_all()
         for value, buffer in pinned.items():
             self.memory.free.reserve(buffer.address, buffer.vectors)

@@ -81,10 +81,11 @@ def take(free: FreeVectors, vectors: int, buffers: Mapping[Value, VmemBuffer],
          ) -> int | None:
     """Allocate vectors in the smallest free run that is large enough; None if there is none.
 
-    Of the two buffers next to the run, the vectors adjoin the one whose value is used later: the
-    free vectors left over grow when the other buffer is freed. If there is no difference, vectors
-    to be loaded from HBM take the high end of the run, and other vectors the low end. More than a
-    quarter of vector memory, if not to be loaded, takes the end nearer to an end of the memory.
+    The vectors take one end of the run: the end next to the buffer whose value is used later. The
+    rest of the run then grows when the buffer at its other end is freed. If both values are used
+    equally late, vectors to be loaded from HBM take the high end, and other vectors the low end.
+    But more than a quarter of vector memory, if not to be loaded, always takes the end of the run
+    that is nearer to an end of vector memory.
 
     Parameters
     ----------
@@ -97,7 +98,8 @@ def take(free: FreeVectors, vectors: int, buffers: Mapping[Value, VmemBuffer],
     distance : callable
         Maps a value to the index of the next operation that uses it.
     is_home : callable, optional
-        Given for vectors that are to be loaded: whether a value has rows of HBM.
+        Maps a value to whether it has rows of HBM; given only for vectors that are to be loaded.
+        The buffer of a value without such rows then counts as never freed.
     """
     run = free.smallest(vectors)
     if run is None:
