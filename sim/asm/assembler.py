@@ -62,10 +62,10 @@ _BY_NAME: dict[tuple[Slot, str], Operation] = {
     (slot, operation.name): operation for operation in isa.OPERATIONS for slot in operation.slots}
 _M = TypeVar("_M", bound=SlotMethods)
 _Code = tuple[int, int | str | Immediate | None]
-"""An operand's code, and what it needs an immediate for.
+"""The code of an operand, and what the operand needs of the bundle's immediates.
 
-That is a value or a label (the number of the immediate that holds it is later added to the code),
-an immediate that the operand names, or None.
+It needs a value or a label in one of them, whose number is later added to the code; or the
+immediate that it names; or nothing (None).
 """
 
 
@@ -443,7 +443,7 @@ class Bundle:
         _check_bits(f"{where}: {field}", value, isa.SLOTS[slot][field])
 
     def _code(self, where: str, operand: Operand, value: Any) -> _Code:
-        """The code of an operand with this value, and the immediate that it needs."""
+        """The code of an operand with this value, and what it needs of the bundle's immediates."""
         kind = operand.kind
         if kind is Kind.VECTOR_SOURCE and isinstance(value, Vector):
             return isa.VECTOR_FLAG | value.number, None

@@ -109,8 +109,9 @@ def _float(value: int) -> str:
 class _Text:
     """Makes the texts of a bundle's slots.
 
-    `natural` tells whether the assembler would assign the same immediates to the operands. With
-    ``fixed``, the text names immediates by their numbers, which makes every assignment natural.
+    The texts give the values of immediates. `natural` tells whether the assembler, given these
+    values, would place them in the same immediates as the bundle. With ``fixed``, the texts name
+    the immediates instead, such as ``imm2``.
     """
 
     def __init__(self, immediates: tuple[int, ...], names: Mapping[int, str],

@@ -22,11 +22,11 @@ class Kernel:
     Attributes
     ----------
     module : str
-        Name of the grid's module; the prefix of the C functions.
+        Name of the grid's module, with which the names of the kernel's C functions begin.
     cpp : str
-        C++ source of ``{module}_new``, ``{module}_delete``, ``{module}_step`` (for a parallel
-        kernel, of ``{module}_post``, ``{module}_posted`` and ``{module}_finish`` instead) and
-        ``{module}_outputs``; includes ``vec.hpp``.
+        C++ source of the functions ``{module}_new``, ``{module}_delete``, ``{module}_outputs`` and
+        ``{module}_step``. A parallel kernel has ``{module}_post``, ``{module}_posted`` and
+        ``{module}_finish`` in place of ``{module}_step``. The source includes ``vec.hpp``.
     shim : str
         Verilog module with the grid's name and ports that calls these functions.
     can_skip : bool

@@ -4,7 +4,7 @@ There are two kinds of values. A *number* is unsigned and has at most 64 bits; a
 2**64, and a narrower width in the netlist becomes an explicit mask. Each number knows which of its
 bits can be one, so most masks fold away, and `narrow` removes those on which no used bit depends. A
 *bit* is a truth value. The result can be evaluated on SIMD lanes of 16, 32 or 64 bits: the
-narrowest that hold all bits that are both possible and demanded (`lane_bits`).
+narrowest that hold all bits that can be one and on which a used bit depends (`lane_bits`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -75,7 +75,7 @@ class Node:
 
     @property
     def origin(self) -> tuple[str, Any]:
-        """Source of a leaf: a kind (``in`` or ``reg``), and a name or number."""
+        """Source of a leaf: ``in`` and the input's name, or ``reg`` and the register's number."""
         assert isinstance(self.attr, tuple)
         kind, key = self.attr
         return kind, key
@@ -315,7 +315,7 @@ class Graph:
         return self._make("sel", (bit, x, y), None, x.bits | y.bits)
 
     def _under(self, bit: Node, x: Node, value: bool) -> Node:
-        """``x`` where ``bit`` is known to have ``value``."""
+        """``x``, simplified on condition that ``bit`` has the value ``value``."""
         if x.op == "sel" and x.args[0] is bit:
             return x.args[1 if value else 2]
         if bit.op == "test" and not value and x.op == "and" and x.args[1].op == "const":
@@ -517,8 +517,8 @@ def demands(roots: Iterable[tuple[Node, int]], stop: Callable[[Node], bool] = la
             ) -> dict[Node, int]:
     """For each number, a mask of its bits on which the used bits of the roots depend.
 
-    ``roots`` pairs each root with a mask of its used bits. A mask in the result can include bits
-    that are known to be zero, if a value relies on them to be zero.
+    ``roots`` pairs each root with a mask of its used bits. A mask in the result can include a bit
+    that is always zero, if a used bit is right only because of that.
     """
     roots = list(roots)
     nodes = topological([root for root, _ in roots], stop)

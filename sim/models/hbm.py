@@ -59,7 +59,7 @@ _COUNTERS = ("cycles", "read_bursts", "read_beats", "write_bursts", "write_beats
 
 
 class _Options(ctypes.Structure):
-    """Mirrors ``Options`` in hbm.cpp."""
+    """`HbmOptions` as C++ code takes them; mirrors ``Options`` in hbm.cpp."""
 
     _fields_ = (("latency", ctypes.c_uint64), ("seed", ctypes.c_uint64),
                 *((name, ctypes.c_uint32) for name in ("beats", "cycles", "outstanding",
@@ -67,7 +67,7 @@ class _Options(ctypes.Structure):
 
 
 class _Counters(ctypes.Structure):
-    """Mirrors ``HbmCounters`` in hbm.hpp."""
+    """Counts of cycles, bursts and beats; mirrors ``HbmCounters`` in hbm.hpp."""
 
     _fields_ = tuple((name, ctypes.c_uint64) for name in _COUNTERS)
 
@@ -120,8 +120,9 @@ def _declare(library: ctypes.CDLL) -> None:
 class Hbm(Closeable):
     """A memory, initially zero, with AXI4 ports: ``channels`` ports for each of ``cores`` cores.
 
-    A row has ``channels * channel_bytes`` bytes. Channel ``c`` holds ``channel_bytes`` of each row,
-    from byte ``c * channel_bytes`` on: those of row ``r`` at address ``r * channel_bytes``.
+    A row has ``channels * channel_bytes`` bytes, divided equally between the channels: the first
+    part belongs to channel 0. A channel's part of row ``r`` is at its address
+    ``r * channel_bytes``.
 
     Parameters
     ----------

@@ -60,7 +60,7 @@ def mxu_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
 
 
 class _Job(ctypes.Structure):
-    """Mirrors ``Job`` in mxu.cpp."""
+    """Products to compute, and how far they are; mirrors ``Job`` in mxu.cpp."""
 
     _fields_ = (*((name, ctypes.c_void_p) for name in (
                     "weights", "activations", "results", "weight_tile", "activation_tile")),
@@ -113,17 +113,18 @@ class MxuModel(Closeable):
         weights : array of float32, shape (weight tiles, array, array)
             Weight tiles W; with ``transpose``, their transposes.
         activations : array of float32, shape (activation tiles, M, array)
+            Activation tiles of M rows each.
         steps : sequence of (int, int)
             Index of the activation tile and index of the weight tile of each product.
         transpose : bool
-            Load the weights transposed.
+            Transpose each weight tile as the array loads it.
         progress : callable, optional
             Called now and then with the number of result rows since its last call.
 
         Returns
         -------
         array of float32, shape (len(steps), M, array)
-        The product of each step.
+            The product of each step.
 
         Raises
         ------

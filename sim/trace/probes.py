@@ -24,8 +24,9 @@ __all__ = ["ADDERS", "Probes", "Values", "hide", "port", "read_probe", "record_l
 Values = npt.NDArray[np.int64]
 
 ADDERS = ("host", "engine", "other_engine", "other_program")
-"""Sources of additions to a core's semaphores besides its own program, in the order of
-`CoreNode`'s arbiter. The sources of the other core exist only on a chip with two cores."""
+"""Sources of additions to a core's semaphores besides its own program: the host, the core's DMA
+engine, and the engine and the program of the other core, which exist only on a chip with two cores.
+They are in the order of `CoreNode`'s arbiter."""
 
 _WORD_BITS = 32
 _WIDE = 64
@@ -33,7 +34,8 @@ _WIDE = 64
 _DECLARATION = re.compile(r"\s*(?:input|output|wire|reg)\b(?:\s+(?:wire|reg|signed))*"
                           r"(?:\s+\[(\d+):0\])?\s+\\?([^\s;,=]+)")
 _DULL = re.compile(r".*\$|(?:.*_)?cycles(?:_lo|_hi)?$")
-"""Names that waveforms leave out: those from Yosys, and counters, which would fill most of it."""
+"""Names of signals that waveforms leave out: those that Yosys made up, and counters, whose changes
+would fill most of a file."""
 
 # Verilog expressions by field; @ is the path of a core's node. A payload is shown only while it is
 # valid, and is zero otherwise, so that records change less often.
@@ -75,33 +77,38 @@ def record_layout(config: Config) -> data.StructLayout:
 
     ``reset``
         The core is in reset.
-    ``x_accepted``, ``w_accepted``, ``waiting_{wait}``
-        The array accepts an activation row, or a weight row; the bundle waits for this reason, one
-        of `hdl.core.interface.WAITS`.
-    ``swap``, ``transpose``
-        The activation row offered to the array swaps the weights; the weight row offered to it is a
-        column.
+    ``x_accepted``, ``w_accepted``
+        The array accepts an activation row; it accepts a weight row.
+    ``waiting_{wait}``
+        The bundle waits for the reason ``wait``, one of `hdl.core.interface.WAITS`.
+    ``swap``
+        The activation row offered to the array swaps the weights.
+    ``transpose``
+        The weight row offered to the array is a column of the weight tile.
     ``result``
         A result row leaves the matrix unit.
     ``cross_lane``
         The cross-lane unit is busy.
-    ``valid``, ``issue``, ``pc``, ``bundle``
-        A bundle is present; this bundle issues; its address; its encoding.
+    ``valid``, ``issue``
+        A bundle is present; this bundle issues.
+    ``pc``, ``bundle``
+        Address and encoding of this bundle.
     ``fault``
         The core's fault (`Fault`).
     ``amount``
         Amount of the bundle's operation on a semaphore of this core, or 0.
     ``write``, ``write_index``, ``write_value``
-        The host sets a semaphore.
-    ``grant_{adder}``, ``addition``
-        The source ``adder`` of `ADDERS` adds to a semaphore, at the end of the next cycle; the
-        semaphore's index and the amount.
+        The host sets a semaphore; number and new value of this semaphore.
+    ``grant_{adder}``
+        ``adder``, one of `ADDERS`, adds to a semaphore at the end of the next cycle.
+    ``addition``
+        Number of this semaphore, and the amount that is added.
     ``push``, ``transfer``
         A transfer is queued; its description, from the descriptor.
     ``clear``, ``end``
         All transfers are dropped; the oldest one ends.
     ``row_in``, ``row_out``
-        The DMA engine has read a row; the engine hands over a row to be written.
+        The DMA engine has read a row; it hands over a row to be written.
     """
     one = ("reset", "x_accepted", "w_accepted", *(f"waiting_{wait}" for wait in WAITS), "swap",
            "transpose", "result", "cross_lane", "valid", "issue", "write", "push", "clear", "end",

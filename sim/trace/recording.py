@@ -63,7 +63,7 @@ class Recording:
             self._thread.shutdown()
 
     def _finish(self, step: Callable[[], None]) -> None:
-        """Runs ``step`` to its end; raises a `KeyboardInterrupt` of that time afterwards."""
+        """Runs ``step`` to its end in the thread; raises `KeyboardInterrupt` only afterwards."""
         try:
             future = self._thread.submit(step)
         except RuntimeError:

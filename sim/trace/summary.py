@@ -42,7 +42,7 @@ def summary(path: str | os.PathLike[str]) -> str:
 
 
 def main() -> int:
-    """Runs the command line; returns the exit status."""
+    """Runs the command ``python -m sim.trace.summary``; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m sim.trace.summary",
                                      description="How busy the units of a trace were.")
     parser.add_argument("file", type=pathlib.Path, help="a trace, such as build/trace.json")

@@ -52,9 +52,9 @@ class _Semaphore:
             self._units.append((amount, origin))
 
     def take(self, amount: int) -> Place | None:
-        """Subtracts ``amount``; returns the place of the last addition that it needed.
+        """Subtracts ``amount``; returns the place of the last addition from which it subtracts.
 
-        None if it needed none, or if that addition has no place in the trace.
+        None if there is no such addition, or if that addition has no place in the trace.
         """
         origin = None
         while amount and self._units:
@@ -94,7 +94,8 @@ class _Side:
     transfers: deque[_Transfer] = field(default_factory=deque)
     ended: int = 0
     signalled: list[Place | None] = field(default_factory=lambda: [None, None])
-    """Places where the last transfers ended that signalled this core, and the other core."""
+    """Where the last transfer of this core ended that added to a semaphore of this core, and where
+    the last one ended that added to a semaphore of the other core."""
     reset_until: int = 0
 
     def clear(self) -> None:
@@ -177,9 +178,9 @@ class Tracer:
             self._writer.close()
 
     def _follow(self, event: Event) -> list[Event]:
-        """Updates the state by an event, and writes its slices and arrows.
+        """Updates the state by an event, and writes the slices and arrows that show the event.
 
-        Returns the events that it causes.
+        Returns the events that this event causes.
         """
         cycle, kind, core, what = event
         side = self._sides[core]
@@ -225,8 +226,8 @@ class Tracer:
                 ) -> Place | None:
         """Where an arrow begins for an addition to a semaphore from outside the core's program.
 
-        ``adder`` is its source, of `ADDERS`; ``index`` and ``amount`` are the semaphore and what is
-        added. None if no slice shows the origin.
+        ``adder`` is the source of the addition, one of `ADDERS`; it adds ``amount`` to semaphore
+        ``index`` of ``core``. None if no slice shows the origin.
         """
         other = len(self._cores) - 1 - core
         if adder == "host":

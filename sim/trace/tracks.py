@@ -74,7 +74,7 @@ class Kind(IntEnum):
 
 
 class Event(NamedTuple):
-    """An event at a semaphore or a transfer of a core."""
+    """An event at a semaphore or a transfer of a core; ``what`` depends on the kind of event."""
 
     cycle: int
     kind: Kind
@@ -124,7 +124,8 @@ class _Track:
         """Adds spans of cycles; adjacent spans with equal keys become one slice.
 
         Span i lasts from cycle ``begins[i]`` up to, but not including, cycle ``ends[i]``, where the
-        next one begins, also from call to call.
+        next span begins. The first span of the next call begins where the last one of this call
+        ends. ``detail`` returns details of a span, given its number.
         """
         bounds = (np.flatnonzero(np.diff(keys)) + 1).tolist()
         for start, stop in zip([0, *bounds], [*bounds, len(keys)], strict=True):
@@ -383,7 +384,11 @@ def _causes(spans: _Spans) -> Values:
 
 
 def _steps(spans: _Spans) -> Values:
-    """Key of each span on the program's track: straight code, one bundle again, or one held."""
+    """Key of each span on the program's track.
+
+    Equal keys join spans to one slice: bundles at successive addresses, one bundle that issues
+    again and again, or one bundle that is held for one reason.
+    """
     on, pc = spans.on, spans.pc
     alone = spans.ends - spans.begins > 1
     wait = np.select([on[f"waiting_{wait}"] for wait in WAITS], range(len(WAITS)), len(WAITS))

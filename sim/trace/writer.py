@@ -54,7 +54,7 @@ class Place:
 
 
 class TraceWriter:
-    """Writes events to a file at once, in Chrome's trace event format (a JSON object).
+    """Writes events to a file, without delay, in Chrome's trace event format (a JSON object).
 
     The format's processes (``pid``) are the cores and the host, its threads (``tid``) are tracks.
 

@@ -62,9 +62,10 @@ def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] 
         C++ files of the library by file name; files that end in ``.cpp`` are compiled. They can
         include each other, ``Vmodel__Dpi.h`` (the prototypes of the functions that the Verilog
         imports), ``Vmodel.h`` (the verilated class), and ``model.hpp``, through which exported
-        functions use the model. All instances of the model share their static variables. A file
-        that includes none of these three is compiled without the model's macros, and once for all
-        models that contain it. The others are compiled as one file, so their names must differ.
+        functions use the model. All instances of the model share the files' static variables. A
+        file that includes none of these three is compiled without the model's macros, and once for
+        all models that contain it. The others are compiled together as one file, so no two of them
+        may define the same C++ name.
     hierarchical : sequence of str
         Modules to verilate separately, once for all instances.
     waivers : str
@@ -242,7 +243,7 @@ def _build(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
 def _verilate(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
     """Translates the Verilog to C++ in ``folder / "obj"``.
 
-    If the model has hierarchical blocks, compiles it, too.
+    If the model has hierarchical blocks, also compiles this C++, by Verilator's makefiles.
     """
     blocks = [f'hier_block -module "{name}"' for name in recipe.hierarchical]
     (folder / "model.vlt").write_text(

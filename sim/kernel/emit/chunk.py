@@ -50,15 +50,19 @@ class _Chunk:
                 f"return {' | '.join(self._active()) or '0'};"]
 
     def _bit_registers(self) -> list[str]:
-        """C++ statements that compute, then store, all registers of pure bits (`Plan.pure`)."""
+        """C++ statements that set all registers whose next values are pure bits (`Plan.bits`).
+
+        They compute all the values before they store the first.
+        """
         values = [f"const uint64_t next{index} = {self._bits.name(value)}{self._valid};"
                   for index, value in self._plan.bits]
         return values + [f"g.b{index}[row + 1][c] = next{index};" for index, _ in self._plan.bits]
 
     def _active(self) -> list[str]:
-        """C++ expressions that test whether all tiles of the chunk are idle.
+        """C++ expressions, one for each register in `Plan.active`.
 
-        All of them are zero only if each register in `Plan.active` is 0 in every tile of the chunk.
+        Each is zero if and only if its register is 0 in all tiles of the chunk. If all expressions
+        are zero, these tiles are idle.
         """
         plan = self._plan
         direct = {index for index, _ in plan.bits}
@@ -72,7 +76,7 @@ class _Chunk:
         return active
 
     def _enables(self) -> list[str]:
-        """C++ statements that compute the enables that depend on numbers, a vector at a time."""
+        """C++ statements that compute `Plan.lane_enables`, one vector of tiles at a time."""
         enables = self._plan.lane_enables
         if not enables:
             return []
@@ -90,7 +94,7 @@ class _Chunk:
                   for index, node in enumerate(enables)), "}"]
 
     def _group(self, group: Group) -> list[str]:
-        """C++ statements that compute and store a group, one vector of tiles at a time."""
+        """C++ statements that execute a group's tasks, one vector of tiles at a time."""
         lane = group.lane
         enable = self._bits.name(group.enable)
         inner = [f"const uint64_t present = part<{lane}>(enable, s);",
@@ -102,9 +106,9 @@ class _Chunk:
                 *(f"    {line}" for line in inner), "  }", "}"]
 
     def _vector(self, group: Group) -> list[str]:
-        """C++ statements that compute and store one vector of tiles of a group.
+        """C++ statements that execute a group's tasks for one vector of tiles.
 
-        If no rare bit is set in the vector, they compute simplified values
+        If no rare bit is set in these tiles, they compute simplified values
         (`sim.kernel.emit.rare`).
         """
         graph, roots = self._plan.graph, list(group.values())
@@ -128,7 +132,8 @@ class _Chunk:
     def _stores(self, group: Group, roots: Sequence[Node], values: LaneValues) -> list[str]:
         """C++ statements that store the results of a group's updates and memory writes.
 
-        ``roots`` are the results, in the order of `Group.values`; ``values`` names them.
+        ``roots`` are the group's values, perhaps simplified, in the order of `Group.values`.
+        ``values`` has their C++ names.
         """
         names = map(values.name, roots)
         lines = []
@@ -148,7 +153,9 @@ class _Chunk:
     def _update(self, group: Group, update: Update, value: str, present: str) -> str:
         """C++ statement that stores a register's new value.
 
-        If the group stores late, the value goes to a buffer, which `_late` copies to the register.
+        ``value`` is the C++ expression of that value. ``present`` is the C++ name of a mask of the
+        tiles that are updated. If the group stores late (`Group.late`), the value goes to a buffer,
+        which `_late` copies to the register.
         """
         if update.width == 1:
             place = self._buffer(group, update) if group.late else \
@@ -162,7 +169,8 @@ class _Chunk:
     def _write(self, group: Group, write: MemoryWrite, names: Iterator[str], present: str) -> str:
         """C++ statement that stores an entry of a memory.
 
-        ``names`` yields the C++ names of its address and data, and of its mask if it has one.
+        ``names`` yields the C++ names of the write's address and data, and of its mask if it has
+        one. ``present`` is the C++ name of a mask of the tiles that write.
         """
         memory = f"g.m{write.memory}[row]"
         address, data = next(names), next(names)

@@ -24,7 +24,7 @@ class Fusion:
     Parameters
     ----------
     nodes : mapping of Node to int
-        All nodes of the group, operands first.
+        All nodes of the group, operands first, each with a mask of its demanded bits.
     roots : sequence of Node
         Values that the group stores.
     outside : callable
@@ -38,8 +38,8 @@ class Fusion:
         For each bitwise operation, the two or three values that it combines: each merged operand is
         replaced by that operand's own operands.
     conditional : dict of Node to Node
-        For a sum or a bitwise or, its operand that is a choice between a value and zero: the value
-        is added under a mask.
+        For a sum or a bitwise or, its operand that is a choice between a value and zero. One
+        instruction adds (or ORs) the value in those lanes only that choose it.
     masked : dict of Node to Node
         For a conjunction of bits, its operand that is a comparison, which is evaluated with the
         other operand as its mask.
@@ -68,15 +68,19 @@ class Fusion:
                 self._fuse(node)
 
     def arms(self, node: Node) -> tuple[Node, Node]:
-        """Operands of a choice: the one if the computed bit is 1, and the one if it is 0.
+        """The two operands of a choice: the one that bit 1 chooses, and the one that bit 0 chooses.
 
-        The two change places if the bit is a comparison in `inverted`.
+        If the bit is a comparison in `inverted`, its opposite is computed, and the operands change
+        places.
         """
         bit, x, y = node.args
         return (y, x) if bit in self.inverted else (x, y)
 
     def is_plain(self, choice: Node) -> bool:
-        """Whether a choice needs a select instruction: it is not fused, and neither number is 0."""
+        """Whether a choice needs a select instruction.
+
+        It does if it is not fused and neither of the numbers that it chooses from is 0.
+        """
         return choice not in self.merged and choice not in self.flipped \
             and not any(map(is_zero, choice.args[1:]))
 
@@ -85,7 +89,11 @@ class Fusion:
         return self._uses[node] == 1 and not self._outside(node)
 
     def _inverted(self, nodes: Iterable[Node], roots: Iterable[Node]) -> set[Node]:
-        """Comparisons to invert: they are used only to add (or OR) values where they are false."""
+        """Comparisons to invert.
+
+        Where such a comparison is false, a number is added (or ORed). Its other uses, if any, are
+        choices, whose operands can change places.
+        """
         added: set[Node] = set()
         otherwise: set[Node] = set()
         for node in nodes:

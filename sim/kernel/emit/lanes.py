@@ -23,7 +23,7 @@ class LaneValues:
     scope : Scope
         Values computed outside the vector code.
     lane : int
-        Width of the SIMD lanes: 16, 32 or 64 bits.
+        Width of a SIMD lane in bits: 16, 32 or 64. Not the C++ variable ``lane``.
     roots : sequence of (Node, int)
         Values to compute, each with a mask of its bits that are used.
     """
@@ -63,9 +63,9 @@ class LaneValues:
         return name
 
     def _exchange(self, node: Node) -> bool:
-        """Computes a choice and the opposite choice between the same two values at once.
+        """Computes two opposite choices, ``bit ? x : y`` and ``bit ? y : x``, by one C++ call.
 
-        Returns False, and computes nothing, if there is no opposite choice.
+        Returns False, and computes nothing, if ``node`` has no opposite choice.
         """
         if self._choices.get(node.args) is not node:
             return False
@@ -157,7 +157,10 @@ class LaneValues:
         return f"sel({bit}, {self._names[x]}, {self._names[y]})"
 
     def _mul(self, node: Node) -> str:
-        """Name of the cheapest C++ function that multiplies operands of these sizes."""
+        """Name of the cheapest C++ function that computes the product ``node``.
+
+        Narrow operands, or few demanded bits of the product, allow a cheaper one.
+        """
         x, y = (arg.bits for arg in node.args)
         if self._lane == 32 and max(x, y) < 1 << 15:
             return "mul15"
@@ -167,7 +170,7 @@ class LaneValues:
         return "mul32" if self._lane == 64 and max(x, y) < 1 << 32 else "mul"
 
     def _pointer(self, node: Node) -> str:
-        """C++ pointer to the first lane of a leaf's values in memory."""
+        """C++ pointer to the value of a leaf (register or input) in the vector's first tile."""
         kind, key = node.origin
         if kind == "reg":
             return register_pointer(self._plan, key)
@@ -224,7 +227,7 @@ class LaneValues:
     def _compare(self, node: Node, under: str) -> str:
         """C++ expression of a comparison or its negation.
 
-        ``under`` is the text of the mask argument with its comma, or empty.
+        ``under`` is the C++ mask of the lanes to compare, followed by a comma; empty for all lanes.
         """
         inverted = node.op == "notb" or node in self._fusion.inverted
         if node.op == "notb":

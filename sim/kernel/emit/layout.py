@@ -94,9 +94,10 @@ def input_index(plan: Plan, name: str) -> int:
 
 def register_pointer(plan: Plan, register: int | None, row: str = "row + 1",
                      lane: str = "lane") -> str:
-    """C++ pointer to a register's entry; ``row`` and ``lane`` are C++ expressions.
+    """C++ pointer to an entry of register number ``register``, which is wider than one bit.
 
-    The register is wider than one bit.
+    ``row`` and ``lane`` are C++ expressions: the row of the register's array, in which row 0 lies
+    beyond the north edge, and the tile in that row.
     """
     assert register is not None
     return f"&g.r{register}[{row}][{padding(plan.registers[register].width)} + {lane}]"

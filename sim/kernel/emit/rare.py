@@ -1,4 +1,4 @@
-"""Rare bits: where they are 0 in all tiles of a SIMD vector, it needs fewer operations.
+"""Rare bits: a SIMD vector in which all of them are 0 needs fewer operations.
 
 The vector code has two versions of a group's values: the general one, and one that is simplified
 under the assumption that the group's rare bits are 0. A vector uses the simplified version unless

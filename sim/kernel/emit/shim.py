@@ -64,7 +64,11 @@ def _initial_outputs(grid: TileGrid, plan: Plan, ports: Ports) -> dict[str, str]
 
 
 def _serial(name: str, ports: Ports) -> tuple[list[str], list[str], str]:
-    """Imports, first line of the clocked block, and the call that steps at the rising edge."""
+    """Verilog that steps a kernel at the rising edge of the clock, in three parts.
+
+    These are the imports of functions, the beginning of the clocked block, and the call that steps
+    the kernel. The call is true if the outputs can have changed.
+    """
     functions = [*_import(name, "new", [], "chandle"),
                  *_import(name, "step", ["input chandle self", *_taken(ports)], "bit")]
     return functions, ["  always @(posedge clk) begin"], _call(name, "step", ports.inputs)
@@ -88,7 +92,7 @@ def _parallel(name: str, ports: Ports) -> tuple[list[str], list[str], str]:
 
 
 def _taken(ports: Ports) -> list[str]:
-    """Verilog arguments of the imported functions that receive the grid's inputs."""
+    """Arguments, in the import of a C function, through which it receives the grid's inputs."""
     return [f"input bit {_range(port)}{port.variable}" for port in ports.inputs.values()]
 
 

@@ -104,8 +104,8 @@ def _parallel(grid: TileGrid, plan: Plan, ports: Ports, step: Sequence[str],
               length: int) -> list[str]:
     """C++ of the exported functions of a kernel whose steps may run on another thread.
 
-    ``post`` offers a step to the threads, ``finish`` waits for it. ``length`` is the number of C++
-    lines that step a chunk: a measure of its cost.
+    ``post`` offers a step to the threads, ``finish`` waits for it. ``step`` has the C++ lines that
+    step the grid. ``length`` is the number of lines that step a chunk: a measure of its cost.
     """
     module = grid.module
     copies = [f"job.{port.variable}_bit = {port.variable}_bit;" if port.is_bit else
@@ -150,9 +150,9 @@ def _port_words(port: Port) -> int:
 
 def _work_class(grid: TileGrid, plan: Plan, ports: Ports, step: Sequence[str],
                 length: int) -> list[str]:
-    """C++ class of a step that any thread of the pool can run: state and a copy of the inputs.
+    """C++ class of a step that any thread of the model can run: state and a copy of the inputs.
 
-    ``step`` has the lines of a step; ``length`` is that of `_parallel`.
+    ``step`` has the C++ lines that step the grid, ``length`` the number of those that step a chunk.
     """
     # A line takes about a nanosecond for all vectors of eight tiles of a full chunk.
     row_cost = max(1, length * -(-grid.cols // 8) // 8)

@@ -79,7 +79,10 @@ def _memory_start(index: int, memory: Memory) -> list[str]:
 
 
 def _edges(plan: Plan) -> list[str]:
-    """C++ members for the inputs of the row being stepped: west edge bits, and parts of ports."""
+    """C++ members that hold inputs of the row being stepped.
+
+    These are the values of 1-bit registers beyond the west edge, and each tile's bits of a port.
+    """
     west = sorted({source.source for source in plan.inputs.values()
                    if source.kind == "east" and source.width == 1 and source.source is not None})
     lines = [f"uint64_t west{register} = 0;" for register in west]

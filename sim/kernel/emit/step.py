@@ -100,10 +100,10 @@ def _loads(plan: Plan, ports: Ports) -> _Loads:
 
 def _edge_registers(plan: Plan, ports: Ports,
                     toward: str) -> Iterable[tuple[int | None, Port, int]]:
-    """Registers whose values beyond the grid's edge come from a port, as (number, port, width).
+    """Registers whose values beyond an edge of the grid come from a port: number, port, width.
 
-    Only registers that chains carry toward ``toward``, ``east`` or ``south``, are included, each
-    of them once.
+    ``toward`` is the direction of the chains that carry these values: ``east`` from the west edge,
+    or ``south`` from the north edge. Each register is included once.
     """
     return dict.fromkeys((source.source, ports.inputs[source.port], source.width)
                          for source in plan.inputs.values()
@@ -111,9 +111,10 @@ def _edge_registers(plan: Plan, ports: Ports,
 
 
 def _packing(function: str, width: int) -> tuple[str, str]:
-    """Name of a C++ function that packs or unpacks elements of ``width`` bits.
+    """C++ function that packs or unpacks elements of ``width`` bits: its name and last argument.
 
-    Returns also the text of its last argument; ``function`` is the name for more than one bit.
+    ``function`` is its name for more than one bit. The argument begins with a comma; it is empty
+    for one bit.
     """
     return (f"{function}_bits", "") if width == 1 else (function, f", {width}")
 

@@ -116,10 +116,10 @@ class ChunkBits:
 class Constants:
     """Constants that the vector code reads from memory.
 
-    If the C++ compiler knew their values, it would rebuild each constant that has no register at
-    every use, from general-purpose registers, on the execution units that the computation needs.
-    An operand in memory costs nothing. 16-bit instructions cannot broadcast an operand from memory,
-    so a 16-bit constant fills a whole vector there.
+    The C++ compiler must not know their values. Otherwise, where vector registers run out, it
+    rebuilds a constant at each use from a general-purpose register, on the execution units that the
+    computation needs. An operand in memory costs nothing. 16-bit instructions cannot broadcast an
+    operand from memory, so a 16-bit constant fills a whole vector there.
     """
 
     def __init__(self) -> None:

@@ -1,1 +1,1 @@
-"""Reader of a tile's netlist: from Yosys's cells to expressions on words."""
+"""Reader of a tile's netlist: from Yosys's cells to expressions of numbers and bits."""

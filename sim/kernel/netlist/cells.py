@@ -186,7 +186,7 @@ class Cells:
         return graph.sel(self._wires.bit(bits[-1]), graph.shlv(a, opposite), right)
 
     def _count(self, bits: Sequence[Bit], what: str) -> Node:
-        """The distance of a shift as a number; from 64 on, it may be another number from 64 on."""
+        """The distance of a shift as a number; any number of at least 64 may replace another."""
         graph = self._wires.graph
         if len(bits) <= WIDTH:
             return self._clamped(self._wires.number(bits, what))

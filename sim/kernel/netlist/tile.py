@@ -9,7 +9,10 @@ __all__ = ["Memory", "Read", "Register", "Tile", "Write"]
 
 @dataclass(eq=False)
 class Register:
-    """A register: holds ``leaf``, initially ``init``; the clock edge changes it to ``next``."""
+    """A register: the node ``leaf`` is its value, ``next`` its value after the clock edge.
+
+    Its initial value is ``init``.
+    """
 
     name: str
     width: int

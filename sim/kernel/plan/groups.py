@@ -2,8 +2,8 @@
 
 Each group (`sim.kernel.plan.plan.Group`) reads the state before the clock edge and overwrites it,
 so a group that reads a register comes before the group that writes it. Where these dependencies
-form a cycle, some of its groups store late, after all others. If no enable in the dependency cycle
-is the same in all tiles, its groups are merged instead.
+form a cycle, some groups of the cycle store late, after all others. If none of these groups has an
+enable that is the same in all tiles, all groups of the cycle are merged instead.
 """
 
 from collections.abc import Sequence

@@ -19,12 +19,15 @@ RESET = "rst"
 
 
 def storage(width: int) -> int:
-    """Number of bits in which memory stores a number of ``width`` bits: 16, 32 or 64."""
+    """Width of the C++ type that stores a number of ``width`` bits: 16, 32 or 64 bits."""
     return 16 if width <= 16 else 32 if width <= 32 else 64
 
 
 def stored(width: int) -> int:
-    """Mask of all bits that memory stores of a number; those above ``width`` must be zero."""
+    """Mask of all bits of the C++ type that stores a number of ``width`` bits.
+
+    The bits above ``width`` must be zero.
+    """
     return low(storage(width))
 
 
@@ -117,7 +120,7 @@ class Plan:
     bits : list of (int, Node)
         Registers whose next values are pure bits, with these values.
     lane_enables : list of Node
-        Enables of groups that need numbers: to be computed before the groups.
+        Enables that are not pure bits: vector code computes them before the groups.
     groups : list of Group
         In the order of execution.
     active : list of int or None
@@ -173,9 +176,9 @@ class Plan:
 def lane_for(plan: Plan, roots: Sequence[tuple[Node, int]], widths: Sequence[int] = ()) -> int:
     """Width in bits of the SIMD lanes in which ``roots`` are computed.
 
-    ``roots`` are pairs of a value and the mask of its bits that are demanded. The lanes hold all
-    demanded bits, and numbers in memory as they are stored: those that the roots read, and others
-    of ``widths`` bits.
+    ``roots`` pairs each value with a mask of its used bits. A lane holds all bits on which these
+    depend. It also holds each number that the roots read, and numbers of ``widths`` bits, in the
+    width in which they are stored (`storage`).
     """
     needed = demands(roots, lambda node: plan.pure(node) or plan.uniform(node))
     widths = [*widths]

@@ -65,9 +65,9 @@ def _narrowed(tile: Tile, registers: Sequence[Register], added: Mapping[int, Nod
               ) -> tuple[list[Node], list[MemoryWrite], dict[int, Node]]:
     """Remove bits that nothing uses from all values that a tile computes.
 
-    These are the next values of the registers, the memory writes, and the values ``added``, which
-    the plan computes for other registers, given by number. All are narrowed together, so that they
-    still share nodes.
+    These are the next values of ``registers``, the memory writes, and the functions in ``added``:
+    those that the registers added by `_outputs` always equal, by the register's number. All are
+    narrowed together, so that they still share nodes.
     """
     graph = tile.graph
     writes = [(index, write) for index, memory in enumerate(tile.memories)
@@ -170,7 +170,10 @@ def _check_edges(grid: TileGrid, outputs: Mapping[str, int]) -> None:
 
 
 def _split(graph: Graph, value: Node, hold: Node) -> tuple[Node, Node]:
-    """The enable and the value of an update: ``value`` is ``hold`` where the enable is clear."""
+    """Splits a register's next value into an enable and a value to store where it is set.
+
+    Where the enable is clear, the next value is ``hold``, the register's present value.
+    """
     if value is hold:
         return graph.bit(0), value
     if value.op in ("sel", "selb"):
@@ -192,9 +195,9 @@ _CASE_SAVING = 12
 
 
 def _cases(plan: Plan, enable: Node, value: Node) -> list[tuple[Node, Node]]:
-    """Splits an update in two if a bit that is the same in all tiles selects its value.
+    """Splits an update where a bit that is the same in all tiles selects its value.
 
-    At most one of the enables is set in any tile.
+    Returns the enable and the value of each part. At most one of the enables is set in any tile.
     """
     if value.op not in ("sel", "selb") or not plan.uniform(value.args[0]):
         return [(enable, value)]

@@ -1,7 +1,8 @@
 """Clamp of a sticky shift's distance: dropped where the number has few bits.
 
-**Pattern.** S(x, n), where S is `sticky_shift`, x < 2**w, and n is ``C & L`` if any bit of d under
-H is one and ``d & L`` if none is, where ``C & L`` and the lowest bit of H are both at least w.
+**Pattern.** S(x, n), where S is `sticky_shift` and x < 2**w. For a number d and constants C, H and
+L, n is ``C & L`` if any bit of d under the mask H is one, and ``d & L`` if none is. ``C & L`` and
+the lowest bit of H are both at least w.
 
 **Replacement.** S(x, d & (H | L)).
 

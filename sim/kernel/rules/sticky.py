@@ -1,7 +1,7 @@
 """Sticky shift: whether a shift to the right drops ones is tested by shifting back.
 
-**Pattern.** ``test(x & (M ^ (K & ((2**w - 1) << n))), mask)``, where 2**w - 1 and all masks have
-all bits that x can have; K may be absent.
+**Pattern.** ``test(x & (M ^ (K & ((2**w - 1) << n))), mask)``, where the constants M, K, ``mask``
+and 2**w - 1 have all bits that x can have; K may be absent.
 
 **Replacement.** ``(x >> n) << n != x``.
 

@@ -129,7 +129,10 @@ class ChipModel(TransferPort):
             self.write("CONTROL", core=core, START=1)
 
     def stop(self, core: int) -> None:
-        """Stops a core before its next bundle. Work that it has begun continues; `run` ends it."""
+        """Stops a core before its next bundle.
+
+        Work that the program has begun continues: `run` completes it.
+        """
         self.write("CONTROL", core=core, STOP=1)
 
     def reset_core(self, core: int) -> None:
@@ -139,7 +142,10 @@ class ChipModel(TransferPort):
             self._wait(lambda: not self.status(core)["RESETTING"], f"core {core} is being reset")
 
     def set_watchdog(self, core: int, cycles: int) -> None:
-        """Makes a core fault after ``cycles`` cycles without a bundle; 0 disables the watchdog."""
+        """Makes a core fault after ``cycles`` cycles in a row in which no bundle issues.
+
+        If ``cycles`` is 0, there is no limit.
+        """
         self.write("WATCHDOG", integer("cycles", cycles, 0, 0xFFFFFFFF), core=core)
 
     # ---- Counters
@@ -196,7 +202,7 @@ class ChipModel(TransferPort):
                        lambda row: vmem(first + row // self._config.sublanes))
 
     def read_vmem(self, core: int, at: int, count: int) -> Words:
-        """Reads ``count`` vectors from number ``at`` on, by transfers.
+        """Reads ``count`` vectors of vector memory from address ``at`` on, by transfers.
 
         Returns an array of shape (count, sublanes, lanes).
         """

@@ -22,7 +22,7 @@ from sim.models.chip.simulation import ChipSimulation, Words
 __all__ = ["RegisterError", "RegisterPort"]
 
 _ACCESS = np.dtype([("address", "u4"), ("data", "u4"), ("write", "u4"), ("response", "u4")])
-"""Mirrors ``Access`` in chip.cpp."""
+"""An access of the host and the chip's response; mirrors ``Access`` in chip.cpp."""
 
 
 class RegisterError(Exception):
@@ -109,7 +109,10 @@ class RegisterPort(ChipSimulation):
                          integer("value", value, 0, 0xFFFFFFFF))])
 
     def write_words(self, core: int, space: Space, at: int, words: npt.ArrayLike) -> None:
-        """Writes words of an address space through ACCESS_DATA; ``at`` goes to ACCESS_ADDRESS."""
+        """Writes words of a core's address space from address ``at`` on.
+
+        The accesses go through the core's registers ACCESS_ADDRESS and ACCESS_DATA.
+        """
         given = np.asarray(words)
         if given.ndim != 1 or (given.size and given.dtype.kind not in "ui"):
             raise TypeError(f"words must be a list of integers, not {words!r}")
@@ -118,7 +121,10 @@ class RegisterPort(ChipSimulation):
             for word in given.tolist())])
 
     def read_words(self, core: int, space: Space, at: int, count: int) -> Words:
-        """Reads words of an address space through ACCESS_DATA; ``at`` goes to ACCESS_ADDRESS."""
+        """Reads ``count`` words of a core's address space from address ``at`` on.
+
+        The accesses go through the core's registers ACCESS_ADDRESS and ACCESS_DATA.
+        """
         number = self._address("ACCESS_DATA", core)[0]
         return self._accesses([self._access_address(core, space, at),
                                *([(False, number, 0)] * count)])[1:]

@@ -53,7 +53,7 @@ class Until(StrEnum):
 
 
 class _Run(ctypes.Structure):
-    """Mirrors ``Run`` in chip.cpp."""
+    """Limit, progress and end of a run of the chip; mirrors ``Run`` in chip.cpp."""
 
     _fields_ = (("limit", ctypes.c_uint64), ("done", ctypes.c_uint64),
                 *((name, ctypes.c_uint32) for name in (

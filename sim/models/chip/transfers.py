@@ -139,10 +139,11 @@ class TransferPort(RegisterPort):
 
     @contextmanager
     def _keeping_events(self, core: int) -> Iterator[int]:
-        """Clears the core's transfer events in INTERRUPT_STATUS; yields the mask of event "done".
+        """Clears a core's transfer events in INTERRUPT_STATUS, for the transfers of the context.
 
-        At the end, "done" is cleared unless it was set before: the transfers made in the context
-        set it, and a host cannot set an event itself. An earlier event "failed" is lost.
+        Yields the mask of the event "done", which these transfers set. At the end, "done" is
+        cleared if it was not set before; otherwise it stays set, as a host cannot set it itself. An
+        earlier event "failed" is lost.
         """
         done, failed = self._transfer_events(core)
         before = self.read("INTERRUPT_STATUS") & (done | failed)
@@ -248,7 +249,7 @@ class TransferPort(RegisterPort):
         return max(1, self._config.lanes // BUNDLE_PITCH)
 
     def _put_bundles(self, pieces: dict[int, list[tuple[Words, Place]]], share: int) -> None:
-        """Moves the pieces of each core through its share of the staging rows."""
+        """Moves the pieces of each core's program through ``share`` staging rows of its own."""
         begin = len(self._data) - self._staging
 
         def at_rest() -> bool:

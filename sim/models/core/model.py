@@ -187,7 +187,10 @@ class CoreModel(CorePorts):
             return self.counters()
 
     def set_watchdog(self, cycles: int) -> None:
-        """Makes the core fault after ``cycles`` consecutive cycles without a bundle; 0: never."""
+        """Makes the core fault after ``cycles`` cycles in a row in which no bundle issues.
+
+        If ``cycles`` is 0, there is no limit.
+        """
         limit = integer("cycles", cycles, 0, (1 << 32) - 1)
         with self._lock:
             self._model.poke("watchdog", limit)

@@ -29,7 +29,7 @@ Words = npt.NDArray[np.uint32]
 
 
 class _Rows(ctypes.Structure):
-    """Mirrors ``Rows`` in core.cpp."""
+    """Vectors to move between an array and a core; mirrors ``Rows`` in core.cpp."""
 
     _fields_ = (("data", ctypes.c_void_p), *((name, ctypes.c_uint64) for name in (
         "space", "address", "vectors", "done", "lanes", "sublanes")))

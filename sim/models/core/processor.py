@@ -18,12 +18,12 @@ class Processor(Protocol):
     * `run` counts executed bundles in the golden core, cycles in the simulated one. At its limit
       the golden core returns; the simulated core raises a `TimeoutError`.
     * At a given call, the two cores have executed different numbers of bundles of a program that
-    runs. So an event in the middle of a program (`stop`, a `signal` that overflows) takes
-    effect at different bundles.
+      runs. So an event in the middle of a program (`stop`, a `signal` that overflows) takes
+      effect at different bundles.
     * While a program runs, the simulated core rejects `load_program` with a `RuntimeError`.
     * `read_state` of the golden core also returns the state that checks the array's rules, unless
-    it is told not to. `read_state` of the simulated core returns the state of the current cycle:
-    work that a stopped program began is complete only after `run`.
+      it is told not to. `read_state` of the simulated core returns the state of the current cycle:
+      work that a stopped program began is complete only after `run`.
     * Only the simulated core has a watchdog, counters and `reset`.
     """
 
@@ -34,7 +34,10 @@ class Processor(Protocol):
         """Starts the core at bundle ``pc``; raises a `RuntimeError` if a program runs."""
 
     def run(self, limit: int, /) -> int:
-        """Runs for at most ``limit`` steps, until the program stops or waits for a semaphore."""
+        """Runs until the program stops or waits for a semaphore.
+
+        ``limit`` is the maximum number of bundles (golden core) or cycles (simulated core).
+        """
 
     def read_state(self) -> dict[str, Any]:
         """All state that programs can read."""
