@@ -23,10 +23,10 @@ _LARGE = 64
 
 
 def worth_optimising(config: Config, kernels: bool) -> bool:
-    """Whether the C++ compiler optimises a model except its kernels, which are always optimised.
+    """Whether the C++ compiler optimises a model's C++ other than its kernels.
 
-    With optimisation, this part takes three times as long to build and runs a sixth faster. That
-    pays only for models that run for long.
+    Kernels are always optimised. The rest, if optimised, takes three times as long to build and
+    runs a sixth faster. That pays only for models that run for long.
     """
     return kernels and config.array >= _LARGE
 

@@ -100,6 +100,8 @@ def _operation_names(slot: Slot) -> dict[int, str]:
 class _Track:
     """A track that joins adjacent cycles with the same key to one slice.
 
+    A *key* is a number that encodes what the track shows in a cycle.
+
     Parameters
     ----------
     writer : TraceWriter

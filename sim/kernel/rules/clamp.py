@@ -21,7 +21,10 @@ __all__ = ["clamps"]
 
 
 def clamps(graph: Graph, nodes: Sequence[Node]) -> dict[Node, Node]:
-    """Replacements for all sticky shifts by a clamped distance among ``nodes``, operands first."""
+    """Replacements for all sticky shifts by a clamped distance among ``nodes``.
+
+    ``nodes`` lists each node after its operands.
+    """
     found = {}
     for node in nodes:
         if (shift := operands(graph, node)) is not None:

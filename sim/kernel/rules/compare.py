@@ -18,7 +18,10 @@ __all__ = ["comparisons"]
 
 
 def comparisons(graph: Graph, nodes: Sequence[Node]) -> dict[Node, Node]:
-    """Replacements for all comparisons of shifted numbers among ``nodes``, operands first."""
+    """Replacements for all comparisons of shifted numbers among ``nodes``.
+
+    ``nodes`` lists each node after its operands.
+    """
     found = {}
     known = set(nodes)
     for node in nodes:
@@ -51,7 +54,8 @@ def _shifted(node: Node) -> tuple[Node, int, int] | None:
 def _shl(graph: Graph, y: Node, distance: int) -> Node:
     """``y`` shifted to the left by ``distance`` bits.
 
-    A bitwise or is shifted operand by operand, as in the netlist.
+    A bitwise or is shifted operand by operand: the netlist does the same, so the result is the same
+    node.
     """
     if y.op == "or":
         return graph.or_(*(_shl(graph, arg, distance) for arg in y.args))

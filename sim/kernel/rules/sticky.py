@@ -20,7 +20,10 @@ __all__ = ["shifted_out", "stickies", "sticky_shift"]
 
 
 def stickies(graph: Graph, nodes: Sequence[Node]) -> dict[Node, Node]:
-    """Replacements for all tests of dropped bits among ``nodes``, operands first."""
+    """Replacements for all tests of dropped bits among ``nodes``.
+
+    ``nodes`` lists each node after its operands.
+    """
     found = {}
     for node in nodes:
         if node.op == "test" and node.args[0].op == "and":
@@ -48,7 +51,10 @@ def _is_low_mask(value: int) -> bool:
 
 
 def _distance(dropped: Node, x: Node) -> Node | None:
-    """The distance n of the mask ``M ^ ((2**w - 1) << n)`` of bits that a shift of x drops."""
+    """The distance n of a mask ``M ^ ((2**w - 1) << n)`` of bits that a shift of x drops.
+
+    None if ``dropped`` is no such mask.
+    """
     if dropped.op != "xor" or dropped.args[1].op != "const":
         return None
     kept, mask = dropped.args

@@ -20,7 +20,10 @@ __all__ = ["operands", "series"]
 
 
 def series(graph: Graph, nodes: Sequence[Node]) -> dict[Node, Node]:
-    """Replacements for all pairs of sticky shifts among ``nodes``, operands first."""
+    """Replacements for all pairs of sticky shifts in series among ``nodes``.
+
+    ``nodes`` lists each node after its operands.
+    """
     found = {}
     for node in nodes:
         if (outer := operands(graph, node)) is not None \
