@@ -28,7 +28,7 @@ def trace_paths(path: str | os.PathLike[str]) -> tuple[pathlib.Path, pathlib.Pat
     TypeError
         If ``path`` is not a path.
     ValueError
-        If the path has no file name.
+        If the path has no file name, or is a folder.
     FileNotFoundError
         If the path's folder does not exist.
     """
