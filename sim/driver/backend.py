@@ -39,7 +39,7 @@ _TURN = 64
 
 
 class Backend(Protocol):
-    """A chip, its memory and its time."""
+    """A chip with its memory, as a device drives it."""
 
     @property
     def config(self) -> Config:

@@ -20,7 +20,8 @@ __all__ = ["Cores", "Progress"]
 Progress = Callable[[], object]
 
 _SLICE = 1024
-"""Cycles (RTL) or bundles (golden model) between two checks of the cores and the host's clock."""
+"""Cycles (RTL) or bundles (golden model) after which a wait reads the states of the cores and the
+host's clock again."""
 _MOST_SIGNAL = (1 << 28) - 1
 """Largest amount that the host can add to a semaphore in one access."""
 
@@ -222,7 +223,7 @@ class Cores(Memory, Counters):
                 self._before_reset[number] = count
 
     def signal(self, core: int, semaphore: int, amount: int = 1) -> None:
-        """Add ``amount`` to a semaphore of a core. An overflow is the core's fault SEMAPHORE."""
+        """Add ``amount`` to a semaphore of a core. On overflow, the core faults (SEMAPHORE)."""
         with self._open() as backend:
             backend.signal(self._core(core),
                            integer("semaphore", semaphore, 0, SEMAPHORES - 1),

@@ -72,12 +72,13 @@ class Execution(Cores):
             Show a progress bar; or a function that is called without arguments during the run, at
             least every 1,024 cycles (golden backend: bundles).
         infeed : iterable, optional
-            Batches, for an executable with an infeed: of each, an array for each input in
-            ``executable.infeed``. The host takes them during the run, at most
-            ``executable.queues.slots`` ahead of the program, which waits for them.
+            Batches, for an executable with an infeed (docs/compiler.md). A batch has an array for
+            each input in ``executable.infeed``. The host writes the batches during the run, at most
+            ``executable.queues.slots`` of them ahead of the program, which waits for them.
         outfeed : callable, optional
-            Function that is called during the run with the number of each iteration, from 0, and
-            with a list of what it wrote to each output; None for an output not in the outfeed.
+            For an executable with an outfeed: called as ``outfeed(n, arrays)`` during the run, for
+            each iteration ``n`` from 0 on. ``arrays`` has ``output[n]`` for each output in the
+            outfeed, and None for every other output.
 
         Returns
         -------
@@ -175,9 +176,10 @@ class Execution(Cores):
 
     @contextmanager
     def _allocated(self, what: str, specs: Sequence[BufferSpec]) -> Iterator[dict[str, Buffer]]:
-        """Allocate buffers of an executable, by name, and free them when the context ends.
+        """Allocate buffers for ``specs``, give them by name, and free them when the context ends.
 
-        If the executable's programs may still run at that time, the next reset frees the buffers.
+        ``what`` is the executable's name, for messages. If its programs may still run when the
+        context ends, the next reset frees the buffers.
         """
         sizes = {spec.name: spec.layout.rows * self._config.row_bytes for spec in specs}
         buffers: dict[str, Buffer] = {}
@@ -199,7 +201,7 @@ class Execution(Cores):
                     self._heap.free(buffer)
 
     def _prepare(self, backend: Backend) -> None:
-        """Make sure that all cores are stopped and that nothing of the user's programs remains."""
+        """Require that all cores are stopped; reset the chip if user programs have changed it."""
         for core in range(self._config.cores):
             self._require_stopped(backend, core)
         if self._used:
@@ -250,7 +252,7 @@ class Execution(Cores):
 
     def _run_queues(self, executable: Executable, programs: Mapping[int, Program],
                     progress: Progress | None, host: QueueHost) -> None:
-        """Run an executable's programs to their end, as the host of their queues."""
+        """Run an executable's programs to their end; ``host`` serves their infeed and outfeed."""
         def follow() -> None:
             self._signals += host.work()
             if progress is not None:
@@ -266,7 +268,10 @@ class Execution(Cores):
         host.finish()
 
     def _continue(self, spans: list[tuple[int, dict[str, int]]]) -> None:
-        """Run a program that halts before each kernel; append (kernel, counters) to ``spans``."""
+        """Run a program that halts before each kernel from its first halt to its end.
+
+        Append (number of the kernel, counters) to ``spans`` for each run of a kernel.
+        """
         overhead: dict[str, int] | None = None
         while kernel := int(self.read_scalars(0)[STAMP.number]):
             if overhead is None:

@@ -143,7 +143,10 @@ class Memory(Session):
         return result
 
     def _bytes(self, buffer: Buffer, offset: int, size: int) -> tuple[int, int, slice]:
-        """Locate ``size`` bytes of a buffer: first row, number of rows, and bytes of these rows."""
+        """Locate ``size`` bytes of a buffer, from byte ``offset`` on.
+
+        Return the first row of HBM, the number of rows, and the range of the bytes in these rows.
+        """
         self._heap.check(buffer)
         first = checks.integer("offset", offset, 0, buffer.size)
         if first + size > buffer.size:

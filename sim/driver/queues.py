@@ -1,4 +1,4 @@
-"""The host's side of an executable's queues: writes batches, and reads results, during a run."""
+"""The host's part of infeed and outfeed: writes batches, and reads results, while a loop runs."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,19 +16,20 @@ __all__ = ["Batches", "Outfeed", "QueueHost", "check_array"]
 
 Array = npt.NDArray[Any]
 Batches = Iterable[Sequence[Array]]
-"""Batches for the infeed: of each, an array for each input in the infeed."""
+"""Batches for the infeed. A batch has an array for each input in the infeed."""
 Outfeed = Callable[[int, Sequence[Array | None]], object]
-"""Function of the number of an iteration, and of what it wrote to each output of an executable;
-None for an output that is not in the outfeed."""
+"""Function that is called with the number of an iteration, from 0, and with a list. For each output
+of the executable, the list has the array that this iteration wrote, or None if the output is not in
+the outfeed."""
 
 
 class QueueHost:
-    """Fills the infeed and empties the outfeed of an executable while it runs.
+    """Fills the infeed and empties the outfeed of an executable while it runs (docs/compiler.md).
 
     Parameters
     ----------
     executable : Executable
-        The executable; it has queues.
+        The executable; its ``queues`` are not None.
     backend : Backend
         The chip.
     addresses : mapping of str to int
@@ -38,7 +39,7 @@ class QueueHost:
     batches : iterator
         Batches for the infeed.
     outfeed : callable, optional
-        Called once for each iteration, in order.
+        Called once for each iteration of the executable's loop, in order.
     """
 
     def __init__(self, executable: Executable, backend: Backend,
@@ -59,7 +60,7 @@ class QueueHost:
             backend.write_smem(core, self._word, np.zeros(1, np.uint32))
 
     def work(self) -> bool:
-        """Read new results, then write batches to free slots; return whether there were batches.
+        """Read new results, then write batches to free slots of HBM; return whether it wrote any.
 
         Raises
         ------
@@ -79,7 +80,7 @@ class QueueHost:
         self._show(self._queues.steps)
 
     def _show(self, done: int) -> None:
-        """Call the outfeed's function for all iterations up to number ``done``, exclusive."""
+        """Call the outfeed's function for all new iterations with numbers below ``done``."""
         if self._outfeed is None or done == self._read:
             return
         arrays = [spec.layout.unpack(self._backend.read_hbm(
@@ -91,7 +92,10 @@ class QueueHost:
                                  for array in arrays])
 
     def _write(self, batch: Sequence[Array] | None) -> None:
-        """Write a batch to its slot, and tell the cores."""
+        """Write a batch to its slot of HBM, and signal the cores.
+
+        ``batch`` is None if the infeed has no more batches, which is an error.
+        """
         if batch is None:
             raise ValueError(f"infeed of {self._name} must have {self._queues.steps} batches, not "
                              f"{self._written}")

@@ -1,4 +1,4 @@
-"""Executables that stay in a device's memory and run on its buffers, without copies."""
+"""Executables that stay in a device's HBM, and run on buffers of the device without copies."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,10 +22,10 @@ __all__ = ["Resident", "Residents"]
 
 @dataclass(frozen=True, eq=False)
 class _Addresses:
-    """Words of a constant that hold addresses in an input, an output or a scratch buffer.
+    """Words of a constant that hold addresses of bytes in an input, output or scratch buffer.
 
-    The compiler plans one buffer that holds the parts of both cores. In `run_placed`, each core has
-    a buffer of its own for its part.
+    The compiler plans one buffer with a part for each core. In `run_placed`, each core has a
+    separate buffer for its part.
 
     Attributes
     ----------
@@ -34,9 +34,9 @@ class _Addresses:
     part_start : int
         Bytes from the start of the planned buffer to the part of this core.
     offsets : array of uint64
-        For each word, the byte in the planned buffer to which it refers, counted from that buffer's
-        start. The address of the byte is this offset, minus ``part_start``, plus the address of the
-        core's own buffer.
+        For each word, the offset in the planned buffer of the byte to which the word refers. The
+        byte's address in a run is this offset, minus ``part_start``, plus the address of the core's
+        own buffer.
     """
 
     relocations: Relocations
@@ -85,16 +85,18 @@ class Residents(Execution):
         Parameters
         ----------
         executable : Executable
-            The executable, made by `sim.compiler.program.driver.compile_graph`, with
-            ``standard_inputs`` if it has large products. If it runs on two cores, each of its
-            inputs and outputs must have a part for each core.
+            The executable, made by `sim.compiler.program.driver.compile_graph`. Its code must
+            contain no addresses of buffers: compile it with ``standard_inputs`` if it has large
+            products. If it runs on two cores, each of its inputs and outputs must have a part for
+            each core.
         core : int
             The core that runs the executable, if it was compiled for one core.
 
         Raises
         ------
         TypeError, ValueError
-            If the executable or the core is invalid, or the code contains addresses of buffers.
+            If the executable or the core is invalid, or the executable's code contains addresses
+            of buffers.
         MemoryError
             If the constants do not fit in the free part of HBM.
         RuntimeError
@@ -122,7 +124,7 @@ class Residents(Execution):
 
     def _placed(self, backend: Backend, executable: Executable, core: int,
                 buffers: dict[str, Buffer]) -> Resident:
-        """Place an executable in HBM; a program for one core is for ``core``.
+        """Copy an executable's constants to HBM; if it is for one core, it will run on ``core``.
 
         Buffers are added to ``buffers`` as they are allocated.
         """
@@ -214,7 +216,11 @@ class Residents(Execution):
 
     def _places(self, resident: Resident, what: str, specs: Sequence[BufferSpec],
                 given: Sequence[Sequence[Buffer]]) -> list[tuple[int, str, Buffer]]:
-        """Check the buffers of a run; return (core, name in the executable, buffer) of each."""
+        """Check the buffers ``given`` for the inputs or outputs ``specs`` of a run.
+
+        Return (part, name in the executable, buffer) of each. A part is a core's position in
+        ``resident.cores``. ``what`` is "inputs" or "outputs", for messages.
+        """
         if [len(buffers) for buffers in given] != [len(specs)] * len(resident.cores):
             raise ValueError(f"{what} must be {len(specs)} buffers for each of "
                              f"{len(resident.cores)} cores, not "
@@ -232,7 +238,10 @@ class Residents(Execution):
 
     def _point(self, backend: Backend, resident: Resident, key: tuple[int, str],
                buffer: Buffer) -> None:
-        """Write a buffer's address to all words of a core's constants that need it."""
+        """Write a buffer's address to all words of constants that refer to the buffer.
+
+        ``key`` has the part (see `_places`) and the buffer's name in the executable.
+        """
         if resident._written.get(key) == buffer.address:
             return
         for addresses in resident._addresses.get(key, ()):

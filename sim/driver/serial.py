@@ -190,7 +190,8 @@ class SerialBackend:
         Yields
         ------
         tuple
-            First row of HBM, the same as a side of a transfer, and the vectors of the part.
+            First row of HBM; the same row, as source or destination of a transfer; the part, as a
+            range of the vectors' indices.
         """
         config = self._config
         rows = staging_rows(config)

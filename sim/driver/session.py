@@ -53,7 +53,10 @@ class Session(Closeable):
 
     @staticmethod
     def _first(unit: str, where: str, size: int, at: int, count: int) -> int:
-        """Check that ``count`` units from address ``at`` on lie within ``size``; return ``at``."""
+        """Check that ``count`` units from address ``at`` on lie within ``size``; return ``at``.
+
+        ``unit`` and ``where`` name the units and their memory, for the message.
+        """
         first = integer("at", at, 0, size)
         if first + integer("count", count, 0, size) > size:
             raise ValueError(f"{unit} must lie within {size} {unit} of {where}, not {count} from "
