@@ -35,15 +35,15 @@ Words = npt.NDArray[np.uint32]
 _SECONDS = 2.0
 """Limit of the wait for a stop, a reset or a transfer: each takes microseconds on a board."""
 _MARK = sum(1 << EVENTS.index(event) for event in ("STOPPED", "FAULT"))
-"""Value of INTERRUPT_ENABLE during a session. It is 0 after a power cycle. No interrupt reaches the
-host, so the register has no other use."""
+"""The mark: the value that `SerialChip.reset` writes to INTERRUPT_ENABLE. After a power cycle, the
+register is 0. No interrupt reaches the host, so the register has no other use."""
 
 
 class SerialChip(Closeable):
     """A chip behind a serial line, and its memory.
 
-    Every read ends with a read of INTERRUPT_ENABLE, which holds a mark that a power cycle erases:
-    so what a read returns is of this session.
+    `reset` writes a mark to the register INTERRUPT_ENABLE. A power cycle erases it. Every `read`
+    ends with a check of the mark, and fails if the board has lost its state.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class SerialChip(Closeable):
     config : Config
         Parameters of the chip, with the size of the board's memory.
     link : SerialLink
-        The link, which counts requests and bytes.
+        The serial link, which counts requests and bytes.
 
     Raises
     ------
@@ -90,12 +90,12 @@ class SerialChip(Closeable):
     # ---- Identification
 
     def _identify(self) -> None:
-        """Check that a bridge answers on the line, with this version of the protocol.
+        """Check that the board (`hdl.fpga.bridge`) answers, with this version of the protocol.
 
         Raises
         ------
         BoardError
-            If it does not answer, or speaks another version of the protocol.
+            If the board does not answer, or has another version of the protocol.
         """
         try:
             [word] = self.link.ask(Operation.IDENTIFY).words
@@ -140,7 +140,7 @@ class SerialChip(Closeable):
         return replace(config, hbm_bytes=size)
 
     def _unmarked(self, register: str) -> int:
-        """Read a register of the chip before the mark is written for which `read` looks."""
+        """Read a register of the chip without a check of the mark, which `reset` writes later."""
         return int(self._read(address(register), 1, False)[0])
 
     # ---- Words
@@ -209,7 +209,7 @@ class SerialChip(Closeable):
     def read_space(self, core: int, space: Space, at: int, count: int) -> Words:
         """Read ``count`` words of a core's address space, from address ``at`` on.
 
-        The words are read through ACCESS_DATA.
+        The words are read through the register ACCESS_DATA.
         """
         self.set("ACCESS_ADDRESS", core, ADDRESS=at, SPACE=space.value)
         return self.read(address("ACCESS_DATA", core), count, fixed=True)
@@ -240,7 +240,7 @@ class SerialChip(Closeable):
     # ---- What takes time
 
     def reset(self) -> None:
-        """Reset the chip, and mark the session; memories keep their contents."""
+        """Reset the chip, and write the mark that `read` checks; memories keep their contents."""
         self.link.ask(Operation.RESET)
         self.set("INTERRUPT_ENABLE", value=_MARK)
 
@@ -277,7 +277,7 @@ class SerialChip(Closeable):
             raise RuntimeError(f"memory has refused a transfer of core {core}")
 
     def _queued(self, core: int) -> bool:
-        """Try to start the transfer of the descriptor registers; False if the queue is full."""
+        """Try to start the transfer in the descriptor registers; False if the queue is full."""
         try:
             self.set("DMA_START", core, GO=1)
         except RegisterError:

@@ -31,18 +31,18 @@ _PATIENCE_SECONDS = 1.0
 """Time to wait for a response, in addition to the time of its bytes on the line."""
 _PROBE_SECONDS = 0.5
 _MARGIN = 4
-"""A request and its response may take so many times as long for each byte as those before them."""
+"""A byte may take at most this many times as long as a byte of an earlier request and response."""
 _BITS = 10
 """Number of bits that a byte takes on the line: a start bit, 8 data bits and a stop bit."""
 _SEQUENCES = 256
 
 
 class SerialLink(Closeable):
-    """Sends requests to the bridge of a board, one at a time, and receives its responses.
+    """Sends requests to the bridge of a board (`hdl.fpga.bridge`), and receives its responses.
 
-    A request that gets no valid response is repeated: the bridge executes it only once. The time to
-    wait follows the pace of the exchange before, because adapters, and simulated boards, are slower
-    than the line.
+    There is one request at a time. A request that gets no valid response is repeated: the bridge
+    executes it only once. The time limit for a response depends on the time per byte of earlier
+    requests and responses, because adapters and simulated boards are slower than the line.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ class SerialLink(Closeable):
         return None
 
     def _silent(self, heard: int) -> str:
-        """Describe a request without a response, after which ``heard`` bytes came."""
+        """Return the message for a request without a valid response; ``heard`` bytes came."""
         if heard:
             return (f"the board at {self._name} answers {_TRIES} requests with {heard} bytes, but "
                     f"with no valid frame: the line is noisy, or its rate is not {self._baud} baud")
