@@ -123,10 +123,9 @@ class JitFunction:
         device : Device, optional
             The device to run on; by default the one that was given to `jit`.
         outfeed : callable, optional
-            Function of the number of an iteration, from 0, and of what that iteration of a
-            ``lax.scan`` added to the function's results: the results' pytree, in which each array
-            that the scan stacks is replaced by its element, every other by None. It is called
-            while the function runs.
+            Called as ``outfeed(n, results)`` while the function runs, for each iteration ``n``
+            of a ``lax.scan``, from 0 on. ``results`` is the pytree of the function's results, with
+            ``array[n]`` for each array that the scan stacks, and None for every other array.
 
         Returns
         -------
@@ -140,8 +139,8 @@ class JitFunction:
             by ``jax.grad`` of a `JitFunction`. If the function itself raises it.
         UnsupportedError
             If the function uses unsupported operations or types; the message lists all of them,
-            with lines of the function's source. Also if an infeed or the outfeed belongs to no
-            ``lax.scan`` outside of all loops.
+            with lines of the function's source. Also if no ``lax.scan`` takes its ``xs`` from the
+            infeeds and stacks results for the outfeed; a scan within another loop does not count.
         ValueError
             If an infeed ends before the loop.
         MemoryError
@@ -210,8 +209,8 @@ class JitFunction:
                outfeed: bool) -> tuple[Any, CompiledProgram, list[Any]]:
         """Trace the function, and compile it if it is new.
 
-        Return the traced function, its program, and the leaves of its arguments; the leaves of an
-        `Infeed` are the types of all its batches together.
+        Return the traced function, its program, and the leaves of its arguments. The leaves of an
+        `Infeed` are `Stacked`: shapes and types, not arrays.
 
         The key of a program includes the arguments' shardings: calls that differ only in their
         shardings need different programs, although JAX traces them only once.

@@ -63,7 +63,10 @@ class Infeed:
 
 
 class Stacked:
-    """Shape and type of one array of all batches together; JAX traces a function with it."""
+    """Shape and type of an array that stacks one array of all batches of an `Infeed`.
+
+    JAX traces a function with it, in place of the array.
+    """
 
     def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
         self.shape, self.dtype = shape, dtype
@@ -74,7 +77,7 @@ def _is_infeed(leaf: Any) -> bool:
 
 
 def stacked(arguments: Any) -> Any:
-    """Replace each `Infeed` in a pytree by the pytree of its batches together (`Stacked`)."""
+    """Replace each `Infeed` in a pytree by a pytree of `Stacked`, one for each array of a batch."""
     import jax
 
     def replaced(leaf: Any) -> Any:
@@ -88,7 +91,9 @@ def stacked(arguments: Any) -> Any:
 
 
 def batches(arguments: Any, types: Sequence[Any]) -> Iterator[list[npt.NDArray[Any]]]:
-    """Yield the leaves of successive batches of all `Infeed` in a pytree, as arrays of ``types``.
+    """Yield the leaves of the next batch of every `Infeed` in a pytree, until one of them ends.
+
+    ``types`` has, for each leaf, an object with the ``dtype`` to which the leaf is converted.
 
     Raises
     ------

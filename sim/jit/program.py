@@ -69,7 +69,8 @@ def compile_imported(graph: Graph, config: Config, name: str | None, *,
                      fed: Collection[int] = (), outfeed: bool = False) -> "CompiledProgram":
     """Compile a graph, or read the cached program of an equal graph; compilation changes it.
 
-    ``fed`` and ``outfeed`` are arguments of `compile_graph`.
+    ``fed`` has the numbers of the inputs in the infeed, and ``outfeed`` says whether there is an
+    outfeed, as in `compile_graph`.
     """
     return CompiledProgram(compile_cached(graph, config, name=name, fed=fed, outfeed=outfeed))
 
@@ -143,7 +144,7 @@ class CompiledProgram:
         progress : bool or callable
             True: show a progress bar. A function is called repeatedly while the program runs.
         infeed, outfeed
-            As in `Device.execute`, for a program that was compiled with queues.
+            As in `Device.execute`, for a program that was compiled with an infeed or an outfeed.
 
         Returns
         -------
@@ -172,8 +173,8 @@ class CompiledProgram:
             Inputs for a run that is measured; only with ``device``.
         device : Device, optional
             The device that runs the program for the measurement. Without it, nothing runs and the
-            table contains predictions only. The golden backend does not count cycles; it adds how
-            often kernels run.
+            table contains predictions only. With the golden backend, the table has the runs of each
+            kernel, but no measured cycles.
 
         Returns
         -------
