@@ -59,7 +59,7 @@ class _FailedError(Exception):
 
 @dataclass(eq=False)
 class _Loaded:
-    """A program, layouts of its inputs and outputs, and its code in HBM (None: not there)."""
+    """A program, layouts of its inputs and outputs, and its copy in HBM; None if it has no copy."""
 
     program: Program
     inputs: list[TiledArray]
@@ -95,7 +95,7 @@ class Chip:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Number of arrays in HBM (values), and number of registered programs."""
+        """Number of JAX buffers, and number of registered programs."""
         return len(self._values), len(self._programs)
 
     def end(self) -> None:

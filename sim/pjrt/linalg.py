@@ -155,7 +155,7 @@ def householder_product(a: Any, taus: Any) -> Any:
 
 
 def _pairs(size: int) -> tuple[Any, Any]:
-    """Return the pairs (i, j), i < j, of a sweep, as two arrays of indices."""
+    """Return all pairs of indices i < j below ``size``, as two arrays; a sweep takes each once."""
     return jnp.triu_indices(size, 1)
 
 
