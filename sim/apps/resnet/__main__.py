@@ -42,7 +42,10 @@ def arguments(cores: int, side: int, count: int = IMAGES) -> tuple[Any, Any]:
 
 
 def compile_forward(config: Config, values: tuple[Any, Any], cores: int) -> Executable:
-    """Compile the forward pass for one core, or for both with the images split."""
+    """Compile the forward pass for one core, or for both with half of the images each.
+
+    ``values`` are parameters and images, of which only shapes and types count.
+    """
     function: Any = forward
     if cores == 2:
         split, whole = PartitionSpec("core"), PartitionSpec()

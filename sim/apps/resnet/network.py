@@ -1,5 +1,7 @@
-"""ResNet-50 (He et al. 2015, with the stride in the 3x3 convolution), batch normalisation folded
-into a scale and a shift for each channel at inference, and over the batch in training.
+"""ResNet-50 (He et al. 2015), with the stride of a block in its 3x3 convolution.
+
+In training, batch normalisation uses the mean and variance of the batch. At inference, it is folded
+into a scale and a shift for each channel.
 """
 
 from typing import Any

@@ -28,13 +28,15 @@ Progress = Callable[["Run", int, float], object]
 class Run:
     """The progress and results of a training on a chip.
 
+    A *call* is one run of a program on the chip, which makes one or more steps.
+
     Attributes
     ----------
     losses : array of float32
         The loss of each step so far.
     states : dict of int to State
-        The state before each call that this process made, and the last state, by the number of the
-        next step.
+        The state before each call that this process made, and the state after its last call. The
+        key is the number of the next step.
     calls : list of list of dict
         For each call and each core, its counters.
     seconds : float
@@ -82,7 +84,10 @@ class _Trainer:
         return jit(self._task.start)(np.int32(self._task.seed), device=device)
 
     def program(self, data: Mapping[str, Any]) -> CompiledProgram:
-        """The program that makes one step with each batch of ``data``, compiled once per count."""
+        """The program that makes one step with each batch of ``data``.
+
+        It is compiled once for each number of batches.
+        """
         import jax
 
         steps = len(next(iter(data.values())))
@@ -187,7 +192,7 @@ class GoldenCheck:
 
 
 def show(task: Task, state: State, device: Device) -> str | None:
-    """Text by which the task shows on the device what it learned; None if it has no `Task.show`."""
+    """Text, computed on the device, that shows what was learned; None if ``task.show`` is None."""
     if task.show is None:
         return None
     return task.show(state[0], lambda function, *arguments: jit(function)(*arguments,

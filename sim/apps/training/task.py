@@ -140,8 +140,9 @@ def _over_cores(function: Callable[..., Any], cores: int, cuts: Any, *, cut_resu
                 ) -> Callable[..., Any]:
     """Return a function that runs ``function`` on all cores.
 
-    Each core gets a copy of the first argument and a part of the second; ``cuts`` has the mesh axis
-    of each of its dimensions. With ``cut_result``, the results of the cores are joined.
+    Each core gets a copy of the first argument and a part of the second. ``cuts`` says how the
+    second argument is split: it has a list for each of its arrays, as `Task._cut` returns. With
+    ``cut_result``, the cores' results are parts, which are joined; without it, they are equal.
     """
     import jax
     from jax.sharding import AbstractMesh, PartitionSpec
