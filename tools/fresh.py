@@ -156,7 +156,7 @@ def _bootstrap(root: pathlib.Path, source: pathlib.Path, wanted: Sequence[str]) 
 
 
 def _require_complaint(root: pathlib.Path, wanted: Sequence[str]) -> None:
-    """Require that the host check asks for the README's packages where nothing is installed."""
+    """Require that .ci/check_host.sh asks for the packages ``wanted``, which are not installed."""
     check = subprocess.run(["chroot", str(root), "sh", f"{_CHECKOUT}/.ci/check_host.sh"],
                            check=False, text=True, capture_output=True)
     asked = packages(check.stderr) if "apt-get" in check.stderr else []

@@ -40,7 +40,7 @@ def _grid_sources(config: Config, kernels: bool) -> ModelSources:
 class Grid:
     """A model of the bare systolic array, with tile kernels or in pure Verilog.
 
-    In pure Verilog, each row of the array is a separate Verilator block.
+    In pure Verilog, Verilator compiles the module of an array row separately (``hier_block``).
 
     Parameters
     ----------
@@ -99,7 +99,8 @@ class Grid:
     def results(self, p: Words, count: int) -> Words:
         """Bits of the result rows, shape (count, array).
 
-        ``p`` has the values of port ``p`` in each cycle, recorded while `stream` was applied.
+        ``p`` has the values of the array's output ``p`` in each cycle, recorded while the inputs
+        were those that `stream` returned.
         """
         first = self._skew * (self._size - 1) + self._latency - 1
         return np.stack([p[first + column:, column][:count] for column in range(self._size)],

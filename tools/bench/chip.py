@@ -92,7 +92,8 @@ def _idle(chip: ChipModel) -> float:
 def _transfer(chip: ChipModel, places: Transfers) -> float:
     """Throughput in bytes a cycle of transfers as large as vector memory, concurrent on all cores.
 
-    The cycles in which the host starts the transfers count, and so does the memory's latency.
+    ``places`` gives the source and the destination of a core's transfer. The cycles in which the
+    host starts the transfers count, and so does the memory's latency.
     """
     config = chip.config
     rows = config.vmem_vectors * config.sublanes
@@ -128,8 +129,9 @@ def _transfers(chip: ChipModel) -> dict[str, float]:
 def chip_figures(config: Config) -> dict[str, float]:
     """Measure simulated cycles a second, and the throughput of transfers.
 
-    With two cores, two threads are measured, too. On a machine with AVX2, a busy chip whose kernels
-    use AVX2 is also measured: ``chip_busy_one_thread_avx2_cycles_per_second``.
+    The busy chip is measured with the model's default number of threads, and with one thread. On a
+    machine with AVX2, a busy chip whose kernels use AVX2 is also measured, with one thread:
+    ``chip_busy_one_thread_avx2_cycles_per_second``.
 
     Raises
     ------

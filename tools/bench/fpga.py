@@ -48,9 +48,9 @@ def placed_figures(found: Mapping[str, Any]) -> dict[str, float]:
     Returns
     -------
     dict of str to float
-        ``fpga_comb``, combinational cells, and ``fpga_comb_percent`` of those of the device;
-        ``fpga_ff``, registers; ``fpga_ebr``, block RAMs of 18 Kbit; ``fpga_dsp``, multipliers of
-        18 x 18 bits; ``fpga_fmax_mhz``, the highest clock frequency.
+        ``fpga_comb``, combinational cells; ``fpga_comb_percent``, their share of all those of the
+        FPGA; ``fpga_ff``, registers; ``fpga_ebr``, block RAMs of 18 Kbit; ``fpga_dsp``, multipliers
+        of 18 x 18 bits; ``fpga_fmax_mhz``, the highest clock frequency.
     """
     used = found["utilisation"]
     return {**{f"fpga_{name}": used.get(cell, {"used": 0})["used"]

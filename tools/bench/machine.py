@@ -6,7 +6,7 @@ import platform
 __all__ = ["AVX2", "has_avx2", "processor"]
 
 AVX2 = "haswell"
-"""The ``-march`` value with which the kernels' AVX2 backend is measured."""
+"""The ``-march`` value with which kernels are compiled to use AVX2, but not AVX-512."""
 
 _CPU = pathlib.Path("/proc/cpuinfo")
 

@@ -1,4 +1,4 @@
-"""Utilization of both cores' arrays by `Device.matmul` in RTL, from memory to memory."""
+"""Utilization of both cores' arrays by `Device.matmul` in RTL; operands and results are in HBM."""
 
 import ml_dtypes
 import numpy as np

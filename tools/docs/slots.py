@@ -30,8 +30,8 @@ CLASSES: dict[str, tuple[str, tuple[Slot, ...], str]] = {
     "PopMethods": ("SlotMethods", (Slot.POP,), "The array pop slot."),
     "MiscMethods": ("SlotMethods", (Slot.MISC,), "The cross-lane unit, semaphores, and transfers."),
 }
-"""Classes of `sim.asm.slots` by name: base class; slots that share exactly the class's operations;
-docstring."""
+"""For each class of `sim.asm.slots`, by name: base class, slots, docstring. The class has a method
+for each operation that exactly these slots have."""
 
 _TYPES = {
     Kind.SCALAR_OUT: "Scalar", Kind.SCALAR_IN: "Scalar", Kind.SCALAR_INOUT: "Scalar",

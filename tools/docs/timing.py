@@ -45,7 +45,7 @@ class Diagram:
         The label of each row, and a function from the values of all signals in a cycle to the text
         for that cycle.
     signals : mapping of int to (int, int)
-        Additions by the host: from the cycle to (semaphore, amount).
+        What the host adds to semaphores: (number of the semaphore, amount) by cycle.
     """
 
     program: str
@@ -54,9 +54,10 @@ class Diagram:
 
 
 def _when(*conditions: str, show: str = "", prefix: str = "") -> Callable[[Values], str]:
-    """Return a function that writes the text of a cycle in which all ``conditions`` are set.
+    """Return a function that gives the text of a row for a cycle, from the signals' values.
 
-    The text is ``prefix`` and the value of the signal ``show``, or a mark if ``show`` is empty.
+    The text is empty unless all the signals ``conditions`` are 1. Then it is ``prefix`` and the
+    value of the signal ``show``, or "x" if ``show`` is empty.
     """
     def cell(values: Values) -> str:
         if not all(values[condition] for condition in conditions):
@@ -107,7 +108,10 @@ DIAGRAMS: Mapping[str, Diagram] = {
 
 
 def _waveform(lines: Iterator[str]) -> Iterator[dict[str, int]]:
-    """Yield the values of all signals in each cycle, just before the clock edge that ends it."""
+    """Yield the values of all signals, by name, in each cycle of a waveform file (VCD).
+
+    The values are those just before the clock edge that ends the cycle.
+    """
     names: dict[str, list[str]] = {}
     scope: list[str] = []
     for line in lines:

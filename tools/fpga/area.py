@@ -22,12 +22,11 @@ def _is_output(cell: Mapping[str, Any], port: str) -> bool:
 
 def _named(netlist: Mapping[str, Any], modules: Mapping[str, ModuleInterface],
            instances: Mapping[str, str]) -> dict[int, str]:
-    """For each bit of the netlist that has a name in the source, the path of its driving instance.
+    """Find, for each bit that has a name in the source, the path of the instance that drives it.
 
-    ``instances`` has the module of each instance, by path. A bit has a name in each instance
-    through which it passes. Only in the instance that drives it, and in the instances around that
-    one, is the name not an input. So the driver is the instance with the longest path among those
-    in which the name is not an input.
+    ``instances`` has the module of each instance, by path. A bit has a name in every instance that
+    it passes through. The name is an input of all these instances, except the driver and those that
+    contain the driver. So the driver is the one with the longest path among these exceptions.
     """
     found: dict[int, str] = {}
     for name, net in netlist["netnames"].items():

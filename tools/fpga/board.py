@@ -59,7 +59,7 @@ def system_library(config: Config, divisor: int = DIVISOR) -> pathlib.Path:
     config : Config
         A chip of one core and one memory channel.
     divisor : int
-        Cycles of a bit on the line.
+        Number of clock cycles that a bit takes on the line.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def system_library(config: Config, divisor: int = DIVISOR) -> pathlib.Path:
 
 
 def bit_levels(line: bytes, cycles: float) -> Levels:
-    """Levels of the line in each cycle, for bytes whose bits take ``cycles`` cycles."""
+    """Levels of a line in each cycle, while it sends bytes; a bit takes ``cycles`` cycles."""
     bits = np.unpackbits(np.frombuffer(line, np.uint8)[:, np.newaxis], axis=1, bitorder="little")
     framed = np.pad(bits, ((0, 0), (1, 1)), constant_values=((0, 0), (0, 1))).reshape(-1)
     at = np.arange(int(framed.size * cycles)) / cycles
@@ -85,7 +85,7 @@ def bit_levels(line: bytes, cycles: float) -> Levels:
 class LineReceiver:
     """Finds bytes in the levels of a line, as a UART does: it samples each bit in its middle.
 
-    Bytes without their stop bit are received like others, as most UARTs of hosts are set.
+    A byte without a stop bit is received, too, as by the UARTs of most hosts.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class LineReceiver:
         self._broken = False
 
     def receive(self, levels: Levels, cycles: float) -> bytes:
-        """Take levels by cycle, at ``cycles`` cycles a bit; return the bytes that they complete."""
+        """Take the next levels, ``cycles`` for each bit; return the bytes that are now complete."""
         known = np.concatenate([self._levels, levels])
         found = bytearray()
         here = 0

@@ -1,4 +1,7 @@
-"""The tools of ``make fpga``: Yosys, nextpnr and ecppack, all from PyPI, in a folder of files."""
+"""The tools of ``make fpga``, all from PyPI: Yosys, nextpnr and ecppack.
+
+Each reads its input from files in a folder, and writes its output there.
+"""
 
 import json
 import pathlib
@@ -58,11 +61,11 @@ def synthesise(folder: pathlib.Path, modules: dict[str, ModuleInterface]) -> dic
 
 
 def open_carries(netlist: Mapping[str, Any]) -> int:
-    """Disconnect ends of carry chains that have no effect; return their number.
+    """Disconnect inputs and outputs of carry chains where they have no effect; return their number.
 
-    These are carry outputs that drive nothing, and constant carry inputs that the first position
-    of ``carry.v`` ignores. For each, nextpnr would spend two combinational cells to lead it out of
-    or into its chain.
+    These are carry outputs that drive nothing, and constant carry inputs of chains whose first
+    position ignores them, such as those of ``carry.v``. For each, nextpnr would spend two
+    combinational cells to lead it out of or into its chain.
     """
     used: set[int | str] = set()
     for port in netlist["ports"].values():

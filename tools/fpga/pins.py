@@ -11,10 +11,12 @@ DEVICE = ("--85k", "--package", ULX3S_85F_Platform.package.replace("BG", "CABGA"
 
 _PORTS = {"clk25": ("clk25", 0, None), "line_in": ("uart", 0, "rx"), "line_out": ("uart", 0, "tx"),
           **{f"leds[{number}]": ("led", number, None) for number in range(3)}}
-"""Resource, number and subsignal of each port of `hdl.fpga.board.Board`."""
+"""For each port of `hdl.fpga.board.Board`: a resource of `amaranth_boards`, by name and number, and
+the subsignal, if any."""
 
 _ATTRIBUTES = {"line_in": {"PULLMODE": "UP"}}
-"""Attributes in addition to those of the board: a line without a sender is idle."""
+"""Attributes of ports, in addition to those in `amaranth_boards`. The pull-up makes a line without
+a sender idle."""
 
 
 def _resource(name: str, number: int) -> Resource:

@@ -1,4 +1,4 @@
-"""The report of ``make fpga``, as Markdown and as JSON: utilisation, clock, path, area."""
+"""The report of ``make fpga``, as Markdown and as JSON: utilisation, clock, critical path, area."""
 
 import json
 import pathlib

@@ -18,9 +18,9 @@ SHIFT = pathlib.Path(__file__).with_name("shift.v")
 def passes(top: str) -> str:
     """Yosys commands that flatten a design and map it to an ECP5, with its multipliers.
 
-    These are the steps of ``synth_ecp5 -nowidelut``, without ``share`` and ``fsm``: ``share``
-    merges read ports of register files through the fault logic, which makes long paths; and with
-    shifters of ``shift.v`` and adders of ``carry.v``.
+    These are the steps of ``synth_ecp5 -nowidelut``, with two changes. ``share`` and ``fsm`` are
+    left out: ``share`` merges read ports of register files through the fault logic, which makes
+    long paths. ``shift.v`` maps shifters, and ``carry.v`` maps adders.
     """
     return f"""\
 design -push

@@ -18,7 +18,7 @@ class Maker:
     kind : str
         Name of the default element type.
     shape : tuple of int
-        Default shape, for arguments whose shape the tables do not prescribe.
+        Default shape, for arguments whose shape `tools.jax_table.tables` does not prescribe.
     """
 
     def __init__(self, kind: str, shape: tuple[int, ...]) -> None:

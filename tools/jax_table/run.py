@@ -35,8 +35,10 @@ def run(wanted: list[str], limit: float) -> Iterator[tuple[str, str, str]]:
     Yields
     ------
     (str, str, str)
-        The function's name, its outcome (works, differs, refused, types, host, untried), and the
-        reason.
+        The function's name, its outcome, and the reason. Outcomes: "works"; "differs" from the
+        CPU's result; "refused", by an error or without a result in time; "types", with a result of
+        a type that the chip does not have; "host", with a result that is no array; "untried", since
+        no arguments are known.
     """
     left = list(wanted)
     while left:

@@ -81,7 +81,7 @@ def _matrices(count: int) -> Callable[[Maker], tuple[Any, ...]]:
 
 
 def _over_cores(*more: Any, **options: Any) -> Callable[[Maker], Any]:
-    """Arguments of a collective operation over the device axis ``x``."""
+    """Make arguments of a collective: an array, the device axis ``x``, ``more`` and ``options``."""
     return lambda make: ((make.array(2 * SIDE, SIDE), "x", *more), options)
 
 

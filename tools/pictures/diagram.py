@@ -21,7 +21,7 @@ _WIDTH, _HEIGHT = 1120, 1876
 _CONFIG = PRESETS["v2"]
 _ARRAY = _CONFIG.array
 _HOST, _CHIP, _CORE, _UNIT, _SIMULATION = 78, 316, 804, 1206, 1614
-"""Y coordinates of the panels' top edges."""
+"""Y coordinates of the top edges of the picture's panels."""
 _CHIP_WIDTH, _CHIP_HEIGHT = 838, 436
 _HBM_LEFT, _HBM_RIGHT = 962, _WIDTH - 24
 _NODE_LEFT, _NODE_RIGHT = 214, 850
@@ -156,7 +156,7 @@ def _masters(picture: Picture, core: int, y: float, height: float) -> None:
 
 
 def _first_node(picture: Picture, y: float, height: float) -> None:
-    """Draw core 0 and its neighbours, without details."""
+    """Draw core 0 with its arbiters and its DMA engine, without details."""
     for (left, width), title, lines in zip(_IN_NODE, ("Core 0", "arbiters", "DMA engine"), (
             ["as core 1"], ["requests, signals,", "rows"], []), strict=False):
         _box(picture, left, y, width, height, title, lines)
@@ -342,7 +342,7 @@ def _cross_lane_unit(picture: Picture, x: float, y: float) -> None:
 
 
 def _feeders(picture: Picture, x: float, y: float) -> None:
-    """Draw the boxes between vector unit and array: streams w, x and y at x = 384, 430 and 539."""
+    """Draw the feeders of weights and activations, and the collector of results, side by side."""
     for kind, left, width, name in (("w", x, 74, "w feeder"), ("x", x + 82, 74, "x feeder"),
                                     ("sum", x + 172, 74, "collector")):
         with picture.group(kind):

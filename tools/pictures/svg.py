@@ -164,7 +164,10 @@ class Picture:
 
     def pill(self, x: float, y: float, kind: str, markup: str, *, width: float = 54,
              glide: str = "") -> None:
-        """Draw a value in transit: a small box with round ends, centred at ``x``, ``y``."""
+        """Draw a value in transit: a small box with round ends, centred at ``x``, ``y``.
+
+        ``kind`` is one of `KINDS`. ``glide`` has further CSS classes, which animate the box.
+        """
         with self.group(at=(x, y)), self.group(f"{kind} {glide}".strip()):
             self.rect(-width / 2, -11, width, 22, radius=11)
             self.text(0, 4.5, markup)
