@@ -155,7 +155,8 @@ class Config:
     def result_vregs(self) -> int:
         """Greatest number of result vectors that the array can hold; a push beyond it is a fault.
 
-        It does not depend on ``mac_latency``, and sustains full rate if ``mac_latency`` is 2.
+        It does not depend on ``mac_latency``. If ``mac_latency`` is 1 or 2, it is enough to push
+        one row in each cycle.
         """
         return (1 << ceil_log2(2 * self.array + 6)) // self.sublanes
 
@@ -198,5 +199,5 @@ PRESETS = {
                    smem_words=1024, imem_bundles=1024, hbm_bytes=16 << 20, hbm_channels=1,
                    mac_latency=3, issue_cycles=2),
 }
-"""Named configurations: for unit tests and proofs, for pure-RTL regressions, full size, and for an
-FPGA of 84,000 lookup tables (LFE5U-85F)."""
+"""Named configurations: `tiny` for unit tests and proofs, `small` for regressions in pure RTL, `v2`
+in full size, and `fpga` for an FPGA of 84,000 lookup tables (LFE5U-85F)."""

@@ -52,7 +52,8 @@ SIMPLE_LATENCY = 3
 FLOAT_LATENCY = 4
 LOAD_LATENCY = 3
 TRANSCENDENTAL_LATENCY = 6
-"""Cycles from a vector operation to the first operation that can use its result without a stall."""
+"""Cycles from a vector operation to the first operation that can use its result without a wait, for
+each kind of operation; `LATENCIES` lists them by unit."""
 
 
 class Slot(StrEnum):

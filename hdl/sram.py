@@ -45,7 +45,7 @@ class Sram(wiring.Component):
 
     @staticmethod
     def module(width: int, depth: int) -> str:
-        """Name of the Verilog module of a memory of ``depth`` words of ``width`` bits."""
+        """Name of the Verilog module of a memory of ``depth`` entries of ``width`` bits."""
         return f"sram_{depth}x{width}"
 
     def verilog(self) -> str:

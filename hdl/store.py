@@ -212,9 +212,10 @@ def _remove(path: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def _held(file: pathlib.Path, operation: int) -> Iterator[None]:
-    """Hold a `flock` lock of an existing file or folder.
+    """Hold a lock of an existing file or folder: `flock` with the flags ``operation``.
 
     If the process is killed, the system releases the lock.
+
     Raises
     ------
     FileNotFoundError

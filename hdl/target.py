@@ -17,4 +17,4 @@ class Target(StrEnum):
     GENERIC = "generic"
     """Any simulator or technology: memories and register files are behavioural Verilog."""
     ECP5 = "ecp5"
-    """Lattice ECP5: register files and semaphores are LUT RAM, and one shifter serves both ways."""
+    """Lattice ECP5: register files and semaphores in LUT RAM; left shifts use the right shifter."""

@@ -95,7 +95,10 @@ def port_widths(component: wiring.Component, direction: wiring.Flow) -> dict[str
 
 
 def _as_bundle(component: wiring.Component) -> wiring.Component:
-    """Mark a component of which only the port signals are used, so that Amaranth does not warn."""
+    """Mark a component of which only the port signals are used, and which is not elaborated.
+
+    Otherwise Amaranth warns that the component is unused.
+    """
     component._MustUse__used = True
     return component
 

@@ -60,7 +60,8 @@ for name in sys.argv[1:]:
 """
 """Python program that runs each script in a new instance of Yosys, but loads the package once.
 
-Each instance would read and hash the 70 MB of Yosys again, which takes longer than most modules.
+Without its caches, each instance would read and hash the 70 MB of Yosys again, which takes longer
+than the translation of most modules.
 """
 
 
@@ -128,7 +129,9 @@ attrmap {_ATTRIBUTES}
 attrmap -modattr {_ATTRIBUTES}
 write_verilog -norename {{module}}.v
 """
-"""Translates ``module``: processes become multiplexers, and registers with enables and resets."""
+"""Yosys script that translates ``module``.
+
+Processes become multiplexers, and registers with enables and resets."""
 
 _NETLIST_SCRIPT = """\
 read_verilog -sv tile.v

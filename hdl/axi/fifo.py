@@ -46,7 +46,7 @@ class Fifo(wiring.Component):
 
     @staticmethod
     def module(width: int, depth: int) -> str:
-        """Name of the Verilog module of a FIFO of ``depth`` items of ``width`` bits."""
+        """Name of the Verilog module of a FIFO of ``depth`` entries of ``width`` bits."""
         return f"fifo_{width}x{depth}"
 
     def elaborate(self, platform: object) -> Module:

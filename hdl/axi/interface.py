@@ -135,7 +135,7 @@ def hbm_prefix(core: int, channel: int) -> str:
 def flat_members(ports: Mapping[str, wiring.Signature]) -> dict[str, wiring.Member]:
     """Flat members of a top module: ``{prefix}_{signal}`` for each signal of each port.
 
-    ``ports`` maps the prefix of each port to its signature. An `In` port's must be flipped.
+    ``ports`` maps the prefix of each port to its signature, which the caller flips for `In` ports.
     """
     return {f"{prefix}_{name}": member for prefix, signature in ports.items()
             for name, member in signature.members.items()}

@@ -131,11 +131,10 @@ def _queue(m: Module, platform: object, name: str, width: int, depth: int) -> wi
 
 def _address_queue(m: Module, platform: object, name: str, config: Config, depth: int,
                    piece: data.View, address: wiring.PureInterface) -> wiring.Component:
-    """Instantiate a queue of pieces, which offers the address of its oldest piece to a channel.
+    """Instantiate a queue of pieces, and offer the address of its oldest piece on ``address``.
 
-    ``piece`` is the input of the queue.
-
-    The caller drives ``input.valid`` of the returned queue.
+    ``address`` is the address stream of a channel. ``piece`` is the payload that enters the queue;
+    the caller drives ``input.valid`` of the returned queue.
     """
     more = piece.more
     queue = _queue(m, platform, name, len(piece.row) + len(more), depth)
@@ -313,8 +312,9 @@ class HbmWriter(wiring.Component):
 
     def _gather(self, m: Module, platform: object, cutter: BurstCutter,
                 pending: Signal) -> Signal:
-        """Distribute the rows over the channels.
+        """Accept the rows, and distribute each of them over the channels.
 
+        ``pending`` is the number of pieces that have all their rows, but not yet all responses.
         The returned signal is set in the cycle in which the last row of a piece is accepted.
         """
         config = self._config
@@ -356,10 +356,10 @@ class HbmWriter(wiring.Component):
 
     def _join_responses(self, m: Module, platform: object, piece: data.View, last: Signal,
                         ended: Signal) -> None:
-        """Join the channels' responses to the pieces into one entry of ``done`` for each burst.
+        """Join all responses to the pieces of a burst into one entry of ``done``.
 
-        ``last`` is set when all rows of ``piece`` have been accepted. ``ended`` is driven here: all
-        channels have answered the oldest piece, and its response is consumed.
+        ``last`` is set in the cycle in which the last row of ``piece`` is accepted. This method
+        drives ``ended``: all channels have answered the oldest piece, and it is removed.
         """
         ends = _queue(m, platform, "ends", 1, WRITES)
         answers = [_queue(m, platform, f"answers_{c}", 1, WRITES)
@@ -398,8 +398,9 @@ class HbmPort(wiring.Component):
     multiples of `max_beats` beats, and so never cross a multiple of 4 KiB in a channel's address
     space. At least `BURSTS` of full length can be outstanding in each direction. This sustains one
     row a cycle in both directions at once, for memory latencies of up to
-    (`BURSTS` - 1) `max_beats` - 4 cycles: 220 in `v2`, 108 in the other presets. Reads sustain it
-    even with bursts of one row; of writes, `WRITES` bursts can be outstanding.
+    (`BURSTS` - 1) `max_beats` - 4 cycles: 220 in `v2`, 108 in the other presets. Reads sustain
+    this rate even with bursts of one row. Short write bursts may be slower: at most `WRITES`
+    of them can be outstanding.
 
     A write burst must be requested (``hbm_write``) before its rows are accepted, and is issued when
     all of them are in the buffer. Concurrent reads and writes of the same row are not ordered.

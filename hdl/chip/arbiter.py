@@ -207,8 +207,8 @@ class VectorPort(wiring.Component):
         Ports of the clients, like ``host_read``, ``host_rows`` and ``host_write`` of
         `hdl.vpu.vpu.Vpu`.
     busy : Out(1)
-        A vector whose rows have all been accepted, from any client, is not yet written at the end
-        of this cycle.
+        The port has accepted all rows of a client's vector, but the core will not have written the
+        vector by the end of this cycle.
     host_read, host_rows, host_write
         The core's port.
     reset : In(1)
@@ -294,7 +294,7 @@ class VectorPort(wiring.Component):
             m.d.sync += void.eq(0)
 
     def _read(self, m: Module, platform: object) -> Signal:
-        """Pass requests to the core.
+        """Pass read requests to the core.
 
         Return the client whose request the core accepts in this cycle, as one set bit.
         """
@@ -316,7 +316,10 @@ class VectorPort(wiring.Component):
         return asked
 
     def _return_rows(self, m: Module, asked: Signal) -> None:
-        """Return rows to the clients that requested them. At most two reads are outstanding."""
+        """Return rows to the clients that requested them. At most two reads are outstanding.
+
+        ``asked`` is the client whose request the core accepts in this cycle, as one set bit.
+        """
         first = Signal(self._clients, name="first_owner")
         second = Signal(self._clients, name="second_owner")
         next_first = Signal(self._clients)

@@ -63,8 +63,8 @@ class CoreReset(wiring.Component):
     request : In(1)
         Requests a reset.
     at_rest : In(1)
-        DMA engine and memory port have no access in progress. Valid from `_SETTLE_CYCLES` cycles
-        after the rise of ``resetting`` on.
+        DMA engine and memory port have no access in progress. Ignored in the first
+        `_SETTLE_CYCLES` cycles of ``resetting``.
     resetting : Out(1)
         Set from the cycle after ``request`` until the core can be used again. Meanwhile no new
         access may begin.

@@ -40,7 +40,8 @@ VERSION = (0, 1, 0)
 WAIT_CYCLES = 1 << 10
 """Cycles that an access waits for a core to accept it, before it is refused."""
 ACCESS_ADDRESS_BITS = REQUEST_ADDRESS_BITS + 4
-"""Width of the address in ACCESS_ADDRESS: enough that increments beyond all spaces do not wrap."""
+"""Width of the address in ACCESS_ADDRESS. It is wider than in a request, so that an address that is
+incremented beyond the end of a space does not wrap to its beginning."""
 EVENTS = ("STOPPED", "FAULT", "TRANSFER_DONE", "TRANSFER_FAILED")
 """Events of a core that can cause an interrupt, from the lowest bit on."""
 EVENT_PITCH = 8

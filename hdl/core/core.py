@@ -171,7 +171,10 @@ class Core(wiring.Component):
 
     def _collect(self, m: Module, sequencer: Sequencer, vpu: Vpu, mxu: Mxu,
                  collector: RowCollector, xlu: Xlu) -> None:
-        """Connect the array's results to pops, and arbitrate the register write from chains."""
+        """Connect the array's results to pops.
+
+        Pops share the register write port of the chains with the cross-lane unit, which goes first.
+        """
         if self._config.issue_cycles > 1:
             # Operations of v1 read registers only in the second cycle after issue, and all reads
             # of a bundle come before its writes.

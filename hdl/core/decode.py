@@ -104,7 +104,7 @@ class _Sets:
         self._members.append((slot, member))
 
     def union(self, without: Slot | None = None) -> Value:
-        """Registers that the slots use, except slot ``without``."""
+        """Registers that the slots use. Slot ``without``, if given, is left out."""
         union: Value = Const(0, self._size)
         for slot, member in self._members:
             if slot != without:

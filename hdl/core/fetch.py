@@ -165,8 +165,8 @@ class Examination(wiring.Component):
 
     Used only if ``issue_cycles`` is 2. Once a bundle's operands are final, they do not change until
     it issues. Only a semaphore can change, by a signal from outside the program: a bundle that adds
-    to a semaphore is then examined again. Nothing here but the host's claim to vector memory
-    counts in the cycle of the issue itself: this makes the path from instruction memory short.
+    to a semaphore is then examined again. In the cycle of the issue itself, this component checks
+    only whether the host needs vector memory. So the path from instruction memory is short.
 
     Attributes
     ----------

@@ -1,7 +1,6 @@
-"""The core's port for single words, and the arbiter of writes to its two scalar-side memories.
+"""The core's port for single words, and the arbiter of writes to instruction and scalar memory.
 
-The port gives access to instruction memory, scalar memory, scalar registers and semaphores. The
-arbiter serves instruction memory and scalar memory.
+The port gives access to instruction memory, scalar memory, scalar registers and semaphores.
 """
 
 from amaranth import Array, Module, Mux, Signal
@@ -117,7 +116,11 @@ class HostPort(wiring.Component):
         return m
 
     def _respond(self, m: Module, accept: Signal, read: Signal, exists: Signal) -> None:
-        """Drive the response, one cycle after the acceptance of a request to any space."""
+        """Drive the response, one cycle after the acceptance of a request to any space.
+
+        ``accept``: a request is accepted; ``exists``: its address exists; ``read``: both, and the
+        request is a read.
+        """
         request = self.request.payload
         gives = Signal()
         space = Signal(SPACE_BITS, reset_less=True)

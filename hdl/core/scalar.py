@@ -45,9 +45,10 @@ _OP_BITS = SLOTS[Slot.S0]["op"]
 
 
 class ScalarMemory(wiring.Component):
-    """Scalar memory: one word or `descriptor_words` read, one or `write_words` written, each cycle.
+    """Scalar memory, with one read and one write in each cycle.
 
-    It consists of `write_words` banks: consecutive words lie in different banks. A read in the
+    A read returns one word or `descriptor_words` words; a write stores one word or `write_words`
+    words. There are `write_words` banks: consecutive words lie in different banks. A read in the
     cycle of a write to the same word returns the old value.
 
     Parameters
@@ -112,7 +113,7 @@ class ScalarMemory(wiring.Component):
         return m
 
     def _places(self, m: Module, number: int) -> list[Value]:
-        """Return the address that is read in each of the banks, ``number`` of them."""
+        """Return the address to read in each of the ``number`` banks."""
         bits = exact_log2(number)
         one, several = self.read_address, self.descriptor_address
         line = several[bits:]
@@ -124,7 +125,7 @@ class ScalarMemory(wiring.Component):
         return [Mux(self.read, one[bits:], Mux(wrap, following, line)) for wrap in (*wraps, 0)]
 
     def _gather(self, m: Module, words: list[Value]) -> None:
-        """Drive ``read_data`` from the ``words`` of all banks: rotate the first to the front."""
+        """Drive ``read_data`` from the banks' ``words``: the word at the address comes first."""
         bits = exact_log2(len(words))
         chosen = Signal(bits, reset_less=True)
         with m.If(self.read | self.descriptor_read):

@@ -96,8 +96,8 @@ class Scoreboard(wiring.Component):
         ``scalar_reads`` and ``scalar_writes``.
     issue : In(1)
         The bundle issues in this cycle.
-    scalar_load : In(1)
-        The bundle has a scalar load, to register ``scalar_d`` In(5).
+    scalar_load, scalar_d : In(1), In(5)
+        The bundle has a scalar load, to scalar register ``scalar_d``.
     written, mask_written : In(RegistersWritten), In(MasksWritten)
         Registers and masks that the vector unit writes at the end of this cycle.
     {reader}_pending : In(RegisterWrite)

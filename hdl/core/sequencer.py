@@ -81,7 +81,7 @@ class Sequencer(wiring.Component):
     running : Out(1)
         A program runs.
     fault : Out(4)
-        The reason for a stop: a `hdl.isa.Fault`.
+        The fault that stopped the core, a `hdl.isa.Fault`; `NONE` if there was none.
     pc : Out(32)
         Address of the bundle that issues next, or that halted, or that has the fault.
     request, response : In(stream of core_request), Out(Response)
@@ -307,8 +307,9 @@ class Sequencer(wiring.Component):
         return kept.ready, kept.known
 
     def _reach_outside(self, m: Module, sound: Signal, fault: Signal) -> tuple[Signal, Signal]:
-        """Connect transfers and signals; return whether the bundle waits, and a descriptor's fault.
+        """Connect starts of transfers, and signals to the other core.
 
+        Return whether the bundle waits for one of these, and the fault of its descriptor.
         ``sound``: the bundle has no hazard, and no ``fault`` of its own.
         """
         control, dma, misc = self._control, self.dma, self._bundle.misc
@@ -346,7 +347,7 @@ class Sequencer(wiring.Component):
         m.d.comb += control.interrupt.eq(self._semaphores.external_overflow)
 
     def _execute_scalar(self, m: Module, platform: object) -> Signal:
-        """Execute scalar operations, all but loads at once; return whether a store issues."""
+        """Execute scalar operations; loads write one cycle later. Return whether a store issues."""
         operands, scoreboard, smem = self._operands, self._scoreboard, self._smem
         s0, s1 = self._bundle.s0, self._bundle.s1
         alus = []

@@ -1,10 +1,11 @@
 """The front end of the DMA engine: reads descriptors, checks them, and makes transfers of them.
 
-All checks are exact: no number wraps. For a side with runs, the number of blocks is divided by the
-length of a run, and the quotient is multiplied by the stride. One loop computes both, from the
-highest bit of the quotient down: the offset is doubled, and the stride is added if the bit is set.
-The offset needs no more bits than an address, because a transfer with a larger offset is out of
-range.
+All checks are exact: no number wraps. A descriptor has two sides, source and destination. For a
+side with runs, the number of the last block, divided by the length of a run, gives the number of
+the last run; this quotient times the stride gives the run's offset. One loop divides and
+multiplies: for each bit of the quotient, from the highest down, it doubles the offset, and adds the
+stride if the bit is set. The offset needs no more bits than an address, because a transfer with a
+larger offset is out of range.
 """
 
 from collections.abc import Collection
@@ -57,8 +58,9 @@ class SideCheck(wiring.Component):
     ``start`` requires all fields except the address to be valid; ``finish`` requires the address
     and ``done``. ``outside`` is valid from the cycle after ``finish`` on. The division begins in
     the cycle after ``start`` and takes ``BLOCK_BITS // DIVISION_STEP_BITS`` cycles. A side without
-    a run needs no division. If a descriptor is read at once (`descriptor_words`), such a side is
-    ``done`` in the cycle of ``start``, and at most ``2 ** SHORT_BITS`` blocks take half the cycles.
+    a run needs no division. In a core that reads a descriptor in one cycle (`descriptor_words`), a
+    side without a run is ``done`` in the cycle of ``start``, and the division of at most
+    ``2 ** SHORT_BITS`` blocks takes half the cycles.
 
     Parameters
     ----------
@@ -231,6 +233,9 @@ class SideCheck(wiring.Component):
         The lowest block is the start of the first run or of the last run. Only the last run may be
         incomplete. So the highest block is the end of the last run, or the end of the highest
         complete run: the last but one or, if the stride is negative, the first.
+
+        ``size`` and ``far`` are results of `_convert`; ``offset``, ``remainder`` and ``several``
+        are results of `_divide`. ``step_far``: the stride or the offset exceeds all spaces.
         """
         stride, run, bits = self.side.stride, self.side.run, address_bits(self._config)
         place_shape = signed(max(bits, BLOCK_BITS) + 3)
@@ -256,8 +261,9 @@ class DescriptorFrontEnd(wiring.Component):
     """Reads and checks descriptors of the program and of the host, and starts their transfers.
 
     If the queue has room, ``dma.ready`` follows ``dma.valid``, and ``host_ready`` follows
-    ``host_valid``, by `CheckTimes.total` cycles. A run of 2**24 - 1 blocks or more is none.
-    Descriptors are processed one after the other; the host's has priority.
+    ``host_valid``, by `CheckTimes.total` cycles. There, a side whose run has 2**24 - 1 blocks or
+    more counts as a side without runs. Descriptors are processed one after the other; the host's
+    has priority.
 
     Parameters
     ----------

@@ -62,7 +62,7 @@ class WordGatherer(wiring.Component):
     ----------
     start, address, rows : In(1), In(address_bits), In(24)
         ``start``: from the next cycle on, gathers ``rows`` rows from ``address`` on. Allowed only
-        while not ``busy``, or with ``last``.
+        while not ``busy``, or in the cycle of the last row.
     stop : In(1)
         Requests no more words; but a pending request is kept.
     busy : Out(1)
@@ -75,7 +75,7 @@ class WordGatherer(wiring.Component):
     row_valid, row : Out(1), Out(row_bits)
         A row is complete, and must be accepted in this cycle.
     room : In(1)
-        A row would be accepted. ``room`` falls only after a row.
+        A row can be accepted. Once set, ``room`` stays set until a row is delivered.
     """
 
     def __init__(self, config: Config) -> None:

@@ -25,7 +25,8 @@ from .walk import AddressWalk
 __all__ = ["BurstIssuer", "Completion", "Writer"]
 
 _AHEAD = 8
-"""Greatest number of undelivered rows at which another burst is requested: least for full rate."""
+"""A burst is requested while fewer than this number of rows of earlier bursts are undelivered: the
+least number that sustains full rate."""
 _PENDING_BITS = 8
 """Width of the count of a transfer's unanswered bursts."""
 _PLACE_BITS = exact_log2(QUEUE_DEPTH)

@@ -14,7 +14,7 @@ _POLYNOMIAL = 0xEDB88320
 _BITS = 32
 _ALL = (1 << _BITS) - 1
 _RESIDUE = 0xDEBB20E3
-"""The checksum register after a frame with its checksum, whatever the frame."""
+"""Value of the checksum register after any frame that ends with its correct checksum."""
 
 
 def _after(register: int, byte: int) -> int:

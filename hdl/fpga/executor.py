@@ -39,6 +39,7 @@ class Executor(wiring.Component):
     read, read_address, read_data : Out(1), Out(ADDRESS_BITS), In(8)
         Read port of the buffer; data follow one cycle later.
     response : Out(stream of frame_byte)
+        The responses, byte by byte.
     access : Out(RegisterAccess)
         Byte addresses of 32 bits.
     reset : Out(1)
@@ -176,7 +177,7 @@ class Executor(wiring.Component):
                     m.next = "FETCH"
 
     def _respond(self, m: Module, words: Sram) -> None:
-        """Send the header and the words that are kept, a byte in two cycles."""
+        """Send the response: its header, and the bytes kept in ``words``; a byte in two cycles."""
         header = Array([self._header.sequence, self._status, self._done[:8], self._done[8:]])
         m.d.comb += [
             words.read.eq(~self._fetched),

@@ -19,7 +19,7 @@ from .protocol import (
 __all__ = ["ADDRESS_BITS", "FrameReceiver", "FrameSender", "frame_byte"]
 
 ADDRESS_BITS = ceil_log2(MAX_REQUEST)
-"""Width of the number of a byte in a frame."""
+"""Width of an address of the buffer for requests, which counts bytes."""
 _DROPPED_BITS = 16
 
 

@@ -85,7 +85,7 @@ class BlockMemory(wiring.Component):
     def _write(self, m: Module, lanes: list[wiring.Component], write_row: Signal) -> Signal:
         """Wire the write ports of the byte lanes, for AXI's bursts and for words of ``access``.
 
-        Returns the signal that such a word is written in this cycle.
+        Return a signal that is set in the cycle in which a word of ``access`` is written.
         """
         axi, access = self.axi, self.access
         row, more = Signal.like(write_row), Signal(8)
@@ -120,7 +120,7 @@ class BlockMemory(wiring.Component):
               reads: Signal) -> Signal:
         """Wire the read ports of the byte lanes, for AXI's bursts and for words of ``access``.
 
-        Returns the signal that such a word has been read and is valid in this cycle.
+        Return a signal that is set in the cycle in which a word for ``access`` is valid.
         """
         axi, access = self.axi, self.access
         row, more = Signal.like(read_row), Signal(8)

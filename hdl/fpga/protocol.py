@@ -139,7 +139,7 @@ class Deframer:
 
 @dataclass(frozen=True)
 class Request:
-    """A request.
+    """A request of the host to the bridge: one operation.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Response:
-    """A response.
+    """The bridge's response to a request.
 
     Parameters
     ----------

@@ -63,8 +63,8 @@ class LinkConfig:
         until they are acknowledged; a power of two from 4 to 1024. A link is busy all the time only
         if ``depth`` covers the flits that are sent during a round trip.
     rate_flits, rate_cycles : int
-        At most ``rate_flits`` frames are sent in ``rate_cycles`` cycles, 1 to 64 each; 11 in 16
-        cycles of 128 bytes are 88 bytes a cycle, the rate of a link of TPU v2.
+        At most ``rate_flits`` frames are sent in ``rate_cycles`` cycles, 1 to 64 each. The default
+        is the rate of a link of TPU v2: 11 flits of 128 bytes in 16 cycles, or 88 bytes a cycle.
     retry_cycles : int
         Cycles without an acknowledgement after which the sender repeats; longer than a round trip.
         16 to 65536.
@@ -141,8 +141,8 @@ def frame_body(config: LinkConfig) -> data.StructLayout:
     sequence, acknowledge : count_bits
         Number of the flit; number of the next flit that the sender of this frame expects.
     freed : CHANNELS counts of count_bits
-        Flits of each channel that left the buffer of the sender of this frame, since the reset.
-        Because they are totals, a lost frame loses no credit.
+        For each channel, the number of flits that have left the buffer at this frame's sender since
+        the reset. Because these are totals, a lost frame loses no credit.
     """
     count = config.count_bits
     return data.StructLayout({

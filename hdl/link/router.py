@@ -41,7 +41,7 @@ class ChannelBuffer(wiring.Component):
 
     @staticmethod
     def module(config: LinkConfig) -> str:
-        """Name of the Verilog module."""
+        """Name of the Verilog module of a component with these parameters."""
         return f"channel_buffer_{config.name}"
 
     def elaborate(self, platform: object) -> Module:
@@ -68,8 +68,8 @@ class PacketMux(wiring.Component):
     """Joins streams of packets to one, which carries one packet at a time on each channel.
 
     The choice is combinational. A source whose packet is offered on a channel holds the channel
-    until the packet's tail has left; a free channel goes round the sources that want it. Channels
-    that can both send take turns.
+    until the packet's tail has left. The sources that want a free channel get it in turn. If both
+    channels can send, they take turns.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class PacketMux(wiring.Component):
     offer : Out(channels)
         A flit waits for ``room`` on this channel.
     send, channel, flit : Out(1), Out(1), Out(flit_layout)
-        A flit leaves: ``flit``, which is on offer on ``channel`` if that channel has room.
+        With ``send``: ``flit`` leaves on ``channel`` in this cycle.
     """
 
     def __init__(self, config: LinkConfig, sources: int, channels: int) -> None:
@@ -103,7 +103,7 @@ class PacketMux(wiring.Component):
 
     @staticmethod
     def module(config: LinkConfig, sources: int, channels: int) -> str:
-        """Name of the Verilog module."""
+        """Name of the Verilog module of a component with these parameters."""
         return f"packet_mux_{sources}_{channels}_{flit_layout(config).size}"
 
     def elaborate(self, platform: object) -> Module:
@@ -146,7 +146,7 @@ class PacketMux(wiring.Component):
 
 
 class _Source:
-    """A stream of packets, with the channel it arrived on and where its next flit goes."""
+    """A stream of packets, the channel on which it arrives, and the muxes that it is offered to."""
 
     def __init__(self, m: Module, name: str, flits: stream.Interface, channel: int | None) -> None:
         self.flits = flits
@@ -219,7 +219,7 @@ Out(flit_layout).array(4)
 
     @staticmethod
     def module(config: LinkConfig) -> str:
-        """Name of the Verilog module."""
+        """Name of the Verilog module of a component with these parameters."""
         return f"router_{config.name}"
 
     def elaborate(self, platform: object) -> Module:

@@ -58,7 +58,7 @@ class LinkSender(wiring.Component):
 
     @staticmethod
     def module(config: LinkConfig) -> str:
-        """Name of the Verilog module."""
+        """Name of the Verilog module of a component with these parameters."""
         return f"link_sender_{config.name}"
 
     def elaborate(self, platform: object) -> Module:
@@ -105,9 +105,9 @@ class LinkSender(wiring.Component):
         return m
 
     def _news(self, m: Module, leaving: Signal, poll: Signal) -> tuple[data.View, Signal]:
-        """What a frame tells the other end, and whether a frame is due even without a flit.
+        """Return what a frame tells the other end, and whether one is due even without a flit.
 
-        ``leaving`` is set while a frame takes the news.
+        ``leaving`` is set while a frame with this news leaves. ``poll``: it asks for an answer.
         """
         config, report = self._config, self.report
         count = config.count_bits
@@ -134,10 +134,10 @@ class LinkSender(wiring.Component):
 
     def _frame(self, m: Module, platform: object, again: Signal, leaving: Signal,
                news: data.View, window: Window) -> None:
-        """Keep new flits, and make the frame of the flit that was chosen a cycle ago.
+        """Store new flits, and build the frame of the flit that was chosen one cycle ago.
 
-        ``again`` is set while the next flit of ``window`` is chosen to be sent again, ``leaving``
-        while the frame leaves; ``news`` is what `_news` returns.
+        ``again``: flit number ``window.next`` is chosen, to be sent again. ``leaving``: the frame
+        leaves in this cycle. ``news`` is the first result of `_news`.
         """
         config = self._config
         entry = data.StructLayout({"flit": flit_layout(config), "channel": 1})

@@ -1,4 +1,4 @@
-"""What the sending end of a link counts: slots of the wire, credits, and sequence numbers."""
+"""What the sending end of a link counts: the rate of frames, credits, sequence numbers, retries."""
 
 from amaranth import Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -33,7 +33,7 @@ class RateLimiter(wiring.Component):
 
     @staticmethod
     def module(config: LinkConfig) -> str:
-        """Name of the Verilog module."""
+        """Name of the Verilog module of a component with these parameters."""
         return f"rate_limiter_{config.rate_flits}_{config.rate_cycles}"
 
     def elaborate(self, platform: object) -> Module:
@@ -77,7 +77,7 @@ class Credits(wiring.Component):
 
     @staticmethod
     def module(config: LinkConfig) -> str:
-        """Name of the Verilog module."""
+        """Name of the Verilog module of a component with these parameters."""
         return f"credits_{config.depth}"
 
     def elaborate(self, platform: object) -> Module:
@@ -103,8 +103,8 @@ class Credits(wiring.Component):
 class Window(wiring.Component):
     """Numbers the flits of a link, and decides which of them to send again.
 
-    Flits from the oldest that is not acknowledged up to the newest are kept. Going back, the sender
-    repeats all of them in order.
+    The sender keeps all flits from the oldest that is not acknowledged to the newest. When it goes
+    back, it sends all of these again, in order.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class Window(wiring.Component):
 
     @staticmethod
     def module(config: LinkConfig) -> str:
-        """Name of the Verilog module."""
+        """Name of the Verilog module of a component with these parameters."""
         return f"window_{config.depth}"
 
     def elaborate(self, platform: object) -> Module:
@@ -194,7 +194,7 @@ class RetryTimer(wiring.Component):
 
     @staticmethod
     def module(config: LinkConfig) -> str:
-        """Name of the Verilog module."""
+        """Name of the Verilog module of a component with these parameters."""
         return f"retry_timer_{config.retry_cycles}_{config.retries}"
 
     def elaborate(self, platform: object) -> Module:

@@ -1,9 +1,9 @@
-"""The cell of the systolic array: one multiply-accumulate, a stationary weight, and its successor.
+"""The cell of the systolic array: one multiply-accumulate, an active and a shadow weight.
 
 An activation moves one cell east in one cycle; a partial sum moves one cell south in ``row_skew``
-cycles. Meanwhile the next weights arrive from the north or from the west: each cell keeps the first
-weight that reaches it after a swap, and passes all later ones on. So weights may directly follow
-the wavefront of the swap through the array.
+cycles. Meanwhile new weights arrive from the north or from the west: after a swap, each cell keeps
+the first weight that reaches it as its shadow weight, and passes all later ones on. So weights may
+directly follow the wavefront of the swap through the array.
 """
 
 import re
@@ -46,12 +46,12 @@ class MacCell(wiring.Component):
         Activation (bfloat16) from the west. It leaves one cycle later at ``x_east`` and
         ``x_valid_east``.
     swap : In(1)
-        From the next cycle on, the next weight is the active one. The bit leaves one cycle later at
-        ``swap_east``. It precedes the first activation of a tile by one cycle, which saves a
+        The shadow weight becomes active at the end of this cycle. The bit leaves one cycle later
+        at ``swap_east``. It precedes the first activation of a tile by one cycle, which saves a
         multiplexer in the multiplier's path.
     w_north, w_north_valid, w_west, w_west_valid : In(16), In(1), In(16), In(1)
-        A next weight (bfloat16), never from both sides in one cycle. The cell keeps the weight if
-        it has no next weight yet. Otherwise the weight leaves one cycle later at ``w_next``: with
+        A new weight (bfloat16), never from both sides in one cycle. The cell keeps it if it has no
+        shadow weight yet. Otherwise the weight leaves one cycle later at ``w_next``: with
         ``w_south_valid`` if it came from the north, with ``w_east_valid`` if from the west.
     p : In(32)
         Partial sum (fp32) from the north, ``mac_latency - row_skew`` cycles after ``x``.
@@ -89,7 +89,7 @@ class MacCell(wiring.Component):
         return m
 
     def _elaborate_weights(self, m: Module) -> Signal:
-        """Keep or pass on arriving weights; return the active weight."""
+        """Keep an arriving weight as the shadow weight, or pass it on; return the active weight."""
         active = Signal(16, reset_less=True)
         shadow = Signal(16, reset_less=True)
         passing = Signal(16, reset_less=True)

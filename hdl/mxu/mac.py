@@ -333,7 +333,7 @@ class Add(_Step):
 
 def shift_out_zeros(m: Module, word: Signal,
                     steps: tuple[int, ...]) -> tuple[Signal, list[Signal]]:
-    """Shift ``word`` left by each of ``steps`` whose number of leading bits are all zero.
+    """For each number in ``steps``: shift ``word`` left by it if as many leading bits are zero.
 
     Return the shifted word, and for each step a signal that is set if the step shifted.
     """

@@ -38,7 +38,7 @@ def weight_row(config: Config) -> data.StructLayout:
 class Mxu(wiring.Component):
     """Weight-stationary matrix unit: each activation row x gives the result row x @ W.
 
-    A load is ``array`` rows of the weight stream. It fills the next weights while the array
+    A load is ``array`` rows of the weight stream. It fills the shadow weights while the array
     computes with the active ones. An activation row with ``swap`` waits until a load is complete,
     and then makes its weights active. The load after that waits for the swap. After a reset, all
     activation rows wait for the first swap. Each activation row gives one result row, in order,

@@ -89,8 +89,8 @@ class VectorAlu(wiring.Component):
     subtract : In(1)
         With ``add_0``: computes a - b instead of a + b.
     functions : In(FUNCTION_PORT_BITS)
-        The `Function` for each stage of `Transcendental`, its port of the same name; present only
-        if ``transcendental`` is true.
+        To the port of the same name of `Transcendental`: the `Function` for each stage. Present
+        only if ``transcendental`` is true.
     {unit}_{stage} : In(1)
         Enables of the stages, see `enable_ports`.
     lane, sublane : In(LANE_BITS), In(SUBLANE_BITS)

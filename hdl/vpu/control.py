@@ -44,7 +44,7 @@ _UNITS = {
     AluUnit.SIMPLE: tuple(operation.op for operation in OPERATIONS
                           if isinstance(operation.op, VectorOp) and operation.unit is Unit.SIMPLE),
 }
-"""The ALU unit that executes each operation."""
+"""Operations that each unit of the ALU executes."""
 _TO_MASK = tuple(operation.op for operation in OPERATIONS if isinstance(operation.op, VectorOp)
                  and any(operand.kind is Kind.MASK_OUT for operand in operation.operands))
 """Operations of the vector slots that write a mask."""
@@ -120,7 +120,10 @@ class SlotControl(wiring.Component):
         return op, d
 
     def _execute(self, m: Module, op: Signal, starts: dict[AluUnit, Signal]) -> None:
-        """Cycles after the operand read: enable the stages of the operation's unit."""
+        """Cycles after the operand read: enable the stages of the operation's unit.
+
+        ``starts`` has a signal for each unit: an operation of the unit reads its operands.
+        """
         for unit in self._units:
             before = starts[unit]
             for name in self._enables[unit]:
@@ -147,7 +150,11 @@ class SlotControl(wiring.Component):
                 before = field
 
     def _write(self, m: Module, op: Signal, d: Signal, starts: dict[AluUnit, Signal]) -> None:
-        """Last cycle of an operation: select the result and write it to its register or mask."""
+        """Last cycle of an operation: select the result and write it to its register or mask.
+
+        ``op`` and ``d``: the operation that reads its operands, and its destination. ``starts``: as
+        in `_execute`.
+        """
         depth = max(len(names) for names in self._enables.values())
         numbers = [d]
         busy = [self.read, self.write, self.mask_write]
@@ -240,7 +247,7 @@ class MemoryControl(wiring.Component):
 
 
 class HostControl(wiring.Component):
-    """Executes the host's reads and writes of vectors in cycles in which the core leaves the port.
+    """Executes the host's reads and writes of vectors when the core leaves the port free.
 
     Vectors are transferred row by row, up to one row a cycle in each direction. A read that is
     accepted after the last row of a written vector returns the written data.

@@ -118,7 +118,7 @@ class VectorElement(wiring.Component):
         memory, with vector register ``host_source``, or with the masks, according to the
         `HostSpace`. ``host_out_shift`` loads the word from the north.
     {chain}_north, {chain}_south : In(32), Out(32)
-        Words from the element to the north and to the element in the south, for each chain.
+        For each chain: the word from the northern neighbour, and the word to the southern one.
     """
 
     def __init__(self, config: Config) -> None:
@@ -272,7 +272,11 @@ class VectorElement(wiring.Component):
 
     def _chains(self, m: Module, words: dict[str, Signal], word: Signal,
                 masks: Signal) -> dict[str, Signal]:
-        """Connect the chains; return the word in the element's register of each chain."""
+        """Connect the chains; return the word in the element's register of each chain.
+
+        ``words``: the vector registers that were read, by port. ``word``: the word that was read
+        last from vector memory. ``masks``: the bits of all masks.
+        """
         host = Signal(32, name="host_word")
         with m.Switch(self.host_space):
             with m.Case(HostSpace.VREG):

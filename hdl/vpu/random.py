@@ -81,9 +81,9 @@ class Random(wiring.Component):
 
     def _inject(self, m: Module, count: int, key: Signal, first: Signal,
                 second: Signal) -> tuple[Signal, Signal]:
-        """Apply key injection ``count``: add key words to the words, ``count`` to the second one.
+        """Apply key injection ``count`` of Threefry to its two words; return the new words.
 
-        Return the new words.
+        It adds a key word to each of them, and ``count`` to the second.
         """
         words = (key, C(0, 32), key ^ PARITY)
         keyed_first = Signal(32, name=f"keyed_first_{count}")

@@ -169,7 +169,7 @@ class Shift(wiring.Component):
         return ReversingShift() if target is Target.ECP5 else None
 
     def _shifted(self, m: Module, word: Signal, places: Signal) -> Value:
-        """Return the operand a shifted left if ``left`` is set, else ``word`` shifted right."""
+        """Return ``a << places`` if ``left`` is set, else ``word >> places``."""
         return Mux(self.left, self.a << places, word >> places)
 
 

@@ -36,8 +36,8 @@ class Function(IntEnum):
 class Block(IntEnum):
     """Blocks of the coefficient table, each of 2 ** SEGMENT_BITS segments.
 
-    ``m`` is the operand's significand, in [1, 2). Where two functions share a block, each has half
-    of the segments, of twice the width.
+    The comments give the functions: ``m`` is the operand's significand, in [1, 2). Where two
+    functions share a block, each has half of the segments, of twice the width.
     """
 
     RECIPROCAL = 0  # 1 / m
@@ -101,7 +101,10 @@ def words() -> tuple[int, ...]:
 
 
 def _parts() -> Iterator[tuple[Callable[[Decimal], Decimal], int]]:
-    """Yield each tabulated function over u in [0, 1), and its number of segments, by address."""
+    """Yield each tabulated function of u in [0, 1), and its number of segments.
+
+    The order is that of the table's addresses.
+    """
     full, half = 1 << SEGMENT_BITS, 1 << (SEGMENT_BITS - 1)
     ln2 = Decimal(2).ln()
 

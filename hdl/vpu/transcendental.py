@@ -294,7 +294,11 @@ class Transcendental(wiring.Component):
 
     def _elaborate_scale(self, m: Module, function: dict[Function, Signal], exponent: Signal,
                          fraction: Signal, whole: Signal) -> None:
-        """Stage 0, in parallel with the table: factor, exponent, sign, exceptions of the result."""
+        """Stage 0: compute what is independent of the table's value, while the table is read.
+
+        That is the factor of the value, and the result's exponent, sign and exceptions. ``whole``
+        is the integer part of the operand, for 2**x.
+        """
         log2, tanh = function[Function.LOG2], function[Function.TANH]
         log2_factor, log2_integer, log2_shift, log2_exponent, log2_below, log2_opposed = (
             self._log2_terms(m, exponent, fraction))
@@ -333,8 +337,8 @@ class Transcendental(wiring.Component):
     def _log2_terms(self, m: Module, exponent: Signal, fraction: Signal) -> tuple[Signal, ...]:
         """Terms of log2(x) = whole + f * value, where x = (1 + f) * 2**whole, f in [-1/4, 1/2).
 
-        If whole is 0, f is normalised, and its exponent is that of the result. Otherwise whole and
-        f are divided by the next power of two above abs(whole), and the result has its exponent.
+        If whole is 0, f is normalised, and the result gets the exponent of f. Otherwise whole and f
+        are divided by the least power of two above abs(whole), whose exponent the result gets.
 
         Returns
         -------
@@ -375,9 +379,9 @@ class Transcendental(wiring.Component):
 
     def _exceptions(self, m: Module, function: dict[Function, Signal], exponent: Signal,
                     fraction: Signal) -> tuple[Signal, Signal, Signal, Signal]:
-        """Results that do not depend on the table.
+        """Find results that do not depend on the table.
 
-        Return four signals: the sign of the result; the result is NaN; infinity; zero.
+        Return four signals: the sign of such a result; the result is NaN; infinity; zero.
         """
         exp2, log2, tanh = (function[name] for name in (Function.EXP2, Function.LOG2,
                                                         Function.TANH))

@@ -125,7 +125,7 @@ class Vpu(wiring.Component):
         return m
 
     def _positions(self) -> C:
-        """Lane and sublane of each element, 8 bits each."""
+        """Value of the grid's ``position`` port: lane and sublane of each element, 8 bits each."""
         value = 0
         sublanes, lanes = self._config.sublanes, self._config.lanes
         for index in range(sublanes * lanes):
@@ -134,7 +134,10 @@ class Vpu(wiring.Component):
         return C(value, 16 * sublanes * lanes)
 
     def _slot(self, m: Module, platform: object, grid: TileGrid, slot: str, full: bool) -> Signal:
-        """Instantiate the control pipeline of a vector slot; return its ``busy`` signal."""
+        """Instantiate the control pipeline of a vector slot; return its ``busy`` signal.
+
+        ``full``: the slot has the units for transcendental functions and random numbers.
+        """
         control = instantiate(m, platform, f"{slot}_control", SlotControl.module(full),
                               lambda: SlotControl(full))
         issue = getattr(self, slot)

@@ -316,7 +316,7 @@ class Xlu(wiring.Component):
         return reduce.result
 
     def _queue(self, m: Module, control: XluControl) -> tuple[data.View, Signal, Signal]:
-        """Write a shift register with the attributes of the result rows in rotator and tree.
+        """Build a shift register for the attributes of the result rows in rotator and tree.
 
         It has one stage for each cycle of the tree; a row for the rotator enters midway.
 
