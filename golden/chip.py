@@ -1,4 +1,4 @@
-"""The golden chip: golden cores that share an HBM and signal each other, without time.
+"""The golden chip: golden cores that share an HBM and signal each other; untimed.
 
 Specifies hdl/chip, as far as programs and transfers can observe it.
 """

@@ -1,4 +1,4 @@
-"""The golden core: executes programs bundle by bundle, without time.
+"""The golden core: executes programs bundle by bundle; untimed.
 
 Specifies hdl/core and the units that it contains. It executes what `hdl/isa.py` and
 `docs/numerics.md` define. Hardware overlaps bundles, but a program cannot observe that: after a

@@ -80,13 +80,13 @@ class Side:
         return DMA_SPACES[self.space]
 
     def unit(self, config: Config) -> int:
-        """Distance between consecutive blocks, in units of addresses."""
+        """Distance between the addresses of consecutive blocks of a run."""
         if self.space is DmaSpace.HBM:
             return config.row_bytes
         return 1 if self.info.vector else config.lanes
 
     def size(self, config: Config) -> int:
-        """Size of the space, in units of addresses; for HBM, of its whole rows."""
+        """Number of addresses of the space; in HBM, only those in whole rows."""
         return {
             DmaSpace.HBM: config.hbm_rows * config.row_bytes,
             DmaSpace.VMEM: config.vmem_vectors,
@@ -98,7 +98,7 @@ class Side:
         }[self.space]
 
     def blocks(self, rows: int, config: Config) -> int:
-        """Number of blocks of a transfer of ``rows`` rows."""
+        """Number of blocks in ``rows`` rows: a block is a vector or, in the other spaces, a row."""
         return rows // config.sublanes if self.info.vector else rows
 
     def span(self, rows: int, config: Config) -> tuple[int, int]:
@@ -261,13 +261,13 @@ def copy(descriptor: Descriptor, config: Config, memories: Mapping[DmaSpace, _Wo
 
 
 def _extent(side: Side, rows: int, config: Config) -> tuple[int, int, int]:
-    """Number of the first block in the space, number of blocks, and number of blocks in a run."""
+    """Index of a side's first block in its space, number of its blocks, and of those in a run."""
     count = side.blocks(rows, config)
     return side.address // side.unit(config), count, min(side.run or count, count)
 
 
 def _indices(side: Side, rows: int, config: Config) -> NDArray[np.int64]:
-    """Numbers of all blocks of a side in its space."""
+    """Indices of all blocks of a side in its space, in the order of the transfer."""
     first, count, length = _extent(side, rows, config)
     runs, within = np.divmod(np.arange(count, dtype=np.int64), length)
     return first + within + runs * (side.stride // side.unit(config))

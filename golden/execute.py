@@ -78,7 +78,7 @@ def _scalar_out(state: ArchitecturalState, number: int) -> Callable[[int], None]
 
 
 def _splat(state: ArchitecturalState, number: int) -> _Register:
-    """A scalar register in an array that broadcasts."""
+    """Function that returns a scalar register as an array of one element, which broadcasts."""
     if number == 0:
         zero = np.zeros(1, np.uint32)
         return lambda: zero
@@ -469,9 +469,10 @@ class _Form:
     ----------
     operation : Operation
     limited : tuple of field and condition
-        Fields with invalid values; the condition tells whether a value is valid.
+        Each field that can have an invalid value; the condition tells whether a value is valid.
     written : tuple of file and field
-        For each register that it writes, the register file and the field with its number.
+        For each register that the operation writes: the name of the register file, and the field
+        with the number of the register.
     execute : callable
         The function of its unit.
     """

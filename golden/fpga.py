@@ -22,7 +22,7 @@ _MAX_DROPPED = (1 << 16) - 1
 
 
 class Target(Protocol):
-    """What a bridge accesses."""
+    """The registers and the memory that a bridge accesses."""
 
     def read(self, address: int) -> int | None:
         """Read the word at a byte address; None if that is refused."""
@@ -35,7 +35,7 @@ class Target(Protocol):
 
 
 class GoldenBridge:
-    """The bridge, without time: a request is executed and answered at its last byte.
+    """The bridge, untimed: a request is executed and answered at its last byte.
 
     A frame that equals the one executed last is not executed again: its response is repeated. So a
     host that gets no response can repeat its request, whether that or the response was lost.
@@ -43,7 +43,7 @@ class GoldenBridge:
     Parameters
     ----------
     target : Target
-        What it accesses.
+        The registers and the memory that the bridge accesses.
     """
 
     def __init__(self, target: Target) -> None:

@@ -19,12 +19,15 @@ __all__ = ["column_sum", "dense", "matmul", "tile_matmul"]
 _BLOCK = 16384
 _BLOCK_COLUMNS = 1024
 _FEW = 8192
-"""Up to this number of products are computed at once."""
+"""`_accumulate` computes all products in one numpy call if there are at most this many."""
 _TINY = np.float32(2.0**-126)
 
 
 def _operand(name: str, value: ArrayLike) -> NDArray[Any]:
-    """The operand at the array's edge, in bf16: fp32 is rounded, bf16 is used as it is."""
+    """Operand ``value`` in bf16, as it enters the array: fp32 is rounded, bf16 is unchanged.
+
+    ``name`` is the operand's name, for the message.
+    """
     array = np.asarray(value)
     if array.dtype == np.float32:
         return to_bf16(array)
@@ -35,7 +38,10 @@ def _operand(name: str, value: ArrayLike) -> NDArray[Any]:
 
 def _matrices(left: str, a: ArrayLike, right: str, b: ArrayLike
               ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Check both factors, and widen their bf16 values at the array's edge to fp32."""
+    """Check the factors ``a`` and ``b``, round them to bf16, and return these values in fp32.
+
+    ``left`` and ``right`` are the factors' names, for the messages.
+    """
     x, w = _operand(left, a), _operand(right, b)
     for name, array in ((left, x), (right, w)):
         if array.ndim != 2:
@@ -83,7 +89,7 @@ def column_sum(x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
 
 
 def _exponents(steps: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Lowest biased exponent of each step's nonzero numbers; 255 if there are none."""
+    """Lowest biased exponent of nonzero numbers in each row of ``steps``; 255 if all are zero."""
     field = (steps.view(np.uint32) >> 23) & 0xFF
     return np.where(field == 0, 255, field).min(axis=1, initial=255).astype(np.int64)
 

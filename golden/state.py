@@ -34,7 +34,7 @@ _Words = NDArray[Any]
 
 @dataclass
 class _Result:
-    """Pushed rows, not rounded yet, and their product once it has been computed."""
+    """Pushed rows, not rounded yet; their weights; and their product, once it is computed."""
 
     rows: NDArray[np.float32]
     weights: NDArray[Any]
@@ -52,8 +52,8 @@ def _check_hbm(hbm: object, config: Config) -> None:
 class ArchitecturalState:
     """All state of a core that a program can observe.
 
-    Initially everything is zero, except m0. The arrays may be read and written in place between
-    bundles, except for s0 and m0; the numbers must not be assigned to.
+    Initially everything is zero, except m0. Between bundles, the arrays may be read and written in
+    place, except for s0 and m0. Attributes that are numbers, such as ``pc``, must not be changed.
 
     Parameters
     ----------

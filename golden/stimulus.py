@@ -31,27 +31,27 @@ _FRACTIONS = np.array([0x000000, 0x000001, 0x3FFFFF, 0x400000, 0x400001, 0x7FFFF
 
 
 class _Dice:
-    """Random words for one share of a chunk, from a generator's stream of 64-bit words."""
+    """Random words for ``count`` triples of operands, from the 64-bit words of ``rng``."""
 
     def __init__(self, rng: np.random.Generator, count: int) -> None:
         self._rng = rng
         self._count = count
 
     def words(self) -> tuple[_Words, _Words]:
-        """Two uniform 32-bit words per operand."""
+        """Two uniform 32-bit words per triple."""
         pair = self._rng.integers(0, 1 << 64, self._count, np.uint64).view(np.uint32)
         return pair[0::2], pair[1::2]
 
     def triple(self) -> _Triple:
-        """A uniform fp32 pattern and two uniform bf16 patterns per operand."""
+        """Uniform operands: fp32 patterns of acc, bf16 patterns of x and of w."""
         acc, pair = self.words()
         return acc, pair & 0xFFFF, pair >> 16
 
 
 def _below(word: _Words, shift: int, limit: int) -> _Words:
-    """Numbers from 0 to ``limit - 1`` from 16 bits of ``word``, the lowest of them bit ``shift``.
+    """Map 16 bits of random words, from bit ``shift`` up, to numbers from 0 to ``limit - 1``.
 
-    Their probabilities differ by at most one part in 256.
+    The probabilities of the numbers differ by at most one part in 256.
     """
     return (((word >> shift) & 0xFFFF) * limit) >> 16
 
@@ -66,18 +66,18 @@ def _sign_of_product(x: _Words, w: _Words) -> _Words:
 
 
 def _with_field(pattern: _Words, field: _Words, fraction_bits: int) -> _Words:
-    """Replace the exponent field of patterns."""
+    """Replace the exponent field of patterns with ``fraction_bits`` fraction bits by ``field``."""
     return (pattern & ((0x100 << fraction_bits) | ((1 << fraction_bits) - 1))) | (
         field << fraction_bits)
 
 
 def _factors(x: _Words, w: _Words, field: _Words, word: _Words,
              spread: int = 63) -> tuple[_Words, _Words]:
-    """Normal x and w, their exponent fields set so that the product's is ``field``, or one more.
+    """Set the exponent fields of x and w so that the product's field is ``field``, or one more.
 
-    ``field``, from 1 to 254, is split between the two by bits 16 to 31 of a random word, at most
-    ``spread`` away from halves. A smaller spread leaves room for a field beyond that range, which
-    is taken modulo 2**32.
+    The two fields are halves of their sum, plus and minus an offset of at most ``spread``, which
+    bits 16 to 31 of the random ``word`` choose. By default, ``field`` is from 1 to 254. A smaller
+    ``spread`` permits values beyond that range, negative ones modulo 2**32.
     """
     total = field + 127
     first = (total >> 1) + spread - _below(word, 16, 2 * spread + 1)
@@ -173,9 +173,9 @@ def _nearly_cancelled(dice: _Dice) -> _Triple:
 
 
 def _ties_in_product(dice: _Dice) -> _Triple:
-    """acc is larger than the product, whose lowest one is half a unit of acc.
+    """acc is larger than the product, whose lowest set bit is worth half a unit of acc.
 
-    The unit of a number is the value of its lowest bit.
+    The unit of a number is the value of its lowest bit, set or not.
     """
     acc, x, w = dice.triple()
     field, _ = dice.words()
@@ -189,9 +189,10 @@ def _ties_in_product(dice: _Dice) -> _Triple:
 
 
 def _ties_in_acc(dice: _Dice) -> _Triple:
-    """The product's exponent is larger by 1 to 23; acc's lowest one is half a unit of the product.
+    """The product is larger than acc, whose lowest set bit is worth half a unit of the product.
 
-    The unit of a number is the value of its lowest bit.
+    The exponents differ by 1 to 23. The unit of a number is the value of its lowest bit, set or
+    not.
     """
     acc, x, w = dice.triple()
     field, pick = dice.words()
@@ -267,7 +268,7 @@ MAC_CLASSES = tuple(str(make.__name__).removeprefix("_") for make in _CLASSES)
 ``cancelled``, ``nearly_cancelled``
     acc is the negated product, exactly or up to some low bits.
 ``ties_in_product``, ``ties_in_acc``
-    The lowest one of the smaller addend is half the value of the larger one's lowest bit.
+    The lowest set bit of the smaller addend is worth half of the larger addend's lowest bit.
 ``small_products``, ``small_sums``
     Products, or sums of opposite sign, around the least normal number.
 ``large_products``, ``large_sums``

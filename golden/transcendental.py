@@ -96,9 +96,10 @@ def evaluate(function: Function, x: ArrayLike) -> NDArray[np.float32]:
 
 @cache
 def _table() -> tuple[_Words, _Words, _Words, _Words]:
-    """The table's columns: c0 plus half a unit of the result, c1, c2, and the sign of the change.
+    """The table's columns c0, c1 and c2, and the sign of the change from c0: 1 or -1.
 
-    c0 and c2 are in the units of the sum in `_quadratic`, 2**-47.
+    c0 and c2 are in the units of the sum in `_quadratic`, 2**-47. c0 includes half a unit of the
+    result, which rounds it.
     """
     columns = np.array([(entry.c0, entry.c1, entry.c2, -1 if entry.falling else 1)
                         for entry in coefficients()], np.int64).T
@@ -141,12 +142,12 @@ def _round(exponent: _Words, value: _Words) -> _Words:
 
 
 def _fields(u: _Words) -> tuple[_Words, _Words, _Words]:
-    """Sign in its place, biased exponent and fraction."""
+    """Fields of fp32 patterns: the sign, still in bit 31; the biased exponent; the fraction."""
     return u & _SIGN, u >> 23 & 0xFF, u & _FRACTION
 
 
 def _within(fraction: _Words) -> tuple[_Words, _Words]:
-    """Segment, and position in it, of a significand in a block of full size."""
+    """Segment of a significand, and position within the segment, in a block of one function."""
     return fraction >> 16, (fraction & 0xFFFF) << 4
 
 

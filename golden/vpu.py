@@ -152,7 +152,7 @@ def _number(u: _Words) -> NDArray[np.float32]:
 
 
 def _pattern(y: NDArray[np.float32]) -> _Words:
-    """The pattern of results that are not subnormal, with one for NaN; changes ``y``."""
+    """Bit patterns of ``y``, which has no subnormals; NaN becomes `F32_NAN`, also in ``y``."""
     u = y.view(np.uint32)
     u[np.isnan(y)] = F32_NAN
     return u
@@ -167,8 +167,9 @@ def fmul(a: _Words, b: _Words) -> _Words:
 
     A float64 holds the product of two 24-bit significands exactly, for all exponents. Its
     conversion to float32 is the only rounding, and is correct from 2**-126 on. Smaller products
-    would round to multiples of 2**-149, so the exact product decides: from halfway between the last
-    24-bit number and 2**-126 on, the result is 2**-126; below, it is zero.
+    would round to multiples of 2**-149, so the exact product decides. The limit is the midpoint
+    between 2**-126 and the next smaller number with 24 significant bits: from there on, the result
+    is 2**-126; below, it is zero.
 
     Parameters
     ----------
@@ -219,7 +220,10 @@ def fmin(a: _Words, b: _Words) -> _Words:
 
 
 def _extreme(choose: np.ufunc, sign: np.ufunc, a: _Words, b: _Words) -> _Words:
-    """The larger or the smaller of two numbers, with a function for the sign of a zero."""
+    """The larger or the smaller of two fp32 numbers, as ``choose`` selects.
+
+    If it is a zero, ``sign`` combines the sign bits of both operands into that of the result.
+    """
     with np.errstate(all="ignore"):
         x, y = _number(a), _number(b)
         chosen = np.asarray(choose(x, y))

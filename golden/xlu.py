@@ -109,7 +109,7 @@ def _check_tile(tile: object) -> None:
 
 
 def transpose_in(tile: NDArray[np.uint32], a: ArrayLike, group: int) -> None:
-    """Write a register into the transposer's tile, from row ``group * sublanes`` on.
+    """Write vector register ``a`` into the transposer's tile, from row ``group * sublanes`` on.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def transpose_in(tile: NDArray[np.uint32], a: ArrayLike, group: int) -> None:
 
 
 def transpose_out(tile: NDArray[np.uint32], group: int, sublanes: int) -> NDArray[np.uint32]:
-    """The register whose sublanes are the tile's columns from ``group * sublanes`` on.
+    """The vector register whose sublanes are the tile's columns from ``group * sublanes`` on.
 
     Parameters
     ----------
