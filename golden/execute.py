@@ -187,7 +187,10 @@ class Decoder:
         return lambda: value
 
     def address(self, fields: _Fields) -> _Number:
-        """Function that returns the address of a load or store: the sum of its operands a and b."""
+        """Function that returns the address of a load or store, whose slot has these ``fields``.
+
+        The address is the sum of operands a and b.
+        """
         a, b = self.scalar_in[fields["a"]], self.source(fields["b"])
         return lambda: (a() + b()) & WORD_MASK
 

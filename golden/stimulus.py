@@ -145,7 +145,7 @@ def _aligned(dice: _Dice) -> _Triple:
 
 
 def _edge_fractions(dice: _Dice) -> _Triple:
-    """As `_aligned`, but from -27 to +27, and with fractions from `_FRACTIONS`."""
+    """As `_aligned`, but exponents differ by -27 to +27, and fractions are from `_FRACTIONS`."""
     acc, x, w = dice.triple()
     field, pick = dice.words()
     x, w = _factors((x & 0xFF80) | (_FRACTIONS[(pick >> 16) & 7] >> 16),

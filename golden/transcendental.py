@@ -125,7 +125,10 @@ def _quadratic(address: _Words, position: _Words) -> _Words:
 
 
 def _round(exponent: _Words, value: _Words) -> _Words:
-    """Pattern of value * 2**(exponent - 127), with value in [1/8, 2), in units of 2**-31."""
+    """Round value * 2**(exponent - 127) to fp32, and return its pattern.
+
+    ``value`` is in [1/8, 2), given in units of 2**-31.
+    """
     value = value.copy()
     exponent = exponent.copy()
     for _ in range(3):

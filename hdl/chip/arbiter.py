@@ -243,9 +243,9 @@ class VectorPort(wiring.Component):
 
     def _choose(self, m: Module, platform: object, name: str,
                 ports: Iterable[wiring.PureInterface], ended: Signal) -> Signal:
-        """Return the client that has the turn, as one set bit; it keeps the turn until ``ended``.
+        """Return the client that has the turn, as one set bit; zero if no client has an offer.
 
-        ``ports`` are the clients' streams. No bit is set if no client has an offer.
+        ``ports`` are the clients' streams. ``ended`` is set in the last cycle of a client's turn.
         """
         turns = _round_robin(m, platform, f"{name}_turns", self._clients)
         kept = Signal(self._clients, name=f"{name}_kept")

@@ -141,7 +141,7 @@ class CoreControl(wiring.Component):
         ]
 
     def _watch(self, m: Module) -> Signal:
-        """Set ``expired`` when the current access has waited for `WAIT_CYCLES`."""
+        """Return a signal that is set when the current access has waited for `WAIT_CYCLES`."""
         waited = Signal(range(WAIT_CYCLES))
         expired = Signal()
         m.d.comb += expired.eq(waited == WAIT_CYCLES - 1)
@@ -152,7 +152,10 @@ class CoreControl(wiring.Component):
         return expired
 
     def _access_words(self, m: Module, block: RegisterBlock, expired: Signal) -> None:
-        """Send the core a request for each access to ACCESS_DATA, and update ACCESS_ADDRESS."""
+        """Send the core a request for each access to ACCESS_DATA, and update ACCESS_ADDRESS.
+
+        ``block`` has the core's registers; ``expired`` is the result of `_watch`.
+        """
         core = self.core
         request = core.request.payload
         address = Signal(ACCESS_ADDRESS_BITS)

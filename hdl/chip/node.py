@@ -255,6 +255,6 @@ class CoreNode(wiring.Component):
 
     def _count_one(self, m: Module, index: wiring.PureInterface,
                    source: wiring.PureInterface) -> None:
-        """Turn a stream of semaphore numbers into additions of 1."""
+        """Turn the semaphore numbers of stream ``index`` into additions of 1 on ``source``."""
         m.d.comb += [source.valid.eq(index.valid), source.payload.index.eq(index.payload),
                      source.payload.amount.eq(1), index.ready.eq(source.ready)]

@@ -272,7 +272,10 @@ class ScalarOperands(wiring.Component):
 
     def _select(self, m: Module, platform: object, name: str, code: Value, register: Signal,
                 value: Signal) -> None:
-        """Drive ``value`` with the value of the scalar source ``code``."""
+        """Drive ``value`` with the value of the scalar source ``code``.
+
+        ``register`` is the value of the scalar register that ``code`` selects, if any.
+        """
         immediates = data.View(BUNDLE_LAYOUT, self.bundle).imm
         source = instantiate(m, platform, f"{name}_source", "scalar_source", ScalarSource)
         m.d.comb += [source.code.eq(code), source.register.eq(register), value.eq(source.value)]

@@ -292,7 +292,8 @@ class Sequencer(wiring.Component):
                  fault: Signal) -> tuple[Signal, Signal]:
         """Examine the bundle one cycle ahead, if ``issue_cycles`` is 2.
 
-        Return whether the bundle waits for no register or unit in this cycle, and its fault.
+        ``clear``: the bundle will not wait for a register or unit in the next cycle. Return whether
+        it waits for none in this cycle, and its fault.
         """
         kept = instantiate(m, platform, "examination", "examination", Examination)
         m.d.comb += [
@@ -307,10 +308,9 @@ class Sequencer(wiring.Component):
         return kept.ready, kept.known
 
     def _reach_outside(self, m: Module, sound: Signal, fault: Signal) -> tuple[Signal, Signal]:
-        """Connect starts of transfers, and signals to the other core.
+        """Connect transfers, and signals to the other core; return if the bundle waits for one.
 
-        Return whether the bundle waits for one of these, and the fault of its descriptor.
-        ``sound``: the bundle has no hazard, and no ``fault`` of its own.
+        Also return the descriptor's fault. ``sound``: no hazard, and no ``fault`` of the bundle.
         """
         control, dma, misc = self._control, self.dma, self._bundle.misc
         starts = Signal()
@@ -449,7 +449,7 @@ class Sequencer(wiring.Component):
                          operands.d_late.eq(host.address), operands.value_late.eq(host.data)]
 
     def _write_words(self, m: Module, platform: object, stores: Signal) -> None:
-        """Connect the writes of bundles, host and transfers to instruction and scalar memory."""
+        """Connect all writes to instruction and scalar memory. ``stores``: a bundle writes smem."""
         host = self._host
         arbiter = instantiate(m, platform, "writes", "write_arbiter",
                               lambda: WriteArbiter(self._config))

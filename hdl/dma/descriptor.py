@@ -337,7 +337,10 @@ class DescriptorFrontEnd(wiring.Component):
 
     def _control(self, m: Module, words: Signal, fault: Signal, source: SideCheck,
                  destination: SideCheck) -> Signal:
-        """Sequence the checks; return a signal that is set when all of them are complete."""
+        """Sequence the checks; return a signal that is set when all of them are complete.
+
+        ``words``: the words of the descriptor. ``fault``: its fault, from the next cycle on.
+        """
         times = CheckTimes.of(self._config)
         from_host = Signal()
         given_up = Signal()
@@ -389,7 +392,10 @@ class DescriptorFrontEnd(wiring.Component):
         return compares
 
     def _read(self, m: Module, words: Signal, count: Signal, from_host: Signal) -> None:
-        """Address the words of the program's descriptor, and store those that arrive."""
+        """Address the words of the program's descriptor, and store those that arrive in ``words``.
+
+        ``count``: cycles since the request. ``from_host``: store the host's descriptor instead.
+        """
         if descriptor_words(self._config) == DESCRIPTOR_WORDS:
             m.d.comb += self.dma.read_address.eq(self.dma.address)
             with m.If(count == 1):

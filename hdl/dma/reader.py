@@ -185,7 +185,11 @@ class Collector(wiring.Component):
 
     def _choose(self, m: Module, active: Value, space: Signal,
                 gatherer: WordGatherer) -> None:
-        """Pass rows from the transfer's source on; with ``stop``, drop rows from all sources."""
+        """Pass rows from the transfer's source on; with ``stop``, drop rows from all sources.
+
+        ``active``: there is a transfer, whose source is in ``space``. ``gatherer`` gives the rows
+        of scalar memory.
+        """
         for rows in (self.hbm_rows, self.vmem_rows, self.other_rows):
             m.d.comb += rows.ready.eq(self.stop)
         with m.If(active), m.Switch(space):

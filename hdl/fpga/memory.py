@@ -83,8 +83,9 @@ class BlockMemory(wiring.Component):
                          wrong.eq((burst != Burst.INCR.value) | (size != self._low))]
 
     def _write(self, m: Module, lanes: list[wiring.Component], write_row: Signal) -> Signal:
-        """Wire the write ports of the byte lanes, for AXI's bursts and for words of ``access``.
+        """Connect the write ports of the byte lanes to AXI's bursts and to ``access``.
 
+        ``write_row``, driven here, is the row to write. Each of ``lanes`` stores one byte of a row.
         Return a signal that is set in the cycle in which a word of ``access`` is written.
         """
         axi, access = self.axi, self.access
@@ -118,8 +119,9 @@ class BlockMemory(wiring.Component):
 
     def _read(self, m: Module, lanes: list[wiring.Component], read_row: Signal,
               reads: Signal) -> Signal:
-        """Wire the read ports of the byte lanes, for AXI's bursts and for words of ``access``.
+        """Connect the read ports of the byte lanes to AXI's bursts and to ``access``.
 
+        ``reads``, driven here, makes all ``lanes`` read row ``read_row``, also driven here.
         Return a signal that is set in the cycle in which a word for ``access`` is valid.
         """
         axi, access = self.axi, self.access

@@ -287,7 +287,10 @@ Out(flit_layout).array(4)
         return (flit.dx == 0) & ((flit.dy > 0) if port.step > 0 else (flit.dy < 0))
 
     def _eject(self, m: Module, platform: object, port: Direction, sources: list[_Source]) -> None:
-        """Connect the output to this chip for packets that arrived at ``port``."""
+        """Connect the output to this chip for packets that arrived at ``port``.
+
+        ``sources`` are the buffers of the port.
+        """
         config = self._config
         mux = instantiate(m, platform, f"eject_{port}", PacketMux.module(config, len(sources), 1),
                           lambda: PacketMux(config, len(sources), 1))

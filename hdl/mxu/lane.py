@@ -107,7 +107,10 @@ class MxuLane(wiring.Component):
         return m
 
     def _buffer(self, m: Module, platform: object, name: str, read: Signal, out: Signal) -> None:
-        """Instantiate the operand FIFO ``name``, which rounds its input and is read in order."""
+        """Instantiate the operand FIFO ``name``, which rounds its input and is read in order.
+
+        ``read`` removes the oldest operand, which drives ``out`` from the next cycle on.
+        """
         depth = self._config.operand_depth
         round_ = instantiate(m, platform, f"{name}_round", "round_to_bf16", RoundToBf16)
         buffer = instantiate(m, platform, f"{name}_buffer", Sram.module(16, depth),

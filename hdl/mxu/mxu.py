@@ -128,7 +128,10 @@ class Mxu(wiring.Component):
         m.d.sync += [lanes.x_token.eq(accept), lanes.swap_token.eq(swap)]
 
     def _load_weights(self, m: Module, lanes: TileGrid, accept: Signal, swap: Signal) -> Signal:
-        """Load weights; return a signal that is set while a complete load waits for its swap."""
+        """Load weights; return a signal that is set while a complete load waits for its swap.
+
+        ``accept``: a weight row is accepted. ``swap``: an activation row with a swap is accepted.
+        """
         rows = self._config.array
         lag = self._config.row_skew - 1
         loaded = Signal()
@@ -178,7 +181,8 @@ class Mxu(wiring.Component):
     def _collect_rows(self, m: Module, lanes: TileGrid, accept: Signal, arrived: Signal) -> Signal:
         """Collect results; return a signal that is set while one more result row has room.
 
-        ``arrived`` is set when the last column of a result row, and so the whole row, has arrived.
+        ``accept``: an activation row is accepted. ``arrived``: the last column of a result row, and
+        so the whole row, has arrived.
         """
         depth = self._config.result_depth
         outstanding = Signal(range(depth + 1))

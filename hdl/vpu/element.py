@@ -188,7 +188,8 @@ class VectorElement(wiring.Component):
                bits: dict[str, Signal]) -> list[Signal]:
         """Instantiate one ALU for both slots; return the results of v0 and v1.
 
-        ``words`` and ``bits`` are the vector operands and the mask bits, by port.
+        ``words`` and ``bits`` are the vector operands and the mask bits, by port. ``masks`` is the
+        file to which mask results are written.
 
         The two slots never enable the same stage of a unit in one cycle, because v1 is one cycle
         behind v0, and bundles issue at most every other cycle.
@@ -228,7 +229,8 @@ class VectorElement(wiring.Component):
               words: dict[str, Signal], bits: dict[str, Signal]) -> Signal:
         """Instantiate the ALU of a slot; return its result.
 
-        ``words`` and ``bits`` are the vector operands and the mask bits, by port.
+        ``words`` and ``bits`` are the vector operands and the mask bits, by port. ``masks`` is the
+        file to which mask results are written.
         """
         full = SLOTS[slot]
         alu = instantiate(m, platform, slot, VectorAlu.module(full), lambda: VectorAlu(full))

@@ -268,7 +268,10 @@ class Simple(wiring.Component):
         return order
 
     def _compared(self, m: Module, order: Order) -> tuple[Signal, Signal]:
-        """Return the mask bits of the comparisons: of fp32 numbers, and of integers."""
+        """Return the mask bits of the comparisons: of fp32 numbers, and of integers.
+
+        ``order`` has compared the operands.
+        """
         less, equal, greater, unordered = (
             self._decode(m, f"counts_{case}", *ops) for case, ops in (
                 ("less", LESS), ("equal", EQUAL), ("greater", GREATER), ("unordered", UNORDERED)))

@@ -131,6 +131,7 @@ def _parts() -> Iterator[tuple[Callable[[Decimal], Decimal], int]]:
 def _fit(function: Callable[[Decimal], Decimal], segments: int, index: int) -> Coefficients:
     """Fit a quadratic to ``function`` at the Chebyshev nodes of segment ``index``, and round it.
 
+    The interval [0, 1) has ``segments`` segments.
     If the function is 1 at the start of its first segment, so is the quadratic: in that segment
     the nodes are stretched until the first node is at the segment's start.
     """

@@ -268,7 +268,8 @@ class Xlu(wiring.Component):
                 operand: Signal) -> tuple[Signal, Signal]:
         """Instantiate rotator and transposer; return the rotated row, and a busy flag.
 
-        The flag is set while the rotator holds rows for the transposer.
+        ``operand`` is the row that entered from the chain. The flag is set while the rotator holds
+        rows for the transposer.
         """
         operation = control.operation
         rotator = instantiate(m, platform, "rotator", "xlu_rotator", lambda: Rotator(self._config))
