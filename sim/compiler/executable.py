@@ -79,22 +79,22 @@ class BufferSpec:
 
 @dataclass(frozen=True, eq=False)
 class Relocations:
-    """Words of a constant that hold addresses in a buffer, and so depend on where that buffer is.
+    """Words of a constant to which the address of a buffer, the *target*, is added before a run.
 
     Attributes
     ----------
     buffer : str
-        Name of the constant.
+        Name of the buffer that holds the constant.
     words : array of int
-        Positions of words in the constant's rows, from 0. Each of these words, with the word after
-        it as the high half, holds an offset in ``target``.
+        Positions of the words in the constant, from 0. Each word is the low half of a byte offset
+        within the target; the next word of the constant is the high half.
     target : str
-        Name of the buffer whose address is to be added.
+        Name of the target.
     core : int
         The core whose program uses the addresses.
     rows : bool
-        If True, each word holds a number of rows instead, to which the number of the target's first
-        row is added.
+        If True, each word instead is an offset in rows, of 32 bits; the number of the target's
+        first row in HBM is added.
     """
 
     buffer: str
@@ -112,7 +112,7 @@ class Relocations:
 
     def apply(self, memory: npt.NDArray[np.uint32], offsets: npt.NDArray[np.uint64],
               address: int) -> None:
-        """Write the sums of the offsets and an address to the words.
+        """Add an address to the words' offsets, and write the sums to the words.
 
         Parameters
         ----------
@@ -121,8 +121,8 @@ class Relocations:
         offsets : array of uint64
             Offsets that the words held before an address was added, from method `offsets`.
         address : int
-            Byte address of the target, or the number of its first row if `rows`. May be negative,
-            as long as each sum is a valid address.
+            Byte address of the target; if `rows` is True, the number of its first row in HBM. May
+            be negative, as long as each sum is a valid address.
         """
         flat, low = memory.reshape(-1), self.words
         sums = offsets + np.uint64(address % (1 << 64))
@@ -135,9 +135,9 @@ class Relocations:
 class Queues:
     """Queues between the host and a loop of an executable, used while the loop runs.
 
-    The *infeed* consists of inputs of which each iteration takes one index of the first dimension:
-    a *batch*. The host writes batches to HBM while the loop runs. The *outfeed* consists of outputs
-    of which each iteration writes one index of the first dimension, to HBM.
+    The *infeed* is a set of inputs. Iteration *n* reads their elements at index *n* of the first
+    dimension: *batch* *n*. The host writes batches to HBM while the loop runs. The *outfeed* is a
+    set of outputs. Iteration *n* writes their elements at index *n* of the first dimension to HBM.
 
     Attributes
     ----------
@@ -147,7 +147,7 @@ class Queues:
         Number of batches for which HBM has room, a power of two; batch *n* is in slot *n* modulo
         ``slots``.
     inputs, outputs : tuple of int
-        Numbers of the executable's inputs in the infeed, and of its outputs in the outfeed.
+        Positions of the infeed among the executable's inputs, and of the outfeed among its outputs.
     """
 
     steps: int
@@ -175,9 +175,9 @@ class Executable:
         Approximate number of rows that a run pushes into the arrays of all cores: the measure of a
         run's progress.
     relocations : tuple of Relocations
-        Addresses in constants; `relocate` adds them.
+        Words of constants to which `relocate` adds buffers' addresses.
     queues : Queues, optional
-        Queues between the host and a loop.
+        The infeed and the outfeed of a loop, if the executable has such a loop.
 
     Raises
     ------
@@ -209,7 +209,7 @@ class Executable:
 
     @property
     def infeed(self) -> tuple[BufferSpec, ...]:
-        """Inputs in the infeed, in order; their layouts are `Ring`."""
+        """Inputs in the infeed, in order; their layouts are of class `Ring`, slots for batches."""
         return tuple(self.inputs[number] for number in self.queues.inputs) if self.queues else ()
 
     @property

@@ -25,7 +25,7 @@ __all__ = ["HIGH", "Tiling", "column", "same_vectors", "standard"]
 Words = npt.NDArray[np.uint32]
 
 HIGH = 0xFFFF_0000
-"""The high half of a word, which holds a bf16 number as fp32."""
+"""Mask of the high half of a word: all bits of a bf16 number that is stored as fp32."""
 
 
 @dataclass(frozen=True)
@@ -134,14 +134,14 @@ class Tiling:
 
     @cached_property
     def vectors(self) -> int:
-        """Number of vectors: one for each outer index, lane tile and row tile; packed, for two."""
+        """Number of vectors; each holds one tile, or up to two tiles if `packed`."""
         return self.outer * self.lane_tiles * self.column_vectors
 
     def vector(self, outer: int, lane_tile: int, row_tile: int) -> int:
         """Return the number of the vector that holds a tile.
 
-        ``outer`` numbers the indices of the outer dimensions. The vectors of each such index are
-        consecutive, and among them those of each lane tile.
+        ``outer`` numbers the combinations of indices of the outer dimensions. Vectors are ordered
+        by ``outer``, then by ``lane_tile``, then by ``row_tile``.
         """
         return ((outer * self.lane_tiles + lane_tile) * self.column_vectors
                 + row_tile // (1 + self.packed))

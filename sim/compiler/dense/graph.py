@@ -12,7 +12,11 @@ __all__ = ["Division", "layers_graph"]
 
 
 class Division(Enum):
-    """How two cores share layers: not at all, or each computes half of the rows or columns."""
+    """How two cores share layers.
+
+    With ``ROWS`` or ``COLUMNS``, each core computes half of the rows or columns of every result.
+    With ``NONE``, one core computes everything.
+    """
 
     NONE = "none"
     ROWS = "rows"
@@ -25,12 +29,12 @@ def layers_graph(rows: int, depth: int, kinds: Sequence[LayerKind], division: Di
     Parameters
     ----------
     rows, depth : int
-        Shape of the first layer's input; with ``ROWS``, ``rows`` is rounded up to an even number.
+        Shape of the first layer's input. `Division.ROWS` rounds ``rows`` up to an even number.
     kinds : sequence of LayerKind
-        The layers; with ``COLUMNS``, their numbers of columns are rounded up to even numbers.
+        Kinds of the layers. `Division.COLUMNS` rounds their numbers of columns up to even numbers.
     division : Division
-        With ``ROWS``, the cores exchange nothing. With ``COLUMNS``, they exchange their halves of
-        each layer's result, except the last layer's.
+        How the cores share the layers. By rows, the cores exchange nothing. By columns, they
+        exchange their halves of each layer's result, except the last layer's.
 
     Returns
     -------
@@ -65,9 +69,9 @@ class _Writer:
         return self._graph
 
     def _layer(self, kind: LayerKind) -> Value:
-        """Write a layer, and return its result, or this core's half of its columns.
+        """Append a layer to the graph, and return its result.
 
-        It is half of the columns if the cores divide the layers by `Division.COLUMNS`.
+        With `Division.COLUMNS`, the result is this core's half of the columns.
         """
         depth, by_columns = self._x.shape[1], self._division is Division.COLUMNS
         columns = -(-kind.columns // 2) if by_columns else kind.columns
@@ -90,7 +94,7 @@ class _Writer:
         return result
 
     def _gathered(self, half: Value, columns: int) -> Value:
-        """Return all columns of a result of which each core has half."""
+        """Exchange the cores' halves of a result; return all of its ``columns`` columns."""
         other = self._add("exchange", (half, half), half.shape)
         halves = [self._add("by_device", pair, half.shape)
                   for pair in ((half, other), (other, half))]

@@ -17,7 +17,7 @@ Float32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class LayerKind:
-    """Properties of a dense layer on which its program depends, besides its input's shape.
+    """What the program of a dense layer depends on, besides the shape of the layer's input.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class LayerKind:
     transpose : bool
         Whether the input is multiplied by the transpose of the weights.
     relu : bool
-        Whether the maximum with +0.0 is applied last.
+        Whether ReLU, the maximum with +0.0, is applied last.
     bias : bool
         Whether the layer has a bias.
     dtype : DType
@@ -51,8 +51,8 @@ class Dense:
     bias : array of float32, shape (N,), optional
         Vector that is added to each row of the product, in fp32.
     relu : bool
-        Whether the maximum with +0.0 (the operation ``fmax``) is applied last: NaN stays NaN, and
-        -0.0 becomes +0.0.
+        Whether ReLU, the maximum with +0.0 (the operation ``fmax``), is applied last: NaN stays
+        NaN, and -0.0 becomes +0.0.
     transpose : bool
         Whether ``x`` is multiplied by the transpose of ``weights``.
     """
@@ -114,7 +114,10 @@ def check_layers(layers: Sequence[object], depth: int) -> list[Dense]:
 
 
 def _check_layer(name: str, layer: object, depth: int, before: str) -> Dense:
-    """Check a layer whose input, called ``before``, has ``depth`` columns."""
+    """Check a layer whose input has ``depth`` columns, and return it.
+
+    Messages call the layer ``name`` and its input ``before``.
+    """
     if not isinstance(layer, Dense):
         raise TypeError(f"{name} must be a Dense, not {layer!r}")
     for flag in ("relu", "transpose"):

@@ -24,7 +24,7 @@ Matrix = npt.NDArray[Any]
 """An array of float32 or bfloat16."""
 
 _EXCHANGE_CYCLES = 200
-"""Approximate cycles of an exchange, in addition to one for each of its rows."""
+"""Approximate cycles of an exchange between the cores, besides one for each exchanged row."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class DenseProgram:
     rows : int
         Rows of the input and of all results.
     kinds : tuple of LayerKind
-        The layers.
+        Kinds of the layers.
     """
 
     executable: Executable
@@ -70,7 +70,7 @@ class DenseProgram:
 
 
 def _even(array: Matrix, along: int) -> Matrix:
-    """Pad dimension ``along`` of an array by one index if its size is odd."""
+    """Pad an array by zeros to an even size in dimension ``along``."""
     if array.shape[along] % 2 == 0:
         return array
     return np.pad(array, [(0, int(number == along)) for number in range(array.ndim)])
@@ -81,8 +81,8 @@ def compile_layers(config: Config, rows: int, depth: int, kinds: tuple[LayerKind
                    ) -> DenseProgram:
     """Compile dense layers; each layer's input is the result of the layer before.
 
-    Recent programs are cached: equal arguments give the same object, which stays loaded between
-    runs.
+    Recent results are cached. Equal arguments then give the same object, whose programs a device
+    need not load again.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def compile_layers(config: Config, rows: int, depth: int, kinds: tuple[LayerKind
     rows, depth : int
         Shape of the first layer's input, 1 or more.
     kinds : tuple of LayerKind
-        The layers.
+        Kinds of the layers.
 
     Raises
     ------
@@ -119,7 +119,7 @@ def compile_layers(config: Config, rows: int, depth: int, kinds: tuple[LayerKind
 
 
 def _named(name: str, config: Config, failure: MemoryError) -> MemoryError:
-    """Return an error that names the product, and says what to do."""
+    """Return ``failure`` with a message that contains ``name``, the description of the layers."""
     if isinstance(failure, VectorMemoryError):
         return MemoryError(f"{name} must fit vector memory, which has {config.vmem_vectors} "
                            "vectors: choose a chip with more vector memory")
@@ -130,8 +130,9 @@ def divisions(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind]
               ) -> list[Division]:
     """Return the ways in which the cores can share layers, with the fewest estimated cycles first.
 
-    ``rows`` and ``depth`` are the shape of the first layer's input. If estimates are equal, columns
-    come first: a product of 1024 x 1024 x 1024 then takes 0.8% fewer cycles at `v2`.
+    ``rows`` and ``depth`` are the shape of the first layer's input. If estimates are equal,
+    `Division.COLUMNS` comes first: a product of 1024 x 1024 x 1024 then takes 0.8% fewer cycles at
+    `v2`.
     """
     ways = [Division.NONE]
     if config.cores > 1:
@@ -144,7 +145,7 @@ def divisions(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind]
 
 def _cycles(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind],
             division: Division) -> int:
-    """Estimate a core's cycles: the rows that its array processes and those of its transfers.
+    """Estimate a core's cycles: one for each row that its array processes or that it transfers.
 
     ``rows`` and ``depth`` are the shape of the first layer's input.
     """

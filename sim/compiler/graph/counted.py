@@ -21,12 +21,12 @@ class Affine:
 
 @dataclass(frozen=True)
 class Counted:
-    """A loop whose carried value ``number`` counts by 1 from ``first`` to ``limit - 1``.
+    """A loop with a counter: a carried value that counts by 1 from ``first`` to ``limit - 1``.
 
     Attributes
     ----------
     number : int
-        Number of the carried value that is the counter.
+        Position of the counter among the carried values of the loop, from 0.
     first, limit : int
         First value of the counter, and the value at which the loop ends.
     values : dict of Value to Affine
@@ -48,7 +48,7 @@ def counted(operation: Operation, known: Callable[[Value], int | None]) -> Count
     operation : Operation
         The ``while``.
     known : callable
-        Maps an operand of the loop to its word if it is a constant, otherwise to None.
+        Returns an operand's value, as a word, if the operand is a constant; otherwise None.
 
     Returns
     -------
@@ -73,7 +73,7 @@ def counted(operation: Operation, known: Callable[[Value], int | None]) -> Count
 
 
 def counted_loops(graph: Graph) -> list[tuple[Operation, Counted]]:
-    """Return the counted loops of a graph, in order; regions are not searched."""
+    """Return the counted loops of a graph, in order, but not those within its regions."""
     constants = {operation.result: to_words(np.asarray(operation.attributes["value"]))
                  for operation in graph.operations if operation.kind == "constant"}
 
@@ -123,7 +123,7 @@ class _Values:
     def follow(self, graph: Graph, given: Mapping[Value, Affine]) -> dict[Value, Affine]:
         """Return the values of a graph that are affine functions of the counter.
 
-        ``given`` has those of the graph's inputs; the result includes them.
+        ``given`` has the inputs of the graph that are such functions; the result includes them.
         """
         values, truths = dict(given), dict[Value, bool]()
         for operation in graph.operations:
@@ -147,7 +147,7 @@ class _Values:
 
     def _evaluate(self, operation: Operation, values: Mapping[Value, Affine],
                   truths: Mapping[Value, bool]) -> Affine | None:
-        """Return an operation's result as an affine function of the counter; None if it is none.
+        """Return an operation's result as an affine function of the counter, or None.
 
         ``values`` has the affine values found so far, and ``truths`` the results of comparisons
         that are the same in all iterations.

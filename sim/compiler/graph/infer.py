@@ -50,14 +50,14 @@ def _declared(operation: Operation) -> tuple[TensorType, ...]:
 
 
 def _dimensions(dimensions: Sequence[int], rank: int, name: str) -> None:
-    """Require ``dimensions`` to be different dimensions of a value with ``rank`` dimensions."""
+    """Require different ``dimensions`` below ``rank``; the message calls them ``name``."""
     _require(all(0 <= i < rank for i in dimensions) and len(set(dimensions)) == len(dimensions),
              f"{name} must be different dimensions below {rank}, not {tuple(dimensions)}")
 
 
 def _region(region: Graph, inputs: Sequence[TensorType], outputs: Sequence[TensorType],
             name: str) -> None:
-    """Require a region's inputs and outputs to have the given types."""
+    """Require a region's inputs and outputs to have these types; the message calls it ``name``."""
     found = [value.type for value in region.inputs], [value.type for value in region.outputs]
     _require(found == (list(inputs), list(outputs)),
              f"{name} must take {', '.join(map(str, inputs)) or 'nothing'} and return "
@@ -291,8 +291,8 @@ def _windows(shape: Sequence[int], size: Sequence[int], stride: Sequence[int],
              ) -> tuple[int, ...]:
     """Return the number of windows in each dimension.
 
-    ``base`` and ``dilation`` are the distances of the input's elements and of a window's elements
-    in the padded input.
+    In the padded input, neighbouring elements of the input are ``base`` positions apart, and
+    neighbouring elements of a window ``dilation`` positions.
     """
     found = []
     for n, w, s, (low, high), b, d in zip(shape, size, stride, padding, base, dilation,
@@ -485,8 +485,8 @@ def _stream(operation: Operation) -> list[TensorType]:
 def _block(whole: TensorType, along: int, shape: tuple[int, ...]) -> TensorType:
     """Return the type of a block of a value of type ``whole``.
 
-    Along dimension ``along``, the block has the size that ``shape`` has there. If ``along`` is
-    negative, the block is the whole value.
+    The block has the size of ``shape`` in dimension ``along``, and that of ``whole`` in all others.
+    If ``along`` is negative, the block is the whole value.
     """
     if along < 0:
         return whole

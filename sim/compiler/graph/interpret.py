@@ -35,10 +35,10 @@ def interpret(graph: Graph, inputs: Sequence[Array], *, passes: bool = False) ->
         The graph to execute.
     inputs : sequence of array
         An array for each input of the graph, with the input's shape and type. If the graph has a
-        sharding, an array that is split has the shape of the whole.
+        sharding, the arrays are whole, and are split here.
     passes : bool
-        Whether to round the operands of products to bf16 parts, as the device does for the
-        product's precision. Otherwise operands are not rounded.
+        Whether to compute products in passes, as the device does: operands are split into bf16
+        parts, as many as the product's precision requires. Otherwise operands are not split.
 
     Returns
     -------
@@ -68,7 +68,7 @@ def evaluate(operation: Operation, operands: Sequence[Array], *,
     operands : sequence of array
         An array for each operand, with the operand's shape and type.
     passes : bool
-        Whether to round the operands of products to bf16 parts, as the device does.
+        Whether to compute products in passes of bf16 parts, as the device does.
 
     Returns
     -------

@@ -100,7 +100,7 @@ def read_entry(module: Any, devices: int) -> Entry:
 def _outline(title: str, function: Any, module: Any) -> str:
     """Return the text of a module with a function's signature and shardings in HLO's notation.
 
-    JAX reads from it the shardings that it has left to the compiler, including those of arguments
+    JAX reads from this text the shardings that it leaves to the compiler, also those of arguments
     that are on one device.
     """
     from jaxlib.mlir import ir

@@ -163,7 +163,10 @@ class _Importer:
         return graph
 
     def divide(self, graph: Graph, function: Any) -> None:
-        """Transform a global program into the program of one device."""
+        """Turn ``graph``, a program on whole arrays, into the program of one device on its parts.
+
+        ``function`` is the entry function, whose shardings say which parts a device has.
+        """
         if found := partition(graph, self.cut):
             raise UnsupportedError(found)
         if not self.per_device:
@@ -182,7 +185,7 @@ class _Importer:
         self.found.append(Unsupported(what, str(location or ""), advice))
 
     def type(self, type: Any, what: str, location: Location | None) -> TensorType | None:
-        """Convert an MLIR type to a graph's type; if it is unsupported, refuse it, return None.
+        """Convert an MLIR type to a graph's type; refuse an unsupported type, and return None.
 
         ``what`` names the value in the message.
         """
@@ -202,7 +205,10 @@ class _Importer:
     # Structure
 
     def block(self, block: Any, scope: Scope, call: Location | None) -> list[Value | None]:
-        """Import the operations of an MLIR block; return the values that the block returns."""
+        """Import the operations of an MLIR block; return the values that the block returns.
+
+        ``call`` is the location of the inlined call around the block, if any.
+        """
         for view in block.operations:
             operation = view.operation
             if operation.name in ("func.return", "stablehlo.return", "sdy.return"):
@@ -253,7 +259,10 @@ class _Importer:
 
     def add(self, name: str, operation: Any, operands: list[Value], types: list[TensorType],
             scope: Scope, location: Location | None) -> Sequence[Value | None]:
-        """Append the graph's operation for one that has a rule in `RULES`; return its results."""
+        """Append the graph's operation for an MLIR operation that has a rule; return its results.
+
+        The rule is in `RULES`.
+        """
         regions = [self.region(region, scope, location) for region in operation.regions]
         if any(graph is None for graph, _ in regions):
             return [None] * len(types)
@@ -341,10 +350,10 @@ class _Importer:
     # Devices
 
     def input(self, value: Value, number: int, graph: Graph) -> Value:
-        """Append an input for argument ``number`` of the program to the graph.
+        """Append an input for the program's argument ``number``; return the whole argument.
 
-        The input is the whole argument, or this device's part if the argument is split. Returns the
-        whole argument, also called its global value.
+        ``value`` is the input if devices get whole arguments. If the argument is split, the input
+        is this device's part, and the devices exchange their parts.
         """
         cut = self.cuts[0][number] if self.cuts else None
         if cut is not None:
@@ -415,7 +424,7 @@ class _Importer:
 
     def collective(self, name: str, operation: Any, scope: Scope,
                    location: Location | None) -> Sequence[Value | None]:
-        """Import a collective operation, or the number of the device."""
+        """Import a collective operation, or an operation that returns the device's number."""
         nothing = [None] * len(operation.results)
         devices = self.partitions * self.replicas
         if devices > 2:
@@ -482,7 +491,7 @@ class _Importer:
 
     def splat(self, bounds: Range, shape: tuple[int, ...], scope: Scope,
               location: Location | None) -> Value:
-        """Append a constant whose elements are the only number in ``bounds``."""
+        """Append a constant all of whose elements are the one number in the range ``bounds``."""
         type = TensorType(shape, narrow(bounds) or DType.S32)
         value = np.broadcast_to(np.asarray(bounds[0], array_dtype(type.dtype)), shape)
         made = scope.graph.add("constant", (), type, {"value": value}, (), location)

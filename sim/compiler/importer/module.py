@@ -110,7 +110,7 @@ def read(source: Any) -> Any:
 def _path_hint(source: str | bytes) -> str:
     """Return a hint for an error message if ``source`` may be a file's name, otherwise nothing.
 
-    A text without line breaks and opening brackets may be one.
+    A text that contains no line break, ``(`` or ``{`` may be a file's name.
     """
     if isinstance(source, bytes) or not source.strip() or any(mark in source for mark in "\n({"):
         return ""

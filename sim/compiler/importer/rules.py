@@ -20,7 +20,8 @@ from sim.compiler.importer.attributes import (
 __all__ = ["RULES", "Rule"]
 
 Rule = Callable[[Any, list[Value], list[Value]], dict[str, Any]]
-"""Receives an MLIR operation, its operands and its results; returns the graph's attributes."""
+"""Receives an MLIR operation, and the graph's values for its operands and its results; returns the
+attributes of the graph's operation."""
 
 
 def _none(operation: Any, operands: list[Value], results: list[Value]) -> dict[str, Any]:
@@ -56,8 +57,8 @@ def _compare(operation: Any, operands: list[Value], results: list[Value]) -> dic
 _ALGORITHMS = {("bf16", 1): "DEFAULT", ("bf16", 3): "HIGH", ("bf16", 6): "HIGHEST",
                ("bf16", 9): "HIGHEST", ("tf32", 1): "HIGH", ("tf32", 3): "HIGHEST",
                ("f32", 1): "HIGHEST"}
-"""Precision for each algorithm of a product, by the type of the operands' parts and the number of
-products of parts."""
+"""Precision of a product for each algorithm that a program can request. An algorithm is the type of
+the parts into which operands are split, and the number of products of parts that are added."""
 
 
 def _precision(operation: Any) -> tuple[str, ...]:

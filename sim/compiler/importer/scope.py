@@ -87,7 +87,10 @@ class Scope:
         return inner
 
     def _inner(self, outer: Value, parent: "Scope") -> Value:
-        """Return a copy of an outer value if it is a small constant, otherwise a new input."""
+        """Return this scope's value for a value of ``parent``, the scope around it.
+
+        It is a copy if the outer value is a small constant, otherwise a new input.
+        """
         constant = parent.constant(outer)
         if constant is not None and constant.result.type.size <= _COPIED:
             copy = self.graph.add("constant", (), outer.type,

@@ -23,7 +23,8 @@ MOVES = frozenset({"broadcast_in_dim", "reshape", "transpose", "slice", "concate
 def _corners(function: Callable[[int, int], int]) -> Callable[[Range, Range], Range]:
     """Make a function that returns the range of the results of ``function``.
 
-    It is exact if ``function`` is monotonic in each operand: the extremes are at the corners.
+    The range is exact if ``function`` is monotonic in each operand: its extremes are then at the
+    ends of the operands' ranges.
     """
     def apply(a: Range, b: Range) -> Range:
         values = [function(x, y) for x in a for y in b]

@@ -191,7 +191,7 @@ class _Lowering:
         return total
 
     def _forget(self, scope: _Scope | None, written: set[SReg]) -> None:
-        """Drop the known sums of registers ``written``, in a scope and all scopes around it."""
+        """Forget sums that a register in ``written`` is a term of, in this and all outer scopes."""
         while scope is not None and written:
             scope.known = {terms: register for terms, register in scope.known.items()
                            if not any(term in written for term, _ in terms)}

@@ -171,7 +171,7 @@ class Builder(Flow):
         return result
 
     def value(self, index: ScalarValue, *, into: SReg | None = None) -> SReg:
-        """Compute an index or a number into a scalar register."""
+        """Return a scalar register that holds the value of an index or a number."""
         if isinstance(index, (float, np.floating)):
             index = word(index)
         result = self._result(SReg, into)
@@ -199,9 +199,9 @@ class Builder(Flow):
     # Variables.
 
     def variable(self, initial: VectorValue | MReg) -> Any:
-        """Return a new register for `assign`, of the kind of ``initial``.
+        """Return a new register that holds ``initial`` and that `assign` may change.
 
-        A number gets a vector register.
+        Its kind is that of ``initial``; a number or an index gets a vector register.
         """
         if isinstance(initial, SReg):
             return self.scalar_variable(initial)
@@ -210,7 +210,7 @@ class Builder(Flow):
         return result
 
     def scalar_variable(self, initial: ScalarValue) -> SReg:
-        """Return a new scalar register for `assign`."""
+        """Return a new scalar register that holds ``initial`` and that `assign` may change."""
         return self.value(initial)
 
     def assign(self, variable: VReg | MReg | SReg, value: VectorValue | MReg) -> None:
@@ -272,11 +272,11 @@ class Builder(Flow):
         return result
 
     def transpose_in(self, vector: VectorValue, group: ScalarValue) -> None:
-        """Write a vector to ``sublanes`` rows of the transposer, from ``group * sublanes`` on."""
+        """Write a vector to rows of the transposer, from row ``group * sublanes`` on."""
         self._append(_MISC["transpose_in"], self._vector_register(vector), self._source(group))
 
     def transpose_out(self, group: ScalarValue, *, into: VReg | None = None) -> VReg:
-        """Read ``sublanes`` columns of the transposer, from ``group * sublanes`` on.
+        """Read ``sublanes`` columns of the transposer, from column ``group * sublanes`` on.
 
         They become rows (sublanes) of the vector.
         """

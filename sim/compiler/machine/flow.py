@@ -107,9 +107,10 @@ class Flow(ABC):
         self._block.append(loop)
 
     def again(self, loop: Loop, name: str, a: ScalarValue, b: ScalarValue) -> None:
-        """Repeat the loop of `repeat` if ``name`` holds for ``a`` and ``b``.
+        """Set the condition under which the loop of `repeat` runs its body again.
 
-        Must be the last call in the body of the loop.
+        ``name`` is the comparison of ``a`` with ``b``, as in `when`. This must be the last call in
+        the body of the loop.
         """
         if self._block is not loop.body:
             raise ValueError("again must be called in the body of its loop")

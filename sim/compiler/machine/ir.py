@@ -21,7 +21,7 @@ __all__ = ["ALL_ONES", "WRITTEN", "ZERO", "Access", "Affine", "Block", "Branch",
 
 
 class Affine:
-    """Arithmetic of the terms of an index: sums, differences, and products with integers."""
+    """Base class of indexes and their terms: sums, differences, and products with integers."""
 
     __slots__ = ()
 
@@ -191,16 +191,16 @@ class Access:
 
 @dataclass(frozen=True)
 class Fence:
-    """The accesses with which a transfer or a wait is ordered.
+    """The accesses to vector memory with which a transfer or a wait is ordered.
 
-    It is always ordered with other transfers and waits, and with accesses to scalar memory.
+    A transfer or wait is always ordered with other ones, and with accesses to scalar memory.
 
     Attributes
     ----------
     after : tuple of VmemBuffer
-        Earlier accesses to these buffers happen before it.
+        Buffers; earlier accesses to them happen before the transfer or wait.
     before : bool
-        Whether all later accesses to vector memory happen after it.
+        Whether all later accesses to vector memory happen after the transfer or wait.
     """
 
     after: tuple[VmemBuffer, ...] = ()
@@ -239,7 +239,7 @@ class Op:
     operation : hdl.isa.Operation
     operands : tuple
     access : Access or None
-        The address, if the operation has one: `addresses` replaces the operands base and offset by
+        The address, if the operation has one; `addresses` sets the operands base and offset from
         it.
     fence : Fence or None
         For a transfer or a wait: the accesses it is ordered with; None means all accesses to

@@ -43,7 +43,7 @@ class Options:
     ahead : bool
         Whether operations may move in front of earlier operations of their block.
     constants : int
-        Scalar registers that each nest of loops may use for constants.
+        Number of scalar registers that each nest of loops may use for constants.
     invariants : bool
         Whether operations whose result is the same in all iterations move out of loops.
     reduced : bool
@@ -156,7 +156,8 @@ class Layout:
     def _simple(self, loop: Loop, counter: SReg, unroll: int = 1) -> None:
         """Append a loop whose iterations do not overlap.
 
-        ``unroll`` is that of `Loops`.
+        ``counter`` counts the iterations, unless the loop has a condition. ``unroll`` is that of
+        `Loops`.
         """
         first = len(self.lines)
         start = self._label("loop")

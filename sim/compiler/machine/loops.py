@@ -48,7 +48,7 @@ _ADD = scalar_operation(ScalarOp.ADD)
 def unroll(code: MachineCode) -> MachineCode:
     """Return the code with short innermost loops unrolled.
 
-    They are within other loops, or use the cross-lane unit.
+    Only loops that are within other loops, or use the cross-lane unit, are unrolled.
     """
     reads = Counter(register for op in operations(code.body) for register in op.reads)
     writes = Counter(register for op in operations(code.body) for register in op.writes)

@@ -167,7 +167,8 @@ def _registers(pipeline: Pipeline) -> dict[type, int]:
 def _own_offsets(ops: list[Op], moving: list[SReg], numbers: Iterator[int]) -> list[Op]:
     """Insert copies of the registers that the loop advances, ``moving``.
 
-    Each operation that reads such a register, but does not add a constant to it, reads a copy.
+    A pipeline corrects the constants that operations add to such a register. An operation that adds
+    no constant reads a copy, which is made by adding 0.
     """
     found = []
     for op in ops:

@@ -11,7 +11,7 @@ __all__: list[str] = []
 
 
 def _starts(x: Array, starts: list[Array], sizes: tuple[int, ...]) -> tuple[slice, ...]:
-    """Return slices of ``x`` with the given starts and sizes, with starts clamped to its bounds."""
+    """Return slices of these sizes; starts are clamped so that the slices are within ``x``."""
     slices = []
     for whole, start, size in zip(x.shape, starts, sizes, strict=True):
         first = min(max(int(start), 0), whole - size)
@@ -36,7 +36,8 @@ def _dynamic_update_slice(operation: Operation, operands: list[Array], context: 
 def _index_vectors(indices: Array, vector: int) -> Array:
     """Move the index vectors, which lie along dimension ``vector``, to the last dimension.
 
-    If ``vector`` is the rank of ``indices``, each index is a vector of one. The type becomes int64.
+    If ``vector`` is the rank of ``indices``, each element is an index vector of length 1. The
+    result has type int64.
     """
     if vector == indices.ndim:
         indices = indices[..., None]
@@ -72,7 +73,7 @@ def _origins(vectors: Array, rank: int, mapped: tuple[int, ...], batching: tuple
 
 
 def _batch_positions(dimensions: tuple[int, ...], vector: int) -> tuple[int, ...]:
-    """Renumber dimensions of the indices as if dimension ``vector`` were removed."""
+    """Return the numbers that batch dimensions of the indices have after `_index_vectors`."""
     return tuple(i - (i > vector) for i in dimensions)
 
 

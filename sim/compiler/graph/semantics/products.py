@@ -3,7 +3,8 @@
 Floats are accumulated in float64, and the result is rounded once. With `Context.passes`, float32
 operands are first split into bfloat16 parts, as the device does for the product's precision: one
 part for DEFAULT, two for HIGH, three for HIGHEST. The result is the sum of those products of parts
-that the device adds. Where the product of the unsplit operands is not finite, it is the result.
+that the device adds. Where the product of the unsplit operands is infinite or NaN, the result is
+that product.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Interpreter rules for reductions, and recognition of simple reducers.
 
 A sum of floats is accumulated in float64 and rounded once, so it is a reference for any order of
-additions. A product of bf16 numbers is accumulated in fp32.
+additions. The reducer ``multiply`` accumulates bf16 numbers in fp32.
 """
 
 from typing import Any

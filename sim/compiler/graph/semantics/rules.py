@@ -14,14 +14,14 @@ class Context(Protocol):
 
     @property
     def passes(self) -> bool:
-        """Whether products round their operands to bf16 parts, as the device does."""
+        """Whether products are computed in passes of bf16 parts, as on the device."""
 
     @property
     def device(self) -> int | None:
         """Number of the device that executes the graph; None if there is only one device."""
 
     def exchange(self, array: Array) -> Array:
-        """Send an array to the other device, and return the array that it sends.
+        """Send an array to the other device, and return the array that the other device sends.
 
         This waits until the other device calls this method, too.
         """
@@ -30,9 +30,9 @@ class Context(Protocol):
         """Execute a region on arrays that match its inputs; return the arrays of its outputs."""
 
     def apply(self, graph: Graph, inputs: Sequence[Array]) -> list[Array]:
-        """Execute a region on scalars for every element of arrays; return arrays of outputs.
+        """Apply a region, a function of scalars, to each element; return an array for each output.
 
-        The shapes of ``inputs`` are broadcast to one shape.
+        The arrays ``inputs`` are broadcast to one shape.
         """
 
 

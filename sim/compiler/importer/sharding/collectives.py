@@ -2,7 +2,8 @@
 
 In this module, a *group* is a replica group: the devices that take part, in order. A collective in
 a group of one device is a copy. In a group of both devices, values are ordered by the group: on
-either device, the value of the group's first device comes first.
+either device, the value of the group's first device comes first. Functions append operations to the
+graph of their parameter ``at``.
 """
 
 import re

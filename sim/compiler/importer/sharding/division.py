@@ -40,8 +40,8 @@ class Division:
     attributes : dict
         Attributes of each device's operation that differ from those of the global one.
     partial : Graph or None
-        A function of two scalars, if each device computes a partial result of full shape: it
-        combines the two partial results. Otherwise None.
+        If each device computes a partial result of full shape: the function of two scalars that
+        combines the elements of the two partial results. Otherwise None.
     """
 
     attributes: dict[str, Any] = field(default_factory=dict)

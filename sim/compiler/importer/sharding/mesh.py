@@ -9,7 +9,7 @@ __all__ = ["Split", "axis_sizes", "cut_of", "split_of"]
 
 
 class Split(NamedTuple):
-    """A split of a value in two halves: the dimension, and the devices of each half, in order."""
+    """A split of a value in two halves: the dimension, and the devices in order of their halves."""
 
     dimension: int
     group: tuple[int, ...]
@@ -84,7 +84,9 @@ def cut_of(module: Any, attribute: Any, axes: set[str] | None = None) -> int | N
 
 
 def split_of(module: Any, attribute: Any) -> Split | None:
-    """Return how a sharding splits a value, or None; the mesh may have its devices in any order.
+    """Return how a sharding splits a value, or None if it does not.
+
+    The mesh may have its devices in any order.
 
     Raises
     ------

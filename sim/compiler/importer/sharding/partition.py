@@ -1,4 +1,7 @@
-"""Transforms a global program with shardings into the program of one device."""
+"""Transforms a global program with shardings into the program of one device.
+
+A *global program* computes on whole arrays; the program of one device computes on its parts.
+"""
 
 from collections.abc import Mapping, Sequence
 

@@ -33,10 +33,10 @@ def manual_axes(operation: Any) -> list[str]:
 class Shards:
     """Splits global values into the parts of two devices, and joins the parts.
 
-    Operations outside of a ``manual_computation`` are computed on both devices. If only such
-    computations use an input of the program, the host splits the input. If the program returns the
-    result of such a computation, the host joins the result. In all other cases, the devices split
-    values and exchange their parts.
+    Operations outside of a ``manual_computation`` are computed on both devices. The host splits an
+    input that only manual computations use, and joins a result of a manual computation that the
+    program returns. All other values are split by the devices, which exchange parts to join them.
+    Methods append the operations for this to the graph of their parameter ``at``.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class Shards:
         """Return the executing device's part of a global value.
 
         ``dimension`` is the one along which the value is split; None means that each device gets
-        the whole value.
+        the whole value. The first half belongs to the first device of ``group``.
         """
         if dimension is None:
             return value

@@ -101,8 +101,8 @@ class Pipeline:
                distance: Callable[[int, SReg, int], int]) -> list[Line]:
         """Return the bundles from cycle ``start`` to ``end``, exclusive; some may be empty.
 
-        ``distance(iteration, register, cycle)`` is the number of steps that a register of `steps`
-        has not yet taken in a cycle in which an operation of the iteration is executed.
+        ``distance(iteration, register, cycle)`` is the number of steps by which ``register``, one
+        of `steps`, lags behind ``iteration`` in ``cycle``.
         """
         lines: list[Line] = []
         schedule = self.schedule

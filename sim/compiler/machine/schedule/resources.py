@@ -24,11 +24,11 @@ _REDUCE = (MiscOp.SUM_LANES, MiscOp.MAX_LANES)
 _ADDING = ("add", "load", "store")
 _VECTOR_UNITS = (Unit.SIMPLE, Unit.FLOAT, Unit.TRANSCENDENTAL)
 _PORTS = {slot: f"{slot}.port" for slot in Slot}
-"""Key, in a table, of the write port through which the results of a slot are written."""
+"""Key in `Table` of the write port through which the results of a slot are written."""
 
 
 def latency(op: Op, config: Config) -> int:
-    """Return an operation's latency: the cycles until a bundle can use its result at once."""
+    """Return an operation's latency: cycles until a bundle can use its result without a wait."""
     operation = op.operation
     if operation.unit in isa.LATENCIES:
         return isa.LATENCIES[operation.unit]
@@ -45,9 +45,10 @@ def latency(op: Op, config: Config) -> int:
 
 
 def _skipped(op: Op, config: Config) -> int:
-    """Return how many rows the cross-lane unit skips before it starts.
+    """Return how many rows the cross-lane unit skips before the result's first row.
 
-    Half of the sublanes is assumed if the distance is known only at run time.
+    The number depends on the last operand: a distance, or the sublane to broadcast. Half of the
+    sublanes is assumed if that operand is known only at run time.
     """
     distance = op.operands[-1]
     if op.operation.op is MiscOp.ROTATE_SUBLANES:

@@ -12,8 +12,8 @@ from sim.compiler.machine.schedule.resources import Node, Table
 __all__ = ["PRESSURE", "heights", "schedule_block", "single_writes"]
 
 PRESSURE: dict[type, int] = {VReg: 26, MReg: 5, SReg: 22}
-"""Number of registers of each kind. When so many are live in a block, an operation that needs
-another one is no longer moved in front of earlier operations."""
+"""Limit of the live registers of each kind. At this limit, an operation that needs another register
+no longer moves in front of earlier operations."""
 
 
 def heights(graph: Graph) -> list[int]:
