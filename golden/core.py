@@ -64,11 +64,11 @@ class GoldenCore(ArchitecturalState):
         if other is self:
             raise ValueError("other must be another core than this one")
         if self.peer is not None or other.peer is not None:
-            raise ValueError("other must be connected once only, and so must this core")
+            raise ValueError("other and this core must not be connected already")
         if self.config != other.config:
-            raise ValueError(f"other must be of {self.config!r}, not {other.config!r}")
+            raise ValueError(f"other must have {self.config!r}, not {other.config!r}")
         if self.config.cores != 2:
-            raise ValueError(f"cores must be 2 to connect two, not {self.config.cores!r}")
+            raise ValueError(f"config.cores must be 2, not {self.config.cores!r}")
         if self.hbm is not other.hbm:
             raise ValueError("other must have the same HBM as this core")
         self.set_peer(other)

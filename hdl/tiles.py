@@ -311,8 +311,8 @@ class TileGrid(wiring.Component):
             if isinstance(link, Chain) and link.sink is not None:
                 widths = self.tile_outputs[link.source], self.tile_inputs[link.sink]
                 if widths[0] != widths[1]:
-                    raise ValueError(f"chain must join ports of one width, not {widths[0]} and "
-                                     f"{widths[1]} bits: {link!r}")
+                    raise ValueError("chain must join ports of the same width, not "
+                                     f"{widths[0]} and {widths[1]} bits: {link!r}")
 
     def _grid_ports(self) -> Iterator[tuple[str, int, bool]]:
         for link in self.links:

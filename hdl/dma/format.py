@@ -176,7 +176,7 @@ def unpack_descriptor(words: Sequence[int]) -> dict[str, int]:
         If the number of words is not `DESCRIPTOR_WORDS`, or a word does not fit 32 bits.
     """
     if len(words) != DESCRIPTOR_WORDS:
-        raise ValueError(f"words must be {DESCRIPTOR_WORDS}, not {len(words)}")
+        raise ValueError(f"number of words must be {DESCRIPTOR_WORDS}, not {len(words)}")
     packed = 0
     for number, value in enumerate(words):
         if not 0 <= value < 1 << 32:

@@ -174,7 +174,9 @@ class Request:
         writes = self.operation in (Operation.WRITE, Operation.WRITE_FIXED)
         integer("count", self.count, int(reads), MAX_WORDS if reads else 0)
         if not writes <= len(self.words) <= (MAX_WORDS if writes else 0):
-            raise ValueError(f"words must suit {self.operation.name}, not be {len(self.words)}")
+            span = f"from 1 to {MAX_WORDS}" if writes else "0"
+            raise ValueError(f"number of words must be {span} for {self.operation.name}, "
+                             f"not {len(self.words)}")
 
     def payload(self) -> bytes:
         """The request's bytes, without its checksum."""

@@ -313,7 +313,7 @@ class Bundle:
                      for operand in expected)
         if not needed <= len(operands) <= len(expected):
             span = f"{needed}" if needed == len(expected) else f"{needed} to {len(expected)}"
-            raise TypeError(f"{where}: operands must be {span}, not {len(operands)}")
+            raise TypeError(f"{where}: number of operands must be {span}, not {len(operands)}")
         fields = {"op": 0 if operation is None else operation.op.value}
         for field, value in ignored.items():
             self._failing = field

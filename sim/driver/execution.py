@@ -150,7 +150,8 @@ class Execution(Cores):
         """
         compiled = compiled_of(executable)
         if compiled.queues is not None:
-            raise ValueError(f"{compiled.name} must be compiled without queues, to be profiled")
+            raise ValueError(f"{compiled.name} must be compiled without infeed and outfeed, "
+                             "to be profiled")
         with self._open():
             self._spans = []
             try:

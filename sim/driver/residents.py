@@ -112,7 +112,7 @@ class Residents(Execution):
                 raise ValueError(f"{executable.name} must be compiled with standard_inputs, since "
                                  f"its code contains addresses of buffers")
             if executable.queues is not None:
-                raise ValueError(f"{executable.name} must be compiled without queues")
+                raise ValueError(f"{executable.name} must be compiled without infeed and outfeed")
             number = self._core(core)
             buffers: dict[str, Buffer] = {}
             try:

@@ -53,7 +53,7 @@ class Infeed:
             try:
                 self._first.append(next(self._batches))
             except StopIteration:
-                raise ValueError("infeed must have a batch, not none") from None
+                raise ValueError("infeed must have at least one batch") from None
         return self._first[0]
 
     def take(self) -> Iterator[Any]:

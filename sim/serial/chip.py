@@ -274,7 +274,7 @@ class SerialChip(Closeable):
         self._wait(lambda: bool(self.fields("INTERRUPT_STATUS")[done]),
                    f"a transfer of core {core} does not end")
         if self.fields("INTERRUPT_STATUS")[failed]:
-            raise RuntimeError(f"memory has refused a transfer of core {core}")
+            raise RuntimeError(f"memory answered a transfer of core {core} with an error")
 
     def _queued(self, core: int) -> bool:
         """Try to start the transfer in the descriptor registers; False if the queue is full."""

@@ -38,7 +38,7 @@ def trace_paths(path: str | os.PathLike[str]) -> tuple[pathlib.Path, pathlib.Pat
     if base.suffix in (".json", ".vcd"):
         base = base.with_suffix("")
     if not base.name or base.is_dir():
-        raise ValueError(f"trace must be the beginning of files' names, not {str(path)!r}")
+        raise ValueError(f"trace must be a path that ends in a file name, not {str(path)!r}")
     if not base.parent.is_dir():
         raise FileNotFoundError(f"trace must lie in a folder that exists, not {str(base.parent)!r}")
     return base.with_name(f"{base.name}.json"), base.with_name(f"{base.name}.vcd")

@@ -361,5 +361,5 @@ def _fitting(port: Port, words: npt.NDArray[np.generic], axes: int) -> Words:
         highest = int(checked[..., -1].max(initial=0))
         if highest >> spare:
             raise ValueError(f"values of {port.name} must fit {port.width} bits, "
-                             f"but a highest word is {highest:#x}")
+                             f"but the highest word of one is {highest:#x}")
     return checked

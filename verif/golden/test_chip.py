@@ -416,17 +416,17 @@ def test_configurations_that_are_no_chip_are_refused() -> None:
         golden.connect(cast(Any, 1))
     with pytest.raises(ValueError, match="another core"):
         golden.connect(golden)
-    with pytest.raises(ValueError, match="other must be of Config"):
+    with pytest.raises(ValueError, match="other must have Config"):
         golden.connect(GoldenCore(SMALL))
     with pytest.raises(ValueError, match="same HBM"):
         golden.connect(GoldenCore(TINY))
-    with pytest.raises(ValueError, match="cores must be 2 to connect two, not 1"):
+    with pytest.raises(ValueError, match=r"config\.cores must be 2, not 1"):
         GoldenCore(ONE_CORE).connect(GoldenCore(ONE_CORE))
     other = GoldenCore(TINY, golden.hbm)
     golden.connect(other)
-    with pytest.raises(ValueError, match="connected once only"):
+    with pytest.raises(ValueError, match="must not be connected already"):
         golden.connect(GoldenCore(TINY, golden.hbm))
-    with pytest.raises(ValueError, match="connected once only"):
+    with pytest.raises(ValueError, match="must not be connected already"):
         GoldenCore(TINY, golden.hbm).connect(other)
 
 

@@ -160,8 +160,8 @@ def test_checksum_is_that_of_zlib() -> None:
     ({"sequence": 256}, "sequence must be from 0 to 255, not 256"),
     ({"address": 2}, "address must be a multiple of 4, not 2"),
     ({"operation": Operation.READ}, "count must be from 1 to 256, not 0"),
-    ({"operation": Operation.WRITE}, "words must suit WRITE, not be 0"),
-    ({"words": (1,)}, "words must suit IDENTIFY, not be 1")])
+    ({"operation": Operation.WRITE}, "number of words must be from 1 to 256 for WRITE, not 0"),
+    ({"words": (1,)}, "number of words must be 0 for IDENTIFY, not 1")])
 def test_wrong_requests_are_refused(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Request(**{"sequence": 0, "operation": Operation.IDENTIFY, **arguments})

@@ -297,7 +297,8 @@ def _windows(shape: Sequence[int], size: Sequence[int], stride: Sequence[int],
     found = []
     for n, w, s, (low, high), b, d in zip(shape, size, stride, padding, base, dilation,
                                           strict=True):
-        _require(w > 0 and s > 0 and b > 0 and d > 0, "windows must have positive sizes")
+        _require(w > 0 and s > 0 and b > 0 and d > 0,
+                 "sizes, strides and dilations of windows must be positive")
         spread = (low + (0 if n == 0 else (n - 1) * b + 1) + high)
         reach = (w - 1) * d + 1
         found.append(0 if spread <= 0 or reach > spread else (spread - reach) // s + 1)
@@ -490,7 +491,8 @@ def _block(whole: TensorType, along: int, shape: tuple[int, ...]) -> TensorType:
     """
     if along < 0:
         return whole
-    _require(along < whole.rank and whole.rank == len(shape), f"{along} must be a dimension")
+    _require(along < whole.rank and whole.rank == len(shape),
+             f"{along} must be a dimension of the value and of its block")
     return TensorType((*whole.shape[:along], shape[along], *whole.shape[along + 1:]), whole.dtype)
 
 

@@ -92,5 +92,6 @@ def _check(operation: Operation) -> None:
         if name not in operation.attributes:
             raise ValueError(f"attribute {name} must be present")
         if not _TYPES[code](operation.attributes[name]):
-            raise ValueError(f"attribute {name} must be of type {code!r} (see kinds.py), "
+            raise ValueError(f"attribute {name} must be of type code {code!r} "
+                             "(sim/compiler/graph/kinds.py), "
                              f"not {operation.attributes[name]!r}")

@@ -175,8 +175,8 @@ class _Importer:
                 for part in entry_cuts(function, self.module)]
         made = graph.sharding or Sharding((None,) * len(graph.inputs), (None,) * len(graph.outputs))
         if cuts != [list(made.inputs), list(made.outputs)]:
-            raise UnsupportedError([Unsupported("shardings of arguments and results that differ "
-                                                "from those of the values", "", DEVICES)])
+            raise UnsupportedError([Unsupported("arguments or results whose shardings differ from "
+                                                "those of the program's values", "", DEVICES)])
         graph.sharding = Sharding((STACKED,) * len(graph.inputs), (STACKED,) * len(graph.outputs))
 
     # Refusals
@@ -268,7 +268,7 @@ class _Importer:
             return [None] * len(types)
         for _, captured in regions:
             if captured:
-                self.refuse(f"{name} whose function reads a value from around it", location,
+                self.refuse(f"{name} whose function reads a value from outside of it", location,
                             "pass it as an operand, or make it a constant")
                 return [None] * len(types)
         attributes = RULES[name](operation, operands, [Value(type) for type in types])
@@ -308,7 +308,7 @@ class _Importer:
         inner = Scope(graph, self.ranges, scope)
         [block] = region.blocks
         for argument in block.arguments:
-            type = self.type(argument.type, "a value carried", location)
+            type = self.type(argument.type, "an argument of a region", location)
             value = None if type is None else Value(type)
             graph.inputs.extend([] if value is None else [value])
             inner.define(argument, value)
@@ -450,7 +450,8 @@ class _Importer:
                         "that do not exist", location, DEVICES)
             return nothing
         if any(captured for _, captured in imported) or not all(map(is_reducer, regions)):
-            self.refuse(f"{name} whose function is not made of elementwise operations", location,
+            self.refuse(f"{name} whose function contains operations that are not elementwise",
+                        location,
                         "use jax.lax.psum, pmax or pmin, or gather and reduce")
             return nothing
         return COLLECTIVES[name](at, operation, known, group, regions)

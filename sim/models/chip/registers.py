@@ -96,7 +96,7 @@ class RegisterPort(ChipSimulation):
         """
         number, found = self._address(register, core)
         if (value is None) == (not fields):
-            raise TypeError(f"{found.name} must be given a value or fields")
+            raise TypeError(f"{found.name} must be given either a value or fields")
         self.write_address(number, found.pack(**fields) if value is None else value)
 
     def read_address(self, at: SupportsIndex) -> int:

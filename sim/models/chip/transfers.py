@@ -165,7 +165,7 @@ class TransferPort(RegisterPort):
     def _check_refused(self, core: int) -> None:
         """Raises an error if memory refused a transfer since `_keeping_events` began."""
         if self.read("INTERRUPT_STATUS") & self._transfer_events(core)[1]:
-            raise RuntimeError(f"memory has refused a transfer of core {core}")
+            raise RuntimeError(f"memory answered a transfer of core {core} with an error")
 
     # ---- Staging
 

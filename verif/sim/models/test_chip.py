@@ -141,7 +141,7 @@ def test_wrong_arguments(chip: ChipModel) -> None:
         chip.read("ID", core=0)
     with pytest.raises(ValueError, match="core must be from 0 to 1, not 2"):
         chip.read("STATUS", core=2)
-    with pytest.raises(TypeError, match="CONTROL must be given a value or fields"):
+    with pytest.raises(TypeError, match="CONTROL must be given either a value or fields"):
         chip.write("CONTROL", core=0)
     with pytest.raises(ValueError, match="value must be from 0 to 4294967295"):
         chip.write("START_PC", 1 << 32, core=0)
@@ -219,7 +219,7 @@ def test_data_pass_through_few_rows(monkeypatch: pytest.MonkeyPatch, rows: int) 
         chip.memory.fail(0, used * ROW, SLVERR)
         chip.load_programs(dict(enumerate(programs)))
         chip.memory.fail(used * ROW, ROW, SLVERR)
-        with pytest.raises(RuntimeError, match="memory has refused a transfer of core 0"):
+        with pytest.raises(RuntimeError, match="memory answered a transfer of core 0"):
             chip.load_program(0, programs[0])
         np.testing.assert_array_equal(chip.hbm, kept)
 
@@ -683,7 +683,7 @@ def test_memory_that_refuses(way: str, response: int) -> None:
 
 def test_a_transfer_of_the_host_that_memory_refuses(chip: ChipModel) -> None:
     chip.memory.fail(3 * ROW, ROW, SLVERR)
-    with pytest.raises(RuntimeError, match="memory has refused a transfer of core 1"):
+    with pytest.raises(RuntimeError, match="memory answered a transfer of core 1"):
         chip.transfer(1, descriptor(TINY, hbm(0), vmem(0), rows=8))
     # The core already has a fault; the next failure is reported as well.
     words = np.zeros((2, TINY.sublanes, TINY.lanes), np.uint32)
@@ -695,7 +695,7 @@ def test_a_transfer_of_the_host_that_memory_refuses(chip: ChipModel) -> None:
                              (1, lambda: chip.read_smem(1, 0, 8)),
                              (1, lambda: chip.load_program(1, program)),
                              (0, lambda: chip.load_programs({0: program}))):
-            with pytest.raises(RuntimeError, match=f"memory has refused a transfer of core {core}"):
+            with pytest.raises(RuntimeError, match=f"memory answered a transfer of core {core}"):
                 access()
         assert chip.fault(1) is Fault.BUS_ERROR, attempt
     chip.memory.heal()

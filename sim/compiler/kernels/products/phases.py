@@ -343,8 +343,8 @@ class _Copies:
 def _choose(operation: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
     attributes, made = operation.attributes, operation.result.shape[4]
     if attributes["columns"] > 1 and made % config.lanes:
-        raise ValueError(f"output features of a column must be a multiple of {config.lanes}, not "
-                         f"{made}, if rows have several columns")
+        raise ValueError(f"output features must be a multiple of {config.lanes}, not {made}, if a "
+                         "row of results holds several columns")
     shape = operation.operands[1].shape
     pair = (attributes["kernel_input_feature_dimension"],
             attributes["kernel_output_feature_dimension"])

@@ -55,7 +55,7 @@ def connect_queues(graph: Graph, fed: Sequence[int], outfeed: bool, config: Conf
             break
     else:
         raise UnsupportedError([Unsupported(
-            "a program without a loop for its queues", graph.name,
+            "a program without a loop for its infeed or outfeed", graph.name,
             "an infeed must be the xs of one lax.scan outside of all loops, and be used by nothing "
             "else; an outfeed needs ys of that scan that the program returns unchanged")])
     slots = min(_SLOTS, 1 << (loop.limit - 1).bit_length())

@@ -98,7 +98,7 @@ def _bundle(operations: Operations) -> tuple[int, list[tuple[int, Hashable]]]:
             bundle |= _field(kind, value, immediates) << position
     if len(immediates) > isa.IMMEDIATES:
         raise ValueError(f"a bundle must use at most {isa.IMMEDIATES} immediates, not "
-                         f"{', '.join(map(repr, immediates))}")
+                         f"{len(immediates)}: {', '.join(map(repr, immediates))}")
     symbols: list[tuple[int, Hashable]] = []
     for value, number in immediates.items():
         if isinstance(value, int):

@@ -194,7 +194,7 @@ def transfer(config: Config, source: Rows | Vectors | Words, destination: Rows |
     if fault is Fault.DMA_RANGE:
         for side, words in ((source, made.source), (destination, made.destination)):
             if isinstance(side, Rows) and not words.fits(rows, config):
-                raise MemoryError(f"a program whose {side.buffer} is larger than HBM, which has "
+                raise MemoryError(f"a program's {side.buffer} must fit HBM, which has "
                                   f"{config.hbm_bytes} bytes: use smaller arrays, or choose a "
                                   "chip with more HBM")
     assert fault is Fault.NONE, (fault, made)

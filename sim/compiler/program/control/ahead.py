@@ -201,8 +201,9 @@ def slices_ahead(context: Context, body: Graph, homes: Mapping[Value, Rows], kep
             return SlicesAhead(context, chosen, homes, *loop)
         except VectorMemoryError:
             if any(each.is_fed for each in chosen):
-                raise VectorMemoryError("two batches of the infeed must fit vector memory beside "
-                                        "the values of the loop: feed smaller batches") from None
+                raise VectorMemoryError("two batches of the infeed must fit vector memory in "
+                                        "addition to the loop's values: feed smaller batches"
+                                        ) from None
     return None
 
 

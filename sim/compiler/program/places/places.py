@@ -116,8 +116,8 @@ class Places:
             movable = [value for value in self._resident if value not in fixed]
             if not movable:
                 raise VectorMemoryError(
-                    f"vector memory must have {vectors} consecutive free vectors, out of "
-                    f"{self._config.vmem_vectors}")
+                    f"vector memory must have {vectors} consecutive free vectors; it has "
+                    f"{self._config.vmem_vectors} vectors in all")
             self.evict(max(movable, key=self.distance))
 
     def _take(self, vectors: int, *, loaded: bool) -> int | None:
