@@ -45,6 +45,8 @@ class Execution(Cores):
         self._last_run: dict[int, dict[str, int]] = {}
         # While a program is profiled: the kernels that have run, with their counters.
         self._spans: list[tuple[int, dict[str, int]]] | None = None
+        # Whether an executable runs, whose run may call functions of the user.
+        self._executing = False
 
     @property
     def last_run(self) -> dict[int, dict[str, int]]:
@@ -94,11 +96,12 @@ class Execution(Cores):
         CoreFaultError
             If a program has a fault.
         RuntimeError
-            If a program runs, or the device is closed.
+            If a program runs, or the device is closed; also if a function that another run calls,
+            such as ``outfeed``, calls this.
         """
         self._check(executable, arrays, progress)
         _check_queues(executable, infeed, outfeed)
-        with self._open() as backend:
+        with self._open() as backend, self._alone():
             self._last_run = {}
             if self._unfinished:
                 self.reset()
@@ -107,20 +110,25 @@ class Execution(Cores):
                 addresses = {name: buffer.address for name, buffer in buffers.items()}
                 self._pack(backend, executable, buffers, arrays)
                 programs = executable.programs(addresses)
-                with tqdm(total=executable.array_rows, unit="row", disable=progress is not True,
-                          leave=False) as bar:
-                    follow = self._follow(bar) if progress is True else progress or None
-                    if executable.queues is None:
-                        self._run_programs(executable, programs, follow)
-                    else:
-                        host = QueueHost(executable, backend, addresses, list(programs),
-                                         iter(infeed or ()), outfeed)
-                        self._run_queues(executable, programs, follow, host)
-                    bar.update(executable.array_rows - bar.n)
+                host = None if executable.queues is None else QueueHost(
+                    executable, backend, addresses, list(programs), iter(infeed or ()), outfeed)
+                self._run_shown(executable, programs, progress, host)
                 return tuple(
                     spec.layout.unpack(backend.read_hbm(*self._rows(buffers[spec.name],
                                                                     spec.layout.rows)))
                     for spec in executable.outputs)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Refuse other runs within the context, which would use the same cores."""
+        if self._executing:
+            raise RuntimeError("device must not run another executable in a function that a run "
+                               "calls: an infeed's iterator, an outfeed or a progress function")
+        try:
+            self._executing = True
+            yield
+        finally:
+            self._executing = False
 
     def profile(self, executable: Executable,
                 *arrays: npt.NDArray[Any]) -> tuple[tuple[npt.NDArray[Any], ...], Report]:
@@ -227,6 +235,21 @@ class Execution(Cores):
     def _rows(self, buffer: Buffer, rows: int) -> tuple[int, int]:
         """Locate ``rows`` rows of a buffer: the first row of HBM, and their number."""
         return buffer.address // self._config.row_bytes, rows
+
+    def _run_shown(self, executable: Executable, programs: Mapping[int, Program],
+                   progress: bool | Progress, host: QueueHost | None) -> None:
+        """Run an executable's programs to their end; show a progress bar if ``progress`` is True.
+
+        ``host`` is the host of the executable's queues, if it has any.
+        """
+        with tqdm(total=executable.array_rows, unit="row", disable=progress is not True,
+                  leave=False) as bar:
+            follow = self._follow(bar) if progress is True else progress or None
+            if host is None:
+                self._run_programs(executable, programs, follow)
+            else:
+                self._run_queues(executable, programs, follow, host)
+            bar.update(executable.array_rows - bar.n)
 
     def _run_programs(self, executable: Executable, programs: Mapping[int, Program],
                       progress: Progress | None) -> None:

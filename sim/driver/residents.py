@@ -194,9 +194,9 @@ class Residents(Execution):
         CoreFaultError
             If a program has a fault.
         RuntimeError
-            If a program runs, or the device is closed.
+            If a program runs, or the device is closed; or as `execute`, within another run.
         """
-        with self._open() as backend:
+        with self._open() as backend, self._alone():
             self._last_run = {}
             if self._unfinished:
                 self.reset()

@@ -142,7 +142,7 @@ class JitFunction:
             with lines of the function's source. Also if no ``lax.scan`` takes its ``xs`` from the
             infeeds and stacks results for the outfeed; a scan within another loop does not count.
         ValueError
-            If an infeed ends before the loop.
+            If an infeed ends before the loop, or is passed as several arguments.
         MemoryError
             If the program does not fit the chip's memories.
         """

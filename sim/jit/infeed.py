@@ -83,11 +83,18 @@ def stacked(arguments: Any) -> Any:
     def replaced(leaf: Any) -> Any:
         if not isinstance(leaf, Infeed):
             return leaf
-        return jax.tree.map(lambda array: Stacked(
-            (leaf.steps, *np.shape(array)), jax.dtypes.canonicalize_dtype(
-                getattr(array, "dtype", None) or np.asarray(array).dtype)), leaf.first)
+        return jax.tree.map(
+            lambda array: Stacked((leaf.steps, *np.shape(array)), _dtype(array)), leaf.first)
 
     return jax.tree.map(replaced, arguments, is_leaf=_is_infeed)
+
+
+def _dtype(array: Any) -> Any:
+    """Return the type that JAX gives an array or a number."""
+    import jax
+
+    return jax.dtypes.canonicalize_dtype(
+        getattr(array, "dtype", None) or np.asarray(array).dtype)
 
 
 def batches(arguments: Any, types: Sequence[Any]) -> Iterator[list[npt.NDArray[Any]]]:
@@ -97,17 +104,28 @@ def batches(arguments: Any, types: Sequence[Any]) -> Iterator[list[npt.NDArray[A
 
     Raises
     ------
+    TypeError
+        If an array of a batch has another type than that of the first one.
     ValueError
-        If the structure of a batch differs from that of the first one.
+        If the structure of a batch differs from that of the first one, or if an `Infeed` occurs
+        twice.
     """
     import jax
 
     feeds = [leaf for leaf in jax.tree.leaves(arguments, is_leaf=_is_infeed) if _is_infeed(leaf)]
+    if len(set(feeds)) < len(feeds):
+        # Each argument would get only some of its batches.
+        raise ValueError("an Infeed must be one argument, not several: pass it once, and use its "
+                         "batches twice in the scan")
     wanted = [jax.tree.structure(feed.first) for feed in feeds]
     for parts in zip(*(feed.take() for feed in feeds), strict=False):
         found = [jax.tree.structure(part) for part in parts]
         if found != wanted:
             raise ValueError(f"batches must have the structure of the first one, {wanted}, not "
                              f"{found}")
-        yield [np.asarray(leaf, kind.dtype)
-               for leaf, kind in zip(jax.tree.leaves(parts), types, strict=True)]
+        leaves = jax.tree.leaves(parts)
+        for leaf, kind in zip(leaves, types, strict=True):
+            if _dtype(leaf) != kind.dtype:
+                raise TypeError(f"batches must have the types of the first one, {kind.dtype}, not "
+                                f"{_dtype(leaf)}")
+        yield [np.asarray(leaf, kind.dtype) for leaf, kind in zip(leaves, types, strict=True)]

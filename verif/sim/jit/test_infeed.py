@@ -86,6 +86,19 @@ def test_training(device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: pat
     check(train, steps, device)
 
 
+@pytest.mark.parametrize(("step", "steps"), [
+    (lambda w, batch: (w * batch["scale"], batch["y"].sum()), 9),
+    (lambda w, batch: (w + batch["x"][:5, :4], batch["x"].sum()), 9),
+    (lambda w, batch: (w + batch["x"][:5, :4], batch["x"].sum()), 1),
+])
+def test_batches_may_have_arrays_that_no_step_uses(golden: Device, step: Any, steps: int) -> None:
+    def function(w: Any, batches: Any) -> Any:
+        return lax.scan(step, w, batches)
+
+    same(systolith.jit(function)(W, Infeed(batches(steps), steps), device=golden),
+         systolith.jit(function)(W, arrays(steps), device=golden))
+
+
 def test_both_cores(device: Device) -> None:
     def part(w: Any, batches: Any) -> Any:
         def step(w: Any, batch: Any) -> Any:
@@ -162,10 +175,26 @@ def test_outfeed_may_raise(golden: Device) -> None:
     same(np.array(seen), stacked["loss"])
 
 
+def test_device_runs_nothing_else_meanwhile(golden: Device) -> None:
+    """Another program would use the same memories and semaphores."""
+    def batches_of_device() -> Iterator[Any]:
+        for batch in batches(20):
+            yield {**batch, "x": golden.matmul(batch["x"], np.eye(5, dtype=np.float32))}
+
+    jitted = systolith.jit(train, device=golden)
+    for infeed in (batches_of_device(), failing(12, batches_of_device())):
+        with pytest.raises(RuntimeError, match="must not run another executable in a function"):
+            jitted(W, Infeed(infeed, 20))
+    with pytest.raises(RuntimeError, match="must not run another executable in a function"):
+        jitted(W, arrays(20), outfeed=lambda *_: golden.matmul(W, W.T))
+    assert golden.matmul(W, W.T).shape == (5, 5)
+
+
 @pytest.mark.parametrize("function", [
     lambda w, xs: (w, lax.scan(lambda w, x: (w + x, None), w, xs, reverse=True)),
     lambda w, xs: (w + xs[0], lax.scan(lambda w, x: (w + x, None), w, xs)),
     lambda w, xs: w + xs.sum(axis=0),
+    lambda w, xs: lax.scan(lambda w, x: (w + w, None), w, xs),
 ])
 def test_infeed_must_be_the_xs_of_a_scan(golden: Device, function: Any) -> None:
     with pytest.raises(UnsupportedError, match=r"must be the xs of one lax\.scan"):
@@ -184,3 +213,12 @@ def test_infeeds_that_are_wrong(golden: Device) -> None:
         Infeed([], 0)
     with pytest.raises(ValueError, match="infeed must have at least one batch"):
         systolith.jit(train)(W, Infeed([], 5), device=golden)
+    feed = Infeed(batches(20), 5)
+    with pytest.raises(ValueError, match="an Infeed must be one argument, not several"):
+        systolith.jit(lambda w, *both: lax.scan(lambda w, two: (w + two[0]["scale"]
+                                                                - two[1]["scale"], None),
+                                                w, both))(W, feed, feed, device=golden)
+    drifting = [{**batch, "scale": np.int32(number)} if number else batch
+                for number, batch in enumerate(batches(5))]
+    with pytest.raises(TypeError, match="types of the first one, float32, not int32"):
+        systolith.jit(train)(W, Infeed(drifting, 5), device=golden)

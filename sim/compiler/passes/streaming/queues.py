@@ -49,9 +49,11 @@ def connect_queues(graph: Graph, fed: Sequence[int], outfeed: bool, config: Conf
     for operation, loop in counted_loops(graph):
         if loop.limit == 1:
             _slice_whole(graph, fed, operation, loop)
-        slices = [_slices(graph, number, operation, loop) for number in fed]
+        slices = [found for number in fed
+                  if (found := _slices(graph, number, operation, loop)) is not None]
         stacked = _stacked(graph, operation, loop) if outfeed else {}
-        if loop.first == 0 and all(slices) and (stacked or not outfeed):
+        if loop.first == 0 and len(slices) == len(fed) and (any(slices) or not fed) and (
+                stacked or not outfeed):
             break
     else:
         raise UnsupportedError([Unsupported(
@@ -72,26 +74,33 @@ def connect_queues(graph: Graph, fed: Sequence[int], outfeed: bool, config: Conf
         number for number, value in enumerate(graph.outputs) if value in stacked))
 
 
-def _slices(graph: Graph, number: int, operation: Operation, loop: Counted) -> list[Operation]:
+def _slices(graph: Graph, number: int, operation: Operation,
+            loop: Counted) -> list[Operation] | None:
     """Return the operations with which a loop takes batch *n* of an input in iteration *n*.
 
-    The list is empty if the loop, or anything else, uses the input in any other way.
+    The list is empty if nothing uses the input. None if the loop, or anything else, uses it in any
+    other way.
     """
     value, (condition, body) = graph.inputs[number], operation.regions
     cut = graph.sharding.inputs[number] if graph.sharding else None
-    if graph.users().get(value) != [operation] or operation.operands.count(value) > 1 or (
-            value in graph.outputs or prod(value.shape) == 0 or (cut is not None and cut < 1)):
+    users = graph.users().get(value, [])
+    if value in graph.outputs or value.shape[:1] != (loop.limit,) or prod(value.shape) == 0 or (
+            cut is not None and cut < 1):
+        return None
+    if not users:
         return []
+    if users != [operation] or operation.operands.count(value) > 1:
+        return None
     carried = operation.operands.index(value)
     inner, result = body.inputs[carried], operation.results[carried]
     found = body.users().get(inner, [])
     if body.outputs[carried] is not inner or body.outputs.count(inner) > 1 or (
             condition.inputs[carried] in condition.users() or result in graph.outputs
-            or result in graph.users() or value.shape[:1] != (loop.limit,)):
-        return []
-    return found if all(
+            or result in graph.users()):
+        return None
+    return found if found and all(
         each.kind == "dynamic_slice" and loop.values.get(each.operands[1]) == Affine(1, 0)
-        and each.result.shape == (1, *value.shape[1:]) for each in found) else []
+        and each.result.shape == (1, *value.shape[1:]) for each in found) else None
 
 
 def _slice_whole(graph: Graph, fed: Sequence[int], operation: Operation, loop: Counted) -> None:
@@ -140,12 +149,15 @@ def _pad(graph: Graph, number: int, operation: Operation, slices: Sequence[Opera
     ones = (1,) * (_LEAST_RANK - value.type.rank)
     if not ones:
         return
-    carried, users = operation.operands.index(value), body.users()
 
     def padded(given: Value) -> Value:
         first, *rest = given.shape
         return Value(TensorType((first, *ones, *rest), given.dtype), given.name)
 
+    graph.inputs[number] = padded(value)
+    if not slices:
+        return
+    carried, users = operation.operands.index(value), body.users()
     inner = padded(value)
     for each in slices:
         using, [old], new = users.get(each.result, []), each.results, padded(each.result)
@@ -157,7 +169,6 @@ def _pad(graph: Graph, number: int, operation: Operation, slices: Sequence[Opera
         else:
             body.operations.insert(body.operations.index(each) + 1, Operation(
                 "reshape", (new,), (old,), location=each.location))
-    graph.inputs[number] = padded(value)
     for values in (condition.inputs, body.inputs, body.outputs):
         values[carried] = inner if values is not condition.inputs else padded(value)
     operation.operands = _put(operation.operands, carried, graph.inputs[number])
