@@ -95,8 +95,7 @@ class Cores(Memory, Counters):
         seconds : float, optional
             Limit of the wait in seconds of the host's clock.
         poll : bool
-            Poll the cores' status registers instead of using the chip's interrupt. The result is
-            the same.
+            Poll the cores' status registers, without the chip's interrupt; the result is the same.
         progress : callable, optional
             Called without arguments at least every 1,024 cycles (golden backend: bundles).
             Programs go on if it signals semaphores for which they wait.

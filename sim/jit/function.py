@@ -162,13 +162,9 @@ class JitFunction:
         arrays = [_array(leaf, aval) for number, (leaf, aval) in enumerate(
             zip(leaves, avals, strict=True)) if number not in fed]
         results, tree = jax.tree.flatten(stage.out_info)
-
-        def show(step: int, rows: Sequence[Any]) -> None:
-            assert outfeed is not None
-            outfeed(step, jax.tree.unflatten(tree, rows))
-
         outputs = program(
-            *arrays, device=chosen, outfeed=outfeed and show,
+            *arrays, device=chosen,
+            outfeed=outfeed and (lambda step, rows: outfeed(step, jax.tree.unflatten(tree, rows))),
             infeed=batches(self._dynamic(arguments, named), [avals[n] for n in fed])
             if fed else None)
         return jax.tree.unflatten(tree, [

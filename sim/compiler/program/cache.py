@@ -43,20 +43,15 @@ def compile_cached(graph: Graph, config: Config, *, name: str | None = None,
         The chip.
     name : str, optional
         Name of the program in messages; by default the graph's name.
-    standard_inputs : bool
-        Whether inputs are in HBM already, in the standard tiling (`compile_graph`).
-    fed : collection of int
-        Numbers of the inputs in the infeed of a loop (`compile_graph`).
-    outfeed : bool
-        Whether the results that a loop stacks are in the outfeed (`compile_graph`).
+    standard_inputs, fed, outfeed : bool, collection of int, bool
+        As for `compile_graph`.
 
     Raises
     ------
     MemoryError
         If the program does not fit the chip's memories.
     UnsupportedError
-        If operations have no kernel; the message lists all of them. Also if no loop can have the
-        infeed and outfeed that ``fed`` and ``outfeed`` require.
+        If operations have no kernel, or no loop can have the infeed and outfeed.
     ValueError
         If the chip has too few cores.
     """
@@ -66,8 +61,7 @@ def compile_cached(graph: Graph, config: Config, *, name: str | None = None,
 
     if dump_folder() is not None:
         return compile()
-    made: list[Executable] = []
-    began = False
+    made, began = list[Executable](), False
 
     def make(path: pathlib.Path) -> None:
         nonlocal began

@@ -52,8 +52,8 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
     fed : collection of int
         Numbers of inputs that the host writes batch by batch while a loop runs (`Queues`).
     outfeed : bool
-        Whether a loop has an outfeed (`Queues`): each iteration writes its part of the stacked
-        results to HBM, where the host can read it while the loop runs.
+        Whether each iteration of a loop writes its part of the stacked results to HBM, where the
+        host can read it meanwhile (`Queues`).
 
     Returns
     -------
@@ -78,33 +78,33 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
     run_passes(graph, config)
     check(graph, config)
     types = [value.type for value in graph.inputs]
-    queues = None
-    if fed or outfeed:
-        queues = connect_queues(graph, sorted(fed), outfeed, config)
-        verify(graph)
+    queues = connect_queues(graph, sorted(fed), outfeed, config) if fed or outfeed else None
     views = list[View](((),) * len(types) if standard_inputs else absorb(graph, fed))
     for number in fed:
         types[number] = replace(types[number], shape=types[number].shape[1:])
         views[number] = (("reshape", graph.inputs[number].shape[1:]),)
-    sharding = graph.sharding or Sharding((None,) * len(graph.inputs), (None,) * len(graph.outputs))
     outputs = tuple(value.type for value in graph.outputs)
+    sharding = graph.sharding or Sharding((None,) * len(types), (None,) * len(outputs))
     # Kernels' own transfers take numbers of rows, of 32 bits.
-    own_transfers = not standard_inputs and config.hbm_rows <= 1 << 32
+    own = not standard_inputs and config.hbm_rows <= 1 << 32
     try:
-        planners, packed = _plans(graph, config, sharding, own_transfers, not standard_inputs,
-                                  queues)
+        planners, packed = _plans(graph, config, sharding, own, not standard_inputs, queues)
     finally:
         forget()
+    return Compiled(config, title, tuple(types), outputs, sharding, _codes(planners, config, title),
+                    tuple(views), packed, queues).executable()
+
+
+def _codes(planners: Sequence[Planner], config: Config, title: str) -> tuple[CoreCode, ...]:
+    """Return the code of each core, split into segments; ``title`` is the program's name."""
     codes = [planner.context.stream.finish() for planner in planners]
     if len(planners) == 2:
         codes = [connect(code, other.launcher.received)
                  for code, other in zip(codes, reversed(planners), strict=True)]
-    cores = tuple(
+    return tuple(
         CoreCode(overlay(code, planner.context.constants.words, config, title),
                  planner.context.places.scratch_rows, tuple(planner.launcher.records))
         for code, planner in zip(codes, planners, strict=True))
-    return Compiled(config, title, tuple(types), outputs, sharding, cores, tuple(views), packed,
-                    queues).executable()
 
 
 def _plans(graph: Graph, config: Config, sharding: Sharding, own_transfers: bool, pack: bool,

@@ -189,7 +189,7 @@ class _Writer:
         self._first_weights()
         if transfers is not None:
             transfers.start_more()
-        self._rows = _Operand(self._piece(ROWS, 0), None, None,
+        self._rows = _Operand(_piece(b, product, ROWS, 0), None, None,
                               product.scheme.settings(b, ROWS, 0))
         if product.steps == 1:
             self._last_rows(self._row(0, self._depth_mask(self._rows)))
@@ -336,11 +336,11 @@ class _Writer:
 
     def _advance(self) -> None:
         """Write code that advances counters, addresses and tags to the next step."""
-        b = self._b
-        self._counters.read()
-        rows = _Operand(self._counters.offset("rows") + self._piece(ROWS, self._counters.number),
+        b, product, counters = self._b, self._product, self._counters
+        counters.read()
+        rows = _Operand(counters.offset("rows") + _piece(b, product, ROWS, counters.number),
                         self._weights.depth, None,
-                        self._product.scheme.settings(b, ROWS, self._counters.number))
+                        product.scheme.settings(b, ROWS, counters.number))
         tag = self._tag()
         self._rows.assign(b, rows)
         self._shift_tags()
@@ -353,20 +353,9 @@ class _Writer:
         row = counters.offset("weight_row")
         depth = product.depth - counters.offset("depth") if self._counts_depth else None
         most = product.weight_vectors - 1 - row if self._counts_most else None
-        piece = self._piece(WEIGHTS, counters.number)
+        piece = _piece(b, product, WEIGHTS, counters.number)
         return _Operand(counters.offset("weights") + row + piece, depth, most,
                         product.scheme.settings(b, WEIGHTS, counters.number))
-
-    def _piece(self, side: Side, number: Number) -> Index:
-        """Return the distance from an operand's first piece to the piece of pass ``number``.
-
-        The distance is in vectors; the operand is that on ``side``.
-        """
-        product = self._product
-        if not product.apart[side.number]:
-            return Index(0)
-        assert isinstance(product.scheme, Stored)
-        return Index.of(product.scheme.stored(self._b, side, number)) * product.apart[side.number]
 
     def _shift_tags(self) -> None:
         for older, newer in zip(self._tags[:0:-1], self._tags[-2::-1], strict=True):
@@ -483,13 +472,8 @@ class _Writer:
         at = self._weights.at + valid
         if last:
             at = Index.of(b.scalar("min", at, product.weights.vectors - 1))
-        vector = self._load_weight(at, number % self._share)
+        vector = _load_weight(b, product, at, number % self._share)
         return product.scheme.piece(b, WEIGHTS, vector, self._weights.settings, mask)
-
-    def _load_weight(self, at: IndexLike, half: int) -> VReg:
-        """Load the weights' vector at ``at``; if it is packed, unpack one half, 0 or 1, of it."""
-        vector = self._b.load(self._product.weights, at)
-        return unpacked(self._b, vector, half) if self._product.packed else vector
 
     @property
     def _kind(self) -> str:
@@ -504,7 +488,7 @@ class _Writer:
         whole = valid - (self._sublane_mask is not None)
 
         def push(at: int | LoopVariable, half: int, mask: MReg | None) -> None:
-            vector = self._load_weight(self._piece(WEIGHTS, 0) + at, half)
+            vector = _load_weight(b, product, _piece(b, product, WEIGHTS, 0) + at, half)
             b.push(self._kind, product.scheme.piece(b, WEIGHTS, vector, settings, mask))
 
         share = self._share
@@ -552,6 +536,23 @@ class _Writer:
         if product.finish is not None:
             total = product.finish(b, total, at)
         b.store(total, product.results, at)
+
+
+def _piece(b: Builder, product: Product, side: Side, number: Number) -> Index:
+    """Return the distance from an operand's first piece to the piece of pass ``number``.
+
+    The distance is in vectors; the operand is that on ``side``.
+    """
+    if not product.apart[side.number]:
+        return Index(0)
+    assert isinstance(product.scheme, Stored)
+    return Index.of(product.scheme.stored(b, side, number)) * product.apart[side.number]
+
+
+def _load_weight(b: Builder, product: Product, at: IndexLike, half: int) -> VReg:
+    """Load the weights' vector at ``at``; if they are packed, extract half of its words."""
+    vector = b.load(product.weights, at)
+    return unpacked(b, vector, half) if product.packed else vector
 
 
 @dataclass

@@ -7,6 +7,7 @@ from hdl.config import Config
 from sim.compiler.executable import Queues
 from sim.compiler.graph.counted import Affine, Counted, counted_loops
 from sim.compiler.graph.ir import Graph, Operation, TensorType, Value
+from sim.compiler.graph.verify import verify
 from sim.compiler.tiling import standard
 from sim.errors import Unsupported, UnsupportedError
 
@@ -70,6 +71,7 @@ def connect_queues(graph: Graph, fed: Sequence[int], outfeed: bool, config: Conf
         if update.kind == "dynamic_update_slice" and large:
             update.attributes["in_hbm"] = True
     operation.attributes["outfeed"] = tuple(map(operation.results.index, stacked))
+    verify(graph)
     return Queues(loop.limit, slots, tuple(fed), tuple(
         number for number, value in enumerate(graph.outputs) if value in stacked))
 

@@ -60,8 +60,7 @@ class ControlFlow:
              early: Mapping[Value, Sequence[Rows]]) -> None:
         """Write a ``while``. Each carried value stays in vector memory, or in its own rows of HBM.
 
-        A result in the outfeed (`connect_queues`) is written to the rows of the output as soon as
-        an iteration has updated it.
+        An iteration writes results in the outfeed (`connect_queues`) to the outputs' rows at once.
 
         Parameters
         ----------
@@ -88,10 +87,7 @@ class ControlFlow:
         else:
             stream.bind(again)
             self._enter(condition, buffers, rows)
-            self.fixed.update(condition.inputs)
-            self.write(condition, {})
-            read_scalar(places, self._context.config, condition.outputs[0], WORK)
-            places.evict_all(lambda value: False)
+            self._test(condition)
             self._leave(condition, buffers, known)
             stream.branch("beq", WORK.number, 0, end)
         self._enter(operation.regions[1], buffers, rows)
@@ -112,14 +108,26 @@ class ControlFlow:
             self._counters.give(1)
             advance(stream, counter)
             if queued is not None:
-                iterations = self._context.memory.iterations
-                stream.bundle((Slot.S0, "store", (WORK, s[0], iterations)))
+                stream.bundle((Slot.S0, "store", (WORK, s[0], self._context.memory.iterations)))
             stream.branch("blt", WORK.number, count.limit, again)
         else:
             stream.jump(again)
         stream.bind(end)
         if ahead is not None:
             self._finish_slices(ahead)
+        self._leave_results(operation, buffers, rows)
+
+    def _test(self, condition: Graph) -> None:
+        """Write code that evaluates the condition of a loop, and reads it to `WORK`."""
+        self.fixed.update(condition.inputs)
+        self.write(condition, {})
+        read_scalar(self._places, self._context.config, condition.outputs[0], WORK)
+        self._places.evict_all(lambda value: False)
+
+    def _leave_results(self, operation: Operation, buffers: Mapping[int, VmemBuffer],
+                       rows: Mapping[int, Rows]) -> None:
+        """Record where the results of a loop lie: by number, in vectors or in rows of HBM."""
+        places = self._places
         for number, value in enumerate(operation.results):
             if number in rows:
                 places.homes[value] = rows[number]

@@ -79,8 +79,7 @@ class Places:
         self.homes: dict[Value, Home] = {}
         self._resident: dict[Value, VmemBuffer] = {}
         self._locked: set[Value] = set()
-        # Values that must stay in their buffers while a loop runs.
-        self._pinned: set[Value] = set()
+        self._pinned: set[Value] = set()  # they stay in their buffers while a loop runs
         # Number of the last transfer that reads each buffer, and that writes each value's home.
         self._reading: dict[VmemBuffer, int] = {}
         self._stored: dict[Value, int] = {}
