@@ -7,14 +7,12 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
-import numpy as np
-
 from hdl.checks import instance
 from hdl.config import Config
 from sim.compiler.graph.ir import Graph
 from sim.compiler.importer.importer import import_stablehlo
 from sim.driver.device import Device
-from sim.jit.infeed import Stacked, batches, stacked
+from sim.jit.infeed import Stacked, batches, stacked, to_numpy
 from sim.jit.program import CompiledProgram, compile_imported
 
 __all__ = ["JitFunction", "jit"]
@@ -159,7 +157,7 @@ class JitFunction:
         stage, program, leaves = self._stage(arguments, named, chosen.config, outfeed is not None)
         avals = jax.tree.leaves(stage.in_avals)
         fed = program.executable.queues.inputs if program.executable.queues else ()
-        arrays = [_array(leaf, aval) for number, (leaf, aval) in enumerate(
+        arrays = [to_numpy(leaf, aval) for number, (leaf, aval) in enumerate(
             zip(leaves, avals, strict=True)) if number not in fed]
         results, tree = jax.tree.flatten(stage.out_info)
         outputs = program(
@@ -292,15 +290,6 @@ def _sharding(leaf: Any) -> Any:
 
     sharding = getattr(leaf, "sharding", None)
     return sharding if isinstance(sharding, jax.sharding.NamedSharding) else None
-
-
-def _array(leaf: Any, type: Any) -> Any:
-    """Convert a leaf of the arguments to a numpy array of the type that JAX gives it."""
-    import jax
-
-    if jax.dtypes.issubdtype(type.dtype, jax.dtypes.prng_key):
-        return np.asarray(jax.random.key_data(leaf))
-    return np.asarray(leaf, type.dtype)
 
 
 def _result(array: Any, type: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from hdl.checks import integer
 
-__all__ = ["Infeed", "Stacked", "batches", "stacked"]
+__all__ = ["Infeed", "Stacked", "batches", "stacked", "to_numpy"]
 
 
 class Infeed:
@@ -94,7 +94,19 @@ def _dtype(array: Any) -> Any:
     import jax
 
     return jax.dtypes.canonicalize_dtype(
-        getattr(array, "dtype", None) or np.asarray(array).dtype)
+        getattr(array, "dtype", None) or np.asarray(array).dtype, allow_extended_dtype=True)
+
+
+def to_numpy(leaf: Any, kind: Any) -> npt.NDArray[Any]:
+    """Convert a leaf of the arguments to a numpy array of the type that JAX gives it, ``kind``.
+
+    Random keys become the words that they consist of.
+    """
+    import jax
+
+    if jax.dtypes.issubdtype(kind.dtype, jax.dtypes.prng_key):
+        return np.asarray(jax.random.key_data(leaf))
+    return np.asarray(leaf, kind.dtype)
 
 
 def batches(arguments: Any, types: Sequence[Any]) -> Iterator[list[npt.NDArray[Any]]]:
@@ -128,4 +140,4 @@ def batches(arguments: Any, types: Sequence[Any]) -> Iterator[list[npt.NDArray[A
             if _dtype(leaf) != kind.dtype:
                 raise TypeError(f"batches must have the types of the first one, {kind.dtype}, not "
                                 f"{_dtype(leaf)}")
-        yield [np.asarray(leaf, kind.dtype) for leaf, kind in zip(leaves, types, strict=True)]
+        yield [to_numpy(leaf, kind) for leaf, kind in zip(leaves, types, strict=True)]

@@ -99,6 +99,15 @@ def test_batches_may_have_arrays_that_no_step_uses(golden: Device, step: Any, st
          systolith.jit(function)(W, arrays(steps), device=golden))
 
 
+def test_batches_may_be_random_keys(golden: Device) -> None:
+    def function(w: Any, keys: Any) -> Any:
+        return lax.scan(lambda w, key: (w + 1, jax.random.bits(key)), w, keys)
+
+    keys = jax.random.split(jax.random.key(7), 9)
+    same(systolith.jit(function)(W, Infeed(keys, 9), device=golden),
+         systolith.jit(function)(W, keys, device=golden))
+
+
 def test_both_cores(device: Device) -> None:
     def part(w: Any, batches: Any) -> Any:
         def step(w: Any, batch: Any) -> Any:
