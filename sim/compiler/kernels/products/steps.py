@@ -550,7 +550,7 @@ def _piece(b: Builder, product: Product, side: Side, number: Number) -> Index:
 
 
 def _load_weight(b: Builder, product: Product, at: IndexLike, half: int) -> VReg:
-    """Load the weights' vector at ``at``; if they are packed, extract half of its words."""
+    """Load the weights' vector at ``at``; if it is packed, unpack one half, 0 or 1, of it."""
     vector = b.load(product.weights, at)
     return unpacked(b, vector, half) if product.packed else vector
 
