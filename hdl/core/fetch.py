@@ -166,7 +166,8 @@ class Examination(wiring.Component):
     Used only if ``issue_cycles`` is 2. Once a bundle's operands are final, they do not change until
     it issues. Only a semaphore can change, by a signal from outside the program: a bundle that adds
     to a semaphore is then examined again. In the cycle of the issue itself, this component checks
-    only whether the host needs vector memory. So the path from instruction memory is short.
+    only whether the core is stopped and whether the host needs vector memory. So the path from
+    instruction memory is short.
 
     Attributes
     ----------
@@ -216,7 +217,8 @@ class Examination(wiring.Component):
         m.d.comb += [
             self.keep.eq(~self.late),
             self.late.eq(examined | ~self.valid),
-            self.ready.eq(examined & cleared & ~(loading & self.urgent_read)
+            # The core may have been stopped since the examination.
+            self.ready.eq(self.valid & examined & cleared & ~(loading & self.urgent_read)
                           & ~(storing & self.urgent_write)),
             self.known.eq(Mux(examined, found, Fault.ILLEGAL.value)),
         ]

@@ -170,6 +170,50 @@ def test_a_signal_from_outside_counts_before_or_after_a_bundle(issue_cycles: int
     assert stopped_at[-1] == 1
 
 
+@pytest.mark.parametrize("issue_cycles", [1, 2])
+def test_a_stop_in_any_cycle_executes_no_bundle_twice(issue_cycles: int) -> None:
+    """No bundle issues after the stop, and the program goes on where it was."""
+    config = replace(CONFIG, issue_cycles=issue_cycles)
+    asm = Assembler(config)
+    for _ in range(3):
+        with asm.bundle() as b:
+            b.s0.add(s[1], s[1], 1)
+            b.misc.signal(sem[3], 1)
+    with asm.bundle() as b:
+        b.s1.halt()
+    bundles = asm.assemble().bundles
+    dut = Sequencer(config)
+    stopped_at = set()
+
+    async def process(ctx: SimulatorContext) -> None:
+        host = Host(ctx, dut)
+        for at, bundle in enumerate(bundles):
+            for number, word in enumerate(bundle_words(bundle)):
+                await host.access(1, Space.IMEM, at << REQUEST_WORD_BITS | number, word)
+        for arrives in range(3 * issue_cycles + 1):
+            await host.access(1, Space.SCALAR, 1, 0)
+            await host.access(1, Space.SEMAPHORE, 3, 0)
+            ctx.set(dut.start_pc, 0)
+            await pulse(ctx, dut.start)
+            for _ in range(arrives):
+                await ctx.tick()
+            await pulse(ctx, dut.stop)
+            assert not ctx.get(dut.running)
+            await ctx.tick().repeat(4)
+            count = ctx.get(dut.pc)
+            stopped_at.add(count)
+            assert await host.access(0, Space.SCALAR, 1) == count, arrives
+            ctx.set(dut.start_pc, count)
+            await pulse(ctx, dut.start)
+            await ctx.tick().repeat(12)
+            assert not ctx.get(dut.running)
+            assert await host.access(0, Space.SCALAR, 1) == 3, arrives
+            assert await host.access(0, Space.SEMAPHORE, 3) == 3, arrives
+
+    simulate(dut, process)
+    assert stopped_at == {0, 1, 2, 3}
+
+
 def test_a_request_right_after_a_halt_waits_for_the_last_scalar_load() -> None:
     """A load that issues with the halt lands a cycle later, through the host's write port."""
     asm = Assembler(CONFIG)
