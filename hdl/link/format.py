@@ -138,6 +138,9 @@ def frame_body(config: LinkConfig) -> data.StructLayout:
         The sender asks for a frame in return.
     resend : 1
         A frame was lost or damaged: send again from number ``acknowledge``.
+    known, fresh : 1
+        The sender of this frame has heard a frame since its reset; it does not know yet whether the
+        other end has heard it since.
     sequence, acknowledge : count_bits
         Number of the flit; number of the next flit that the sender of this frame expects.
     freed : CHANNELS counts of count_bits
@@ -147,6 +150,7 @@ def frame_body(config: LinkConfig) -> data.StructLayout:
     count = config.count_bits
     return data.StructLayout({
         "flit": flit_layout(config), "channel": 1, "carries": 1, "poll": 1, "resend": 1,
+        "known": 1, "fresh": 1,
         "sequence": count, "acknowledge": count, "freed": data.ArrayLayout(count, CHANNELS)})
 
 

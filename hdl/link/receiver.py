@@ -18,10 +18,10 @@ def report_layout(config: LinkConfig) -> data.StructLayout:
     Attributes
     ----------
     heard : 1
-        An undamaged frame arrived one cycle ago. The next four are its fields.
+        An undamaged frame arrived one cycle ago. The next six are its fields.
     poll, resend : 1
         The other end asks for a frame; it asks for repetition.
-    acknowledge, freed : count_bits, CHANNELS counts of count_bits
+    known, fresh, acknowledge, freed : 1, 1, count_bits, CHANNELS counts of count_bits
         As in `frame_body`.
     lost : 1
         A frame was damaged or is missing. Set for one cycle, and not again before the flit that
@@ -33,7 +33,7 @@ def report_layout(config: LinkConfig) -> data.StructLayout:
     """
     count = config.count_bits
     return data.StructLayout({
-        "heard": 1, "poll": 1, "resend": 1, "acknowledge": count,
+        "heard": 1, "poll": 1, "resend": 1, "known": 1, "fresh": 1, "acknowledge": count,
         "freed": data.ArrayLayout(count, CHANNELS), "lost": 1, "repeated": 1, "expected": count})
 
 
@@ -104,7 +104,7 @@ class LinkReceiver(wiring.Component):
             self.report.repeated.eq(arrived & ahead[-1]),
             self.report.expected.eq(expected),
             *(getattr(self.report, name).eq(getattr(body, name))
-              for name in ("poll", "resend", "acknowledge", "freed")),
+              for name in ("poll", "resend", "known", "fresh", "acknowledge", "freed")),
         ]
         with m.If(self.received):
             m.d.sync += [expected.eq(expected + 1), waiting.eq(0)]

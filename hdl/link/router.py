@@ -197,7 +197,8 @@ Out(flit_layout).array(4)
     inject : In(stream of flit_layout).array(4)
         Packets of this chip. Port ``d`` takes packets whose first hop has direction ``d``.
     eject : Out(stream of flit_layout).array(4)
-        Packets for this chip, by the port at which they arrived; their hops are zero.
+        Packets for this chip, by the port at which they arrived; their hops are zero. A flit that
+        is not accepted in the cycle of its arrival is offered again two cycles later.
 
     Raises
     ------

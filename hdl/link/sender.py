@@ -39,7 +39,7 @@ class LinkSender(wiring.Component):
         To the wire.
     down : Out(1)
         The link is given up, until the reset: the other end did not answer ``retries`` repetitions,
-        or acknowledges or frees what was not sent. No flit has ``room`` then.
+        or was reset, or acknowledges or frees what was not sent. No flit has ``room`` then.
 
     Raises
     ------
@@ -85,11 +85,11 @@ class LinkSender(wiring.Component):
             repeat.eq(window.next != window.new),
             self.room.eq(Mux(slots.free & ~repeat & ~window.full & ~self.down, credits.free, 0)),
         ]
-        with m.If(timer.dead | credits.wrong | window.wrong):
-            m.d.sync += self.down.eq(1)
-
         again, control, leaving = Signal(), Signal(), Signal()
-        news, due = self._news(m, leaving, poll)
+        alone, known, fresh = self._greet(m, leaving)
+        news, due = self._news(m, leaving, poll, known, fresh)
+        with m.If(timer.dead | credits.wrong | window.wrong | alone):
+            m.d.sync += self.down.eq(1)
         m.d.comb += [
             again.eq(slots.free & repeat & ~window.back & ~self.down),
             control.eq(slots.free & ~self.send & ~again & due & ~leaving & ~self.down),
@@ -104,28 +104,49 @@ class LinkSender(wiring.Component):
         self._frame(m, platform, again, leaving, news, window)
         return m
 
-    def _news(self, m: Module, leaving: Signal, poll: Signal) -> tuple[data.View, Signal]:
+    def _greet(self, m: Module, leaving: Signal) -> tuple[Signal, Signal, Signal]:
+        """Find a reset of the other end alone; return that, and ``known`` and ``fresh`` of frames.
+
+        Its first frame after the reset is ``fresh``, which its earlier frames were not any more.
+        ``leaving`` is set while a frame of this end leaves.
+        """
+        report = self.report
+        known, fresh, spoken, settled = Signal(), Signal(init=1), Signal(), Signal()
+        alone = Signal()
+        m.d.comb += alone.eq(report.heard & report.fresh & settled)
+        with m.If(leaving):
+            m.d.sync += spoken.eq(1)
+        with m.If(report.heard):
+            m.d.sync += known.eq(1)
+            with m.If(spoken & report.known):
+                m.d.sync += [fresh.eq(0), settled.eq(settled | ~report.fresh)]
+        return alone, known, fresh
+
+    def _news(self, m: Module, leaving: Signal, poll: Signal, known: Signal,
+              fresh: Signal) -> tuple[data.View, Signal]:
         """Return what a frame tells the other end, and whether one is due even without a flit.
 
-        ``leaving`` is set while a frame with this news leaves. ``poll``: it asks for an answer.
+        ``leaving`` is set while a frame takes the news, to which ``poll``, ``known`` and ``fresh``
+        belong.
         """
         config, report = self._config, self.report
         count = config.count_bits
         news = Signal(data.StructLayout({
             "acknowledge": count, "freed": data.ArrayLayout(count, CHANNELS), "resend": 1,
-            "poll": 1}))
+            "poll": 1, "known": 1, "fresh": 1}))
         freed = Signal(data.ArrayLayout(count, CHANNELS))
         resend, reply, due = Signal(), Signal(), Signal()
-        told = Signal(len(Cat(report.expected, freed)))
+        state = Cat(~fresh, known, report.expected, freed)
+        told = Signal(len(state))
         for channel in range(CHANNELS):
             with m.If(self.freed[channel]):
                 m.d.sync += freed[channel].eq(freed[channel] + 1)
         m.d.comb += [
             news.acknowledge.eq(report.expected), news.freed.eq(freed),
-            news.resend.eq(resend), news.poll.eq(poll),
-            due.eq((told != Cat(report.expected, freed)) | reply | resend | poll)]
+            news.resend.eq(resend), news.poll.eq(poll), news.known.eq(known), news.fresh.eq(fresh),
+            due.eq((told != state) | reply | resend | poll)]
         with m.If(leaving):
-            m.d.sync += [told.eq(Cat(report.expected, freed)), reply.eq(0), resend.eq(0)]
+            m.d.sync += [told.eq(state), reply.eq(0), resend.eq(0)]
         with m.If((report.heard & report.poll) | report.repeated):
             m.d.sync += reply.eq(1)
         with m.If(report.lost):
@@ -163,7 +184,7 @@ class LinkSender(wiring.Component):
             body.flit.eq(chosen.flit), body.channel.eq(chosen.channel),
             body.carries.eq(carries), body.sequence.eq(number),
             *(getattr(body, name).eq(getattr(news, name))
-              for name in ("acknowledge", "freed", "resend", "poll")),
+              for name in ("acknowledge", "freed", "resend", "poll", "known", "fresh")),
             check.body.eq(body),
         ]
         m.d.sync += self.valid.eq(leaving)
