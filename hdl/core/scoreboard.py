@@ -1,7 +1,9 @@
 """The scoreboard: registers with outstanding writes or reads, and reserved write ports."""
 
-from amaranth import Const, Module, Signal, Value
-from amaranth.lib import wiring
+from functools import partial
+
+from amaranth import Cat, Const, Module, Signal, Value
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..isa import (
@@ -13,10 +15,11 @@ from ..isa import (
     Slot,
     Unit,
 )
+from ..tiles import instantiate
 from ..vpu.interface import REGISTER_BITS, MasksWritten, RegistersWritten, RegisterWrite
 from .decode import unit_codes
 
-__all__ = ["READERS", "VECTOR_LATENCIES", "Scoreboard", "WritePort"]
+__all__ = ["READERS", "VECTOR_LATENCIES", "Scoreboard", "WritePort", "taken_write_ports"]
 
 VECTOR_LATENCIES = {unit: LATENCIES[unit]
                     for unit in (Unit.SIMPLE, Unit.FLOAT, Unit.TRANSCENDENTAL)}
@@ -79,6 +82,21 @@ class WritePort(wiring.Component):
         with m.Else():
             m.d.sync += reserved.eq(reserved >> 1)
         return m
+
+
+def taken_write_ports(m: Module, platform: object, bundle: data.View, issue: Signal,
+                      ahead: bool) -> Value:
+    """Instantiate a `WritePort` for each vector slot; return their ``taken``, one bit each.
+
+    ``bundle`` has `BUNDLE_LAYOUT`; ``issue`` and ``ahead`` are as in `WritePort`.
+    """
+    taken = []
+    for slot in (Slot.V0, Slot.V1):
+        port = instantiate(m, platform, f"{slot}_port", f"write_port_{slot}",
+                           partial(WritePort, slot, ahead))
+        m.d.comb += [port.op.eq(bundle[slot].op), port.issue.eq(issue)]
+        taken.append(port.taken)
+    return Cat(taken)
 
 
 class Scoreboard(wiring.Component):

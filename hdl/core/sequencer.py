@@ -1,8 +1,7 @@
 """The sequencer: issues bundles in order, at most one a cycle, once their operands are ready."""
 
-from functools import partial
 
-from amaranth import Cat, Module, Mux, Signal, Value
+from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -48,10 +47,19 @@ from .interface import (
 )
 from .ledger import ROWS, WEIGHTS, ArrayLedger
 from .scalar import BranchUnit, ScalarAlu, ScalarMemory, ScalarOperands
-from .scoreboard import READERS, Scoreboard, WritePort
+from .scoreboard import READERS, Scoreboard, taken_write_ports
 from .semaphores import Semaphores
 
 __all__ = ["Sequencer"]
+
+
+def _sum_addresses(m: Module, operands: wiring.Component) -> dict[Slot, Signal]:
+    """Compute the 32-bit addresses of loads and stores, which are checked before truncation."""
+    addresses = {}
+    for slot in (Slot.S0, Slot.LOAD, Slot.STORE):
+        addresses[slot] = address = Signal(32, name=f"{slot}_address")
+        m.d.comb += address.eq(getattr(operands, f"{slot}_a") + getattr(operands, f"{slot}_b"))
+    return addresses
 
 
 class Sequencer(wiring.Component):
@@ -168,7 +176,7 @@ class Sequencer(wiring.Component):
             imem.read.eq(control.read),
             imem.read_address.eq(control.read_address),
         ]
-        self._sum_addresses(m)
+        self._addresses = _sum_addresses(m, self._operands)
         held_up, memory = self._look_for_hazards(m, platform)
         fault = self._look_for_faults(m, platform)
 
@@ -212,14 +220,6 @@ class Sequencer(wiring.Component):
         """Return a value that is 1 if ``unit`` executes the slot's operation."""
         return self._bundle[slot].op.matches(*unit_codes(slot, unit))
 
-    def _sum_addresses(self, m: Module) -> None:
-        """Compute the 32-bit addresses of loads and stores, which are checked before truncation."""
-        self._addresses = {}
-        for slot in (Slot.S0, Slot.LOAD, Slot.STORE):
-            address = Signal(32, name=f"{slot}_address")
-            m.d.comb += address.eq(self._operand(slot, "a") + self._operand(slot, "b"))
-            self._addresses[slot] = address
-
     def _look_for_hazards(self, m: Module, platform: object) -> tuple[Signal, Signal]:
         """Return whether the bundle must wait for registers or units, and whether for memory."""
         decoder, scoreboard = self._decoder, self._scoreboard
@@ -234,13 +234,8 @@ class Sequencer(wiring.Component):
         wiring.connect(m, wiring.flipped(self.mask_written), scoreboard.mask_written)
         m.d.comb += scoreboard.issue.eq(self.issue)
 
-        taken = []
-        for slot in (Slot.V0, Slot.V1):
-            port = instantiate(m, platform, f"{slot}_port", f"write_port_{slot}",
-                               partial(WritePort, slot, self._config.issue_cycles > 1))
-            m.d.comb += [port.op.eq(self._bundle[slot].op), port.issue.eq(self.issue)]
-            taken.append(port.taken)
-
+        taken = taken_write_ports(m, platform, self._bundle, self.issue,
+                                  self._config.issue_cycles > 1)
         # All reads of a bundle come before its writes. If it overwrites the register it pushes, the
         # unit must therefore read the register in the next cycle.
         push, overwritten = self._bundle.push, decoder.push_overwritten
@@ -261,7 +256,7 @@ class Sequencer(wiring.Component):
             memory.eq(scoreboard.memory_hazard |
                       (self.urgent_read & (self._bundle[Slot.LOAD].op == LoadOp.LOAD.value)) |
                       (self.urgent_write & (self._bundle[Slot.STORE].op == StoreOp.STORE.value))),
-            held_up.eq(scoreboard.vector_hazard | lasting | Cat(taken).any() |
+            held_up.eq(scoreboard.vector_hazard | lasting | taken.any() |
                        x_missing | w_missing | pop_missing | xlu_missing),
         ]
         return held_up, memory
