@@ -167,9 +167,8 @@ class SideCheck(wiring.Component):
     def _divide(self, m: Module) -> tuple[Value, Signal, Signal, Signal]:
         """Locate the last block of the side, by a division of the blocks by the run length.
 
-        Return four signals: the offset of the last run from the first (number of the last run times
-        the stride); the last block's position in the last run; there are several runs; the offset
-        exceeds all spaces.
+        Return four signals: offset of the last run from the first (its number times the stride);
+        position of the last block in the last run; there are several runs; no space has the offset.
         """
         stride, run = self.side.stride, self.side.run
         offset = Signal(stride.shape(), reset_less=True)

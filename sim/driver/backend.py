@@ -417,5 +417,5 @@ def open_backend(name: str, config: Config, memory: HbmOptions | None,
         if not isinstance(port, str) or not port:
             raise ValueError("port must be the name of a serial port, such as /dev/ttyUSB0, not "
                              f"{port!r}")
-        return SerialBackend(config, port, integer("baud", baud, 1))
+        return SerialBackend(config, port, integer("baud", baud, 1, (1 << 31) - 1))
     return _GoldenBackend(config) if name == "golden" else _RtlBackend(config, memory, trace)

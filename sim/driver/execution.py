@@ -111,12 +111,9 @@ class Execution(Cores):
                 self._pack(backend, executable, buffers, arrays)
                 programs = executable.programs(addresses)
                 host = None if executable.queues is None else QueueHost(
-                    executable, backend, addresses, list(programs), iter(infeed or ()), outfeed)
+                    executable, backend, addresses, list(programs), infeed, outfeed)
                 self._run_shown(executable, programs, progress, host)
-                return tuple(
-                    spec.layout.unpack(backend.read_hbm(*self._rows(buffers[spec.name],
-                                                                    spec.layout.rows)))
-                    for spec in executable.outputs)
+                return self._unpack(backend, executable, buffers)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -231,6 +228,12 @@ class Execution(Cores):
                         backend.write_hbm(*self._rows(buffers[spec.name], spec.layout.rows)))
                     spec.layout.pack(value, memory[spec.name])
             executable.relocate({name: buffer.address for name, buffer in buffers.items()}, memory)
+
+    def _unpack(self, backend: Backend, executable: Executable,
+                buffers: Mapping[str, Buffer]) -> tuple[npt.NDArray[Any], ...]:
+        """Read the outputs of an executable from its buffers."""
+        return tuple(spec.layout.unpack(backend.read_hbm(
+            *self._rows(buffers[spec.name], spec.layout.rows))) for spec in executable.outputs)
 
     def _rows(self, buffer: Buffer, rows: int) -> tuple[int, int]:
         """Locate ``rows`` rows of a buffer: the first row of HBM, and their number."""

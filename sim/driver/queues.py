@@ -1,6 +1,6 @@
 """The host's part of infeed and outfeed: writes batches, and reads results, while a loop runs."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ class QueueHost:
         Byte address of each of the executable's buffers in HBM, by name.
     cores : sequence of int
         The cores that run the executable.
-    batches : iterator
+    batches : iterable, optional
         Batches for the infeed.
     outfeed : callable, optional
         Called once for each iteration of the executable's loop, in order.
@@ -44,7 +44,7 @@ class QueueHost:
 
     def __init__(self, executable: Executable, backend: Backend,
                  addresses: Mapping[str, int], cores: Sequence[int],
-                 batches: Iterator[Sequence[Array]], outfeed: Outfeed | None) -> None:
+                 batches: Batches | None, outfeed: Outfeed | None) -> None:
         assert executable.queues is not None
         self._queues, self._infeed = executable.queues, executable.infeed
         self._outputs = [(spec, number in self._queues.outputs)
@@ -53,7 +53,8 @@ class QueueHost:
         self._backend, self._cores = backend, cores
         self._first = {name: address // executable.config.row_bytes
                        for name, address in addresses.items()}
-        self._batches, self._outfeed = batches, outfeed
+        self._batches = iter(() if batches is None else batches)
+        self._outfeed = outfeed
         self._word = ScalarMemory(executable.config).iterations
         self._written = self._read = 0
         for core in cores:

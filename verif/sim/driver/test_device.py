@@ -296,7 +296,8 @@ def test_only_chips_can_be_opened(backend: str) -> None:
 
 @pytest.mark.parametrize(("backend", "options", "message"), [
     ("serial", {}, "port must be the name of a serial port, such as /dev/ttyUSB0, not None"),
-    ("serial", {"port": "p", "baud": 0}, "baud must be at least 1, not 0"),
+    ("serial", {"port": "p", "baud": 0}, "baud must be from 1 to 2147483647, not 0"),
+    ("serial", {"port": "p", "baud": 1 << 31}, "baud must be from 1 to 2147483647, not 2147483648"),
     ("serial", {"port": "p", "trace": "t"}, "trace must be None for the serial backend"),
     ("serial", {"port": "p", "memory": HbmOptions()}, "memory must be None for the serial backend"),
     ("golden", {"port": "p"}, "port must be None for the golden backend, not 'p'")])

@@ -134,6 +134,8 @@ def test_host_holds_few_batches(golden: Device, tmp_path: pathlib.Path) -> None:
     assert counts[0] >= 10
     assert counts[-1] == 0
     same(w, systolith.jit(train)(W, arrays(20), device=golden)[0])
+    # An array of batches has no truth value.
+    same(w, loaded(W, device=golden, infeed=np.fromiter(given, object))[0])
     with pytest.raises(ValueError, match="without infeed and outfeed, to be profiled"):
         golden.profile(loaded.executable, W)
     with pytest.raises(ValueError, match="must be compiled without infeed and outfeed"):
