@@ -31,7 +31,7 @@ def load():
 
 
 def init(key, hidden):
-    """Random weights, and biases of 0."""
+    """Random weights of a perceptron with ``hidden`` hidden units, and biases of 0."""
     first, second = jax.random.split(key)
     return {"w1": jax.random.normal(first, (hidden, PIXELS)) * (2 / PIXELS) ** 0.5,
             "b1": jnp.zeros((hidden, 1)),
@@ -46,12 +46,21 @@ def logits(weights, x):
 
 
 def loss(weights, x, right, batch):
-    """Cross entropy of one device's part of the batch, divided by the size of the whole batch."""
+    """Cross entropy of one device's part of a batch, divided by the size of the whole batch.
+
+    ``right`` is the correct classes, one-hot, of shape (classes, size of the part).
+    ``batch`` is the size of the whole batch.
+    """
     return -(jax.nn.log_softmax(logits(weights, x), axis=0) * right).sum() / batch
 
 
 def epoch(state, images, right, rate, mean):
-    """An epoch of stochastic gradient descent with momentum: one step for each batch."""
+    """An epoch of stochastic gradient descent with momentum: one step for each batch.
+
+    ``state`` is the weights and their momenta. ``images`` and ``right`` have a batch at each index
+    of their first dimension. ``rate`` is the learning rate. ``mean`` names the mesh axis over which
+    gradients are summed; None on one device. Returns the new state, and the loss of each step.
+    """
     devices = jax.lax.axis_size(mean) if mean else 1
 
     def step(state, batch):
