@@ -122,12 +122,13 @@ def _plans(graph: Graph, config: Config, sharding: Sharding, own_transfers: bool
         if blocks.sharding is not None:
             hoist(blocks)
         packed = packable(blocks, config, inputs=pack)
+        # Planning removes inputs without elements.
+        flags = tuple(value in packed for value in blocks.inputs)
         graphs = [blocks] if blocks.sharding is None else [
             for_device(blocks, core) for core in (0, 1)]
         try:
             return [_plan(part, config, sharding, core, own_transfers, packed, queues)
-                    for core, part in enumerate(graphs)], tuple(
-                        value in packed for value in blocks.inputs)
+                    for core, part in enumerate(graphs)], flags
         except MemoryError as error:
             failure = failure or error
     assert failure is not None

@@ -55,9 +55,9 @@ def test_equal_calls_compile_once(device: Device, monkeypatch: pytest.MonkeyPatc
     module = sys.modules["sim.jit.function"]
     original = module.compile_imported
 
-    def counted(*arguments: Any) -> Any:
+    def counted(*arguments: Any, **options: Any) -> Any:
         made.append(arguments)
-        return original(*arguments)
+        return original(*arguments, **options)
 
     monkeypatch.setattr(module, "compile_imported", counted)
     jitted = systolith.jit(lambda x: x + 1, device=device)

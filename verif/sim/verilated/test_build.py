@@ -238,11 +238,11 @@ def test_concurrent_callers_build_once(own_folder: pathlib.Path) -> None:
 
 def test_killed_build_leaves_nothing_that_looks_finished(own_folder: pathlib.Path,
                                                          tmp_path: pathlib.Path) -> None:
-    begun, never, perl = (tmp_path / name for name in ("begun", "never", "perl"))
+    begun, never, shell = (tmp_path / name for name in ("begun", "never", "sh"))
     os.mkfifo(begun)
     os.mkfifo(never)
-    perl.write_text(f"#!/bin/sh\necho > {begun}; cat {never}\n")  # perl runs Verilator
-    perl.chmod(0o755)
+    shell.write_text(f"#!/bin/bash\necho > {begun}; cat {never}\n")  # a shell runs Verilator
+    shell.chmod(0o755)
     with start_build(PATH=f"{tmp_path}:{os.environ['PATH']}") as process:
         assert begun.read_text()
         assert list(own_folder.glob("counter-*.partial-*/counter.v"))

@@ -72,7 +72,9 @@ class ScalarMemory:
     @property
     def counters(self) -> range:
         """Words for the counters of nested loops, the outermost loop first."""
-        return range(self.fixed.stop, self.iterations)
+        first = max(self.fixed.stop, self.iterations + 1)
+        size = self._rows(_COUNTERS + first - self.fixed.stop)
+        return range(first, self.fixed.stop + size)
 
     @property
     def iterations(self) -> int:
@@ -80,12 +82,14 @@ class ScalarMemory:
 
         The host writes 0 before the program starts, and reads the word while the program runs.
         """
-        return self.fixed.stop + self._rows(_COUNTERS + 1) - 1
+        # The rows of `fixed` usually have a word to spare; otherwise it is the first of `counters`.
+        spare = self.to_window + 3 * DESCRIPTOR_WORDS
+        return spare if spare < self.fixed.stop else self.fixed.stop
 
     @property
     def levels(self) -> range:
         """Words for the counters of loops over runs (`Rows.levels`), the outermost loop first."""
-        return range(self.iterations + 1, self.iterations + 1 + self._rows(_LEVELS))
+        return range(self.counters.stop, self.counters.stop + self._rows(_LEVELS))
 
     @property
     def indices(self) -> range:
