@@ -502,7 +502,7 @@ async def reset_of_one_core(dut: HierarchyObject) -> None:
         contention = Contention(bench, together=False)
         await contention.load()
         await bench.start(*bench.cores)
-        await bench.domain.cycles(bench.rng.randint(0, 500))
+        await bench.domain.cycles(bench.rng.randint(0, 250))
         busy += (await bench.status(victim))["RUNNING"]
         await bench.command(victim, "RESET")
         status = await bench.until(victim, RESETTING=0)
