@@ -133,9 +133,11 @@ def test_reset_of_one_end_takes_the_link_down(end: int, count: int) -> None:
     """
     with torus((2, 1), 20, 1) as fabrics:
         fabrics.run(one(0, 1, 0, count=count)).check()
-        fabrics.run(Packets(*(np.zeros(0, int) for _ in range(4))), cycles=200)
+        idle = Packets(*(np.zeros(0, int) for _ in range(4)))
+        fabrics.run(idle, cycles=200)
         fabrics.nodes[end].reset()
-        fabrics.run(one(0, 1, 0, count=20), cycles=(CONFIG.retries + 3) * CONFIG.retry_cycles)
+        fabrics.run(one(0, 1, 0, count=20), cycles=200)
+        fabrics.run(idle, cycles=(CONFIG.retries + 3) * CONFIG.retry_cycles)
         assert (0, X_PLUS) in fabrics.down()
 
 
