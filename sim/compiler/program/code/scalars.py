@@ -84,7 +84,7 @@ class ScalarMemory:
         """
         # The rows of `fixed` usually have a word to spare; otherwise it is the first of `counters`.
         spare = self.to_window + 3 * DESCRIPTOR_WORDS
-        return spare if spare < self.fixed.stop else self.fixed.stop
+        return min(self.fixed.stop, spare)
 
     @property
     def levels(self) -> range:
