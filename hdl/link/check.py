@@ -36,7 +36,7 @@ class FrameCheck(wiring.Component):
 
     @staticmethod
     def module(config: LinkConfig) -> str:
-        """Name of the Verilog module of a component with these parameters."""
+        """Name of the Verilog module of a `FrameCheck` with these parameters."""
         return f"frame_check_{frame_body(config).size}"
 
     def elaborate(self, platform: object) -> Module:

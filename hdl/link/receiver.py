@@ -71,7 +71,7 @@ class LinkReceiver(wiring.Component):
 
     @staticmethod
     def module(config: LinkConfig) -> str:
-        """Name of the Verilog module of a component with these parameters."""
+        """Name of the Verilog module of a `LinkReceiver` with these parameters."""
         return f"link_receiver_{config.name}"
 
     def elaborate(self, platform: object) -> Module:

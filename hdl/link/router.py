@@ -41,7 +41,7 @@ class ChannelBuffer(wiring.Component):
 
     @staticmethod
     def module(config: LinkConfig) -> str:
-        """Name of the Verilog module of a component with these parameters."""
+        """Name of the Verilog module of a `ChannelBuffer` with these parameters."""
         return f"channel_buffer_{config.name}"
 
     def elaborate(self, platform: object) -> Module:
@@ -103,7 +103,7 @@ class PacketMux(wiring.Component):
 
     @staticmethod
     def module(config: LinkConfig, sources: int, channels: int) -> str:
-        """Name of the Verilog module of a component with these parameters."""
+        """Name of the Verilog module of a `PacketMux` with these parameters."""
         return f"packet_mux_{sources}_{channels}_{flit_layout(config).size}"
 
     def elaborate(self, platform: object) -> Module:
@@ -220,7 +220,7 @@ Out(flit_layout).array(4)
 
     @staticmethod
     def module(config: LinkConfig) -> str:
-        """Name of the Verilog module of a component with these parameters."""
+        """Name of the Verilog module of a `Router` with these parameters."""
         return f"router_{config.name}"
 
     def elaborate(self, platform: object) -> Module:

@@ -58,7 +58,7 @@ class LinkSender(wiring.Component):
 
     @staticmethod
     def module(config: LinkConfig) -> str:
-        """Name of the Verilog module of a component with these parameters."""
+        """Name of the Verilog module of a `LinkSender` with these parameters."""
         return f"link_sender_{config.name}"
 
     def elaborate(self, platform: object) -> Module:

@@ -33,7 +33,7 @@ class RateLimiter(wiring.Component):
 
     @staticmethod
     def module(config: LinkConfig) -> str:
-        """Name of the Verilog module of a component with these parameters."""
+        """Name of the Verilog module of a `RateLimiter` with these parameters."""
         return f"rate_limiter_{config.rate_flits}_{config.rate_cycles}"
 
     def elaborate(self, platform: object) -> Module:
@@ -77,7 +77,7 @@ class Credits(wiring.Component):
 
     @staticmethod
     def module(config: LinkConfig) -> str:
-        """Name of the Verilog module of a component with these parameters."""
+        """Name of the Verilog module of a `Credits` with these parameters."""
         return f"credits_{config.depth}"
 
     def elaborate(self, platform: object) -> Module:
@@ -140,7 +140,7 @@ class Window(wiring.Component):
 
     @staticmethod
     def module(config: LinkConfig) -> str:
-        """Name of the Verilog module of a component with these parameters."""
+        """Name of the Verilog module of a `Window` with these parameters."""
         return f"window_{config.depth}"
 
     def elaborate(self, platform: object) -> Module:
@@ -194,7 +194,7 @@ class RetryTimer(wiring.Component):
 
     @staticmethod
     def module(config: LinkConfig) -> str:
-        """Name of the Verilog module of a component with these parameters."""
+        """Name of the Verilog module of a `RetryTimer` with these parameters."""
         return f"retry_timer_{config.retry_cycles}_{config.retries}"
 
     def elaborate(self, platform: object) -> Module:

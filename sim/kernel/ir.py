@@ -49,9 +49,9 @@ class Node:
     args : tuple of Node
         Operands.
     attr : object
-        Constant, mask, shift or leaf.
+        A constant, a mask, a shift distance, or what a leaf is: an input or a register of the tile.
     bits : int
-        Bits of a number that can be one; 1 for a bit.
+        Mask of the bits of a number that can be one; 1 if the value is a bit.
     is_bit : bool
         Whether the value is a bit.
     index : int

@@ -78,7 +78,8 @@ def model_units(units: Sequence[str], files: Mapping[str, str]) -> list[str]:
 def _needs(unit: str, files: Mapping[str, str]) -> dict[str, str] | None:
     """Texts of the unit and of the headers in ``files`` that it includes, by file name.
 
-    None if only a model can compile the unit.
+    None if the unit includes a header that is generated for each model, so that it can be compiled
+    only as a part of that model.
     """
     needed: dict[str, str] = {}
     left = [unit]

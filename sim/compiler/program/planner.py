@@ -134,7 +134,8 @@ class Planner:
                    early: Mapping[Value, Sequence[Rows]]) -> None:
         """Write an operation with regions.
 
-        ``later`` are the values used after it; ``early`` is that of `_block`.
+        ``later`` are the values used after it. ``early`` maps values to the HBM rows to
+        which each is copied as soon as it is computed.
         """
         if operation.kind == "while":
             self._control.loop(operation, later, early)

@@ -98,7 +98,7 @@ class LaneValues:
         return self._scope.constants.name(self._lane, value) if value else f"zero<{self._lane}>()"
 
     def _conditional(self, node: Node) -> str:
-        """C++ expression of a sum or bitwise or that adds one operand only where a bit is set."""
+        """C++ expression of ``a + b`` or ``a | b`` whose ``b`` counts only where a bit is set."""
         chosen = self._fusion.conditional[node]
         other = node.args[1] if node.args[0] is chosen else node.args[0]
         value = self._fusion.arms(chosen)[0]

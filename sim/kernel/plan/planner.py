@@ -256,7 +256,10 @@ def _rewritten(graph: Graph, tasks: Sequence[Update | MemoryWrite]) -> list[Upda
 
 
 def _groups(plan: Plan, tasks: Sequence[Update | MemoryWrite]) -> list[Group]:
-    """Groups the tasks by enable and orders the groups; merges groups where necessary."""
+    """Puts tasks of equal enable into groups, so ordered that no task needs overwritten values.
+
+    Groups that need each other's values are merged, with an enable that is set if one of theirs is.
+    """
     graph = plan.graph
     by_enable: dict[Node, Group] = {}
     for task in tasks:

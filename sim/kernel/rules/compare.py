@@ -37,9 +37,10 @@ def comparisons(graph: Graph, nodes: Sequence[Node]) -> dict[Node, Node]:
 
 
 def _shifted(node: Node) -> tuple[Node, int, int] | None:
-    """The number that a node shifts to the right, the distance, and a mask of the bits kept.
+    """Splits a right shift by a constant: the number that it shifts, the distance, and a mask.
 
-    None if the node is no such shift. The mask refers to the bits before the shift.
+    An `and` of the shift with a constant of ones in its lowest bits counts as part of it. The mask
+    has the bits of the number before the shift that are not masked away. None for other nodes.
     """
     mask = ALL
     if node.op == "and" and node.args[1].op == "const":

@@ -36,10 +36,10 @@ class ChipModel(TransferPort):
     method that ran the clock raises a `RuntimeError` that says what is wrong, and so does every
     later method that takes simulated time.
 
-    A host reaches whole programs, vector memory and vector registers only by transfers. These pass
-    through memory's last `staging_rows`, whose contents the method restores at its end. Programs
-    that run during the method must not transfer from or to these rows: they would read staged data,
-    and lose what they write.
+    Methods that read or write programs, vector memory or vector registers do so by transfers
+    through memory's last `staging_rows`, whose contents they restore before they return. A program
+    that runs during such a method must not transfer from or to these rows: it would read staged
+    data, and lose what it writes.
 
     Parameters
     ----------

@@ -334,7 +334,7 @@ class Transfers:
 
     @property
     def starts(self) -> int:
-        """How many of the steps in `stops` start a transfer."""
+        """Number of the steps in `stops`, the first ones, that start the transfer of a chunk."""
         return len(self._plan.chunks) - self._plan.started_first
 
     @property
