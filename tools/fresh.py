@@ -238,7 +238,10 @@ def _run_as_user(root: pathlib.Path, shares: Iterable[str], command: Sequence[st
     The host's files and folders ``shares`` are mounted at the same paths.
     """
     mounts = [["mount", "-t", "proc", "proc", f"{root}/proc"],
-              ["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", f"{root}/dev/shm"]]
+              ["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", f"{root}/dev/shm"],
+              # For pseudo-terminals, behind which a simulated board is.
+              ["mount", "-t", "devpts", "-o", "newinstance,ptmxmode=0666,mode=620,gid=5",
+               "devpts", f"{root}/dev/pts"]]
     for share in shares:
         target = root / share.lstrip("/")
         if pathlib.Path(share).is_dir():
