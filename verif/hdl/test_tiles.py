@@ -66,7 +66,7 @@ def test_chain_toward_another_side_is_refused(toward: Any) -> None:
 def test_chain_between_ports_of_two_widths_is_refused(link: Chain, replaced: Chain,
                                                       widths: str) -> None:
     links = [link if old is replaced else old for old in LINKS]
-    with pytest.raises(ValueError, match=f"one width, not {widths} bits: ") as error:
+    with pytest.raises(ValueError, match=f"the same width, not {widths} bits: ") as error:
         adders(links=links)
     assert str(error.value).endswith(repr(link))
 

@@ -192,7 +192,7 @@ def test_a_chip_with_too_little_scalar_memory_is_named(words: int) -> None:
     # What a stream holds finds no room; no kernel does.
     *(({"vmem_bytes": 64}, rows, " must fit vector memory, which has 2 vectors: choose a chip with "
                                  "more vector memory") for rows in (5, 4)),
-    ({"hbm_bytes": 4096}, 300, r": a program whose \w+ is larger than HBM, which has 4096 bytes: .*"
+    ({"hbm_bytes": 4096}, 300, r": a program's \w+ must fit HBM, which has 4096 bytes: .*"
                                "a chip with more HBM")])
 def test_a_product_that_does_not_fit_is_named(memory: dict[str, int], rows: int,
                                               message: str) -> None:

@@ -212,7 +212,7 @@ def test_too_small_memories_are_refused() -> None:
 def test_code_larger_than_hbm_is_refused() -> None:
     config = replace(TINY, hbm_bytes=64 << 10)
     bundles = config.hbm_bytes // (4 * BUNDLE_PITCH)
-    with pytest.raises(MemoryError, match="code is larger than HBM, which has 65536 bytes"):
+    with pytest.raises(MemoryError, match="code must fit HBM, which has 65536 bytes"):
         overlay(straight(bundles).finish(), np.zeros((0, config.lanes), np.uint32), config)
 
 
