@@ -13,8 +13,8 @@ from hdl.store import digest, keep
 from sim.verilated.objects import (
     JOBS,
     compile_units,
+    model_headers,
     model_units,
-    precompiled_headers,
     recipe_text,
     run_tool,
     runtime_objects,
@@ -222,7 +222,7 @@ def _build(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
     for part, names in parts.items():
         optimise = recipe.optimise if part == "fast" else None
         flags = [*tools.flags, *tools.class_optimisation(optimise), *defines]
-        headers = precompiled_headers(flags, tools, log) if precompile else ()
+        headers = model_headers(flags, tools, log) if precompile else ()
         joined.append((_joined(obj / f"{part}.cpp", names), obj / f"{part}.o",
                        [*flags, f"-DSYSTOLITH_THREADS={recipe.threads}", *headers,
                         *tools.include_flags, f"-I{folder}", f"-I{obj}"]))
@@ -249,13 +249,13 @@ def _verilate(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
     (folder / "model.vlt").write_text(
         "\n".join(["`verilator_config", *blocks, recipe.waivers, ""]))
 
-    def run(*command: str, cwd: pathlib.Path = folder) -> None:
-        run_tool(command, cwd, tools.environment(), folder / "build.log")
+    def run(*command: str, cwd: pathlib.Path = folder, name: str | None = None) -> None:
+        run_tool(command, cwd, tools.environment(), folder / "build.log", name)
 
     run(*tools.verilator, "--cc", "-Wall", *tools.verilator_flags, "--prefix", "Vmodel",
         "--top-module", recipe.top, "--Mdir", "obj", "--threads", str(recipe.threads),
         *(["--trace-vcd"] if recipe.trace else []), *(["--hierarchical"] if blocks else []),
-        "model.vlt", *recipe.verilog)
+        "model.vlt", *recipe.verilog, name="Verilator")
     if blocks:
         obj = folder / "obj"
         variables = [f"{name}={value}"

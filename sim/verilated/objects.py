@@ -11,17 +11,20 @@ from hdl.store import digest, keep
 from sim.verilated.cache import code_text
 from sim.verilated.toolchain import Toolchain
 
-__all__ = ["JOBS", "compile_units", "model_units", "precompiled_headers", "recipe_text",
-           "run_tool", "runtime_objects", "shared_objects"]
+__all__ = ["JOBS", "compile_units", "model_headers", "model_units", "precompiled_headers",
+           "recipe_text", "run_tool", "runtime_objects", "shared_objects"]
 
 JOBS = 2
 """Maximum number of compilers that run at the same time."""
 _TAIL_LINES = 40
 _PRECOMPILED = "headers.h"
-_HEADERS = "".join(f"#include <{name}>\n" for name in (
-    "verilated.h", "algorithm", "atomic", "cstdint", "cstring", "memory", "stdexcept", "string",
-    "thread", "vector"))
-"""Text that includes the headers to precompile: those that the C++ files of every model include."""
+_MODEL_HEADERS = ("verilated.h", "algorithm", "atomic", "cstdint", "cstring", "memory", "stdexcept",
+                  "string", "thread", "vector")
+"""Headers that the C++ files of every model include."""
+_SLOW = "#include <immintrin.h>"
+"""Reading this header takes longer than compiling a small kernel."""
+_KERNEL_HEADERS = ("immintrin.h", "cstddef", "cstdint", "cstring", "new", "vector")
+"""Headers that are precompiled for units with `_SLOW`: those that kernels include."""
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include\b[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)?', re.MULTILINE)
 _VERILATOR_HEADER = re.compile(r"verilated|svdpi|V[a-z]\w*\.h")
 
@@ -102,11 +105,14 @@ def _object(unit: str, needed: Mapping[str, str], tools: Toolchain,
     flags = (*tools.cxx_flags, "-I.")
 
     def make(target: pathlib.Path) -> None:
+        # Few objects are for another machine than this, which would need headers of its own.
+        slow = tools.march == "native" and any(_SLOW in text for text in needed.values())
+        headers = precompiled_headers(_KERNEL_HEADERS, tools.cxx_flags, tools, log) if slow else ()
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f"{target.name}-") as folder:
             for name, text in needed.items():
                 (pathlib.Path(folder) / name).write_text(text)
-            run_tool([*tools.cxx, *flags, "-c", unit, "-o", str(target)], pathlib.Path(folder),
-                     tools.environment(), log)
+            run_tool([*tools.cxx, *flags, *headers, "-c", unit, "-o", str(target)],
+                     pathlib.Path(folder), tools.environment(), log)
 
     return keep("objects", f"{pathlib.Path(unit).stem}.o",
                 digest([unit, needed, flags, tools.identity()]), make)
@@ -144,18 +150,27 @@ def runtime_objects(units: Sequence[str], flags: Sequence[str], tools: Toolchain
         return list(pool.map(compile_one, units))
 
 
-def precompiled_headers(flags: Sequence[str], tools: Toolchain,
-                        log: pathlib.Path) -> tuple[str, ...]:
-    """Compiler arguments that make a unit use precompiled headers of Verilator.
+def model_headers(flags: Sequence[str], tools: Toolchain, log: pathlib.Path) -> tuple[str, ...]:
+    """Compiler arguments for precompiled headers of a verilated class: see `precompiled_headers`.
 
-    The headers are precompiled at most once. Reading them takes a second, reading the precompiled
-    ones a fifth of that. For Clang there are no arguments: it rejects precompiled headers that were
-    renamed, and the cache renames each complete entry.
+    Reading the headers takes a second, reading the precompiled ones a fifth of that.
+    """
+    return precompiled_headers(_MODEL_HEADERS, flags, tools, log)
+
+
+def precompiled_headers(names: Sequence[str], flags: Sequence[str], tools: Toolchain,
+                        log: pathlib.Path) -> tuple[str, ...]:
+    """Compiler arguments that make a unit use precompiled headers.
+
+    The headers are precompiled at most once. For Clang there are no arguments: it rejects
+    precompiled headers that were renamed, and the cache renames each complete entry.
 
     Parameters
     ----------
+    names : sequence of str
+        Headers, as in ``#include <name>``; those that the machine lacks are left out.
     flags : sequence of str
-        All arguments of the unit except the folders of headers.
+        All arguments of the unit except the folders of Verilator's headers.
     tools : Toolchain
         The compiler.
     log : pathlib.Path
@@ -169,15 +184,17 @@ def precompiled_headers(flags: Sequence[str], tools: Toolchain,
     if tools.is_clang:
         return ()
 
+    text = "".join(f"#if __has_include(<{name}>)\n#include <{name}>\n#endif\n" for name in names)
+
     def make(folder: pathlib.Path) -> None:
         folder.mkdir()
         header = folder / _PRECOMPILED
-        header.write_text(_HEADERS)
+        header.write_text(text)
         run_tool([*tools.cxx, *flags, *tools.include_flags, "-x", "c++-header", str(header),
                   "-o", f"{header}.gch"], folder, tools.environment(), log)
 
-    key = digest([_HEADERS, list(flags), recipe_text(), tools.identity()])
-    return "-include", str(keep("objects", "verilated", key, make) / _PRECOMPILED)
+    key = digest([text, list(flags), recipe_text(), tools.identity()])
+    return "-include", str(keep("objects", "headers", key, make) / _PRECOMPILED)
 
 
 def compile_units(units: Sequence[tuple[pathlib.Path, pathlib.Path, Sequence[str]]],
@@ -208,8 +225,21 @@ def compile_units(units: Sequence[tuple[pathlib.Path, pathlib.Path, Sequence[str
 
 
 def run_tool(command: Sequence[str], cwd: pathlib.Path, environment: Mapping[str, str],
-             log: pathlib.Path) -> None:
+             log: pathlib.Path, name: str | None = None) -> None:
     """Runs a tool and appends its output to ``log``.
+
+    Parameters
+    ----------
+    command : sequence of str
+        The tool and its arguments.
+    cwd : pathlib.Path
+        Folder in which it runs.
+    environment : mapping of str to str
+        All of its environment variables.
+    log : pathlib.Path
+        File for its output.
+    name : str, optional
+        The tool's name in the error message; by default, that of the command's file.
 
     Raises
     ------
@@ -223,5 +253,5 @@ def run_tool(command: Sequence[str], cwd: pathlib.Path, environment: Mapping[str
         file.write(f"$ {' '.join(command)}\n{done.stdout}")
     if done.returncode:
         tail = "\n".join(done.stdout.splitlines()[-_TAIL_LINES:])
-        raise RuntimeError(f"{pathlib.Path(command[0]).name} failed ({done.returncode}); the whole "
-                           f"output is in {log}\n{tail}")
+        raise RuntimeError(f"{name or pathlib.Path(command[0]).name} failed ({done.returncode}); "
+                           f"the whole output is in {log}\n{tail}")

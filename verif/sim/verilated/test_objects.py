@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sim.verilated.build import build_model
-from sim.verilated.objects import precompiled_headers, shared_objects
+from sim.verilated.objects import model_headers, shared_objects
 from sim.verilated.toolchain import Toolchain
 from verif.sim.verilated.caches import link_runtime
 
@@ -45,6 +45,15 @@ def test_unit_is_compiled_once(objects: pathlib.Path, tmp_path: pathlib.Path) ->
     symbols = subprocess.run(["nm", "-C", first["twice.cpp"]], capture_output=True, text=True,
                              check=True).stdout
     assert "T twice(int)" in symbols
+
+
+def test_kernels_share_precompiled_headers(objects: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    slow = FILES["twice.hpp"] + "#include <immintrin.h>\n"
+    for unit in (FILES["twice.cpp"], FILES["twice.cpp"] + "int more;\n"):
+        compile_shared(tmp_path, twice_cpp=unit, twice_hpp=slow)
+    log = (tmp_path / "log").read_text()
+    assert (log.count(" -x c++-header "), log.count(" -c twice.cpp ")) == (1, 2)
+    assert log.count(" -include ") == 2
 
 
 def test_changed_text_header_or_machine_compiles_anew(objects: pathlib.Path, tmp_path: pathlib.Path,
@@ -123,7 +132,7 @@ def test_killed_compilation_leaves_nothing_that_looks_finished(
 def test_headers_are_read_once(objects: pathlib.Path, tmp_path: pathlib.Path) -> None:
     tools = Toolchain.find()
     flags = [*tools.flags, *tools.optimisation(None), "-DVM_TRACE=0"]
-    found = [precompiled_headers(flags, tools, tmp_path / "log") for _ in range(2)]
+    found = [model_headers(flags, tools, tmp_path / "log") for _ in range(2)]
     assert found[0] == found[1]
     assert compilations(tmp_path) == 1
     unit = tmp_path / "unit.cpp"
@@ -143,7 +152,7 @@ def test_clang_gets_no_precompiled_headers_and_no_arguments_of_gcc(
     compiler.chmod(0o755)
     monkeypatch.setenv("SYSTOLITH_CXX", str(compiler))
     tools = Toolchain.find()
-    assert precompiled_headers([*tools.flags, "-DVM_TRACE=0"], tools, tmp_path / "log") == ()
+    assert model_headers([*tools.flags, "-DVM_TRACE=0"], tools, tmp_path / "log") == ()
     assert tools.class_optimisation(False) == tools.optimisation(False)
     assert not objects.exists()
 
