@@ -1,8 +1,8 @@
 """``make sim``: trains a model on the chip in RTL.
 
 Both cores of the chip compute the random weights, all training steps, and the classes of held-out
-inputs; the program is plain JAX. For each call of several steps, the host writes the batches to the
-chip's memory, starts the call, reads the losses, and writes a checkpoint.
+inputs; the program is plain JAX. A call makes several steps: while it runs, the host writes batches
+to the chip's memory and reads losses from it. After each call, it writes a checkpoint.
 """
 
 import argparse
@@ -60,15 +60,14 @@ class _Bar:
         self._next = 0.0
 
     def __call__(self, run: Run, cycles: int, seconds: float) -> None:
-        """Update the bar. Steps inside the present call are estimated from its ``cycles``."""
+        """Update the bar, also with the losses of the present call, which takes ``cycles``."""
         if cycles and time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _LOOK_SECONDS
-        done = len(run.losses)
-        more = int(cycles / (run.cycles / done if done else run.step_cycles))
-        self._bar.n = min(done + min(more, self._task.steps_per_call - 1), self._task.steps)
+        losses = [*run.losses, *run.shown]
+        self._bar.n = len(losses)
         speed = (run.cycles + cycles) / max(run.seconds + seconds, 1e-9)
-        shown = {"loss": f"{run.losses[-1]:.4f}"} if done else {}
+        shown = {"loss": f"{losses[-1]:.4f}"} if losses else {}
         self._bar.set_postfix({**shown, "cycles/s": f"{speed:,.0f}"}, refresh=False)
         self._bar.refresh()
 

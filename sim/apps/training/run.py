@@ -2,7 +2,7 @@
 
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from sim.compiler.program.compiled import compiled_of
 from sim.compiler.program.report import Report
 from sim.driver.device import Device
 from sim.jit.function import jit
+from sim.jit.infeed import Infeed
 from sim.jit.program import CompiledProgram
 
 __all__ = ["GoldenCheck", "Run", "accuracy", "float32_accuracy", "measure_step", "products",
@@ -43,8 +44,8 @@ class Run:
         Host time of all calls in seconds.
     predicted : array of int32 or None
         Predicted classes of the held-out inputs; None until the training has ended.
-    step_cycles : float
-        Cycles of a step that the compiler predicts.
+    shown : list of float
+        The losses of the present call so far.
     """
 
     losses: npt.NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
@@ -52,7 +53,7 @@ class Run:
     calls: list[list[dict[str, int]]] = field(default_factory=list)
     seconds: float = 0.0
     predicted: npt.NDArray[np.int32] | None = None
-    step_cycles: float = 1.0
+    shown: list[float] = field(default_factory=list)
 
     @property
     def state(self) -> State:
@@ -83,28 +84,39 @@ class _Trainer:
         """The state before the first step, made on the device."""
         return jit(self._task.start)(np.int32(self._task.seed), device=device)
 
-    def program(self, data: Mapping[str, Any]) -> CompiledProgram:
-        """The program that makes one step with each batch of ``data``.
+    def program(self, steps: int) -> CompiledProgram:
+        """The program that makes ``steps`` steps, compiled once for each number of steps.
 
-        It is compiled once for each number of batches.
+        Batches are its infeed, losses its outfeed.
         """
         import jax
 
-        steps = len(next(iter(data.values())))
         if steps not in self._programs:
             state = jax.eval_shape(self._task.start, np.int32(self._task.seed))
             self._programs[steps] = jit(self._task.train(self._config.cores)).compile(
-                state, data, config=self._config)
+                state, Infeed(self._batches(0, 1), steps), config=self._config, outfeed=True)
         return self._programs[steps]
 
-    def call(self, state: State, data: Mapping[str, Any], device: Device,
-             progress: Callable[[], object] = lambda: None) -> tuple[State, Any]:
-        """Make one step with each batch of ``data``; return the new state and the losses."""
+    def call(self, state: State, first: int, steps: int, device: Device,
+             progress: Callable[[], object] = lambda: None,
+             show: Callable[[float], object] = lambda loss: None) -> tuple[State, Any]:
+        """Make ``steps`` steps, beginning with number ``first``; return the new state and losses.
+
+        ``show`` is called with each loss as soon as all cores' parts of it are in HBM.
+        """
         import jax
 
-        outputs = self.program(data)(*jax.tree.leaves((state, data)), device=device,
-                                     progress=progress)
-        return jax.tree.unflatten(jax.tree.structure(state), outputs[:-1]), outputs[-1]
+        outputs = self.program(steps)(
+            *jax.tree.leaves(state), device=device, progress=progress,
+            infeed=map(jax.tree.leaves, self._batches(first, steps)),
+            outfeed=lambda step, rows: show(float(np.sum(np.asarray(rows[-1])))))
+        return (jax.tree.unflatten(jax.tree.structure(state), outputs[:-1]),
+                np.sum(outputs[-1], axis=1))
+
+    def _batches(self, first: int, steps: int) -> Iterator[dict[str, Any]]:
+        """Yield the batches of ``steps`` steps, one by one."""
+        for number in range(first, first + steps):
+            yield {name: batches[0] for name, batches in self._task.batches(number, 1).items()}
 
 
 def train(task: Task, device: Device,
@@ -132,18 +144,17 @@ def train(task: Task, device: Device,
     run = Run(states={0: trainer.start(device)}) if run is None else run
     while len(run.losses) < task.steps:
         done = len(run.losses)
-        data = task.batches(done, min(task.steps_per_call, task.steps - done))
-        kernels = compiled_of(trainer.program(data).executable).kernels
-        run.step_cycles = max(1, sum(kernel.cycles for kernel in kernels))
+        steps = min(task.steps_per_call, task.steps - done)
         before, began = device.counters(0)["cycles"], time.perf_counter()
 
         def follow(before: int = before, began: float = began) -> None:
             progress(run, device.counters(0)["cycles"] - before, time.perf_counter() - began)
 
-        state, losses = trainer.call(run.state, data, device, follow)
+        run.shown = []
+        state, losses = trainer.call(run.state, done, steps, device, follow, run.shown.append)
         run.seconds += time.perf_counter() - began
         run.calls.append([device.last_run[core] for core in sorted(device.last_run)])
-        run.losses = np.concatenate([run.losses, losses])
+        run.losses, run.shown = np.concatenate([run.losses, losses]), []
         run.states[len(run.losses)] = state
         save(run)
         progress(run, 0, 0.0)
@@ -180,13 +191,13 @@ class GoldenCheck:
 
     def compare(self, run: Run) -> Iterator[tuple[int, bool]]:
         """Repeat steps; yield the number of each, and whether its loss has the same bits."""
-        task, trainer = self._task, _Trainer(self._task, self._config)
+        trainer = _Trainer(self._task, self._config)
         with Device.open(self._config, "golden") as golden:
             state = trainer.start(golden)
             for number in self.steps(run):
                 if number >= self._first:
                     state = run.states[number]
-                state, losses = trainer.call(state, task.batches(number, 1), golden)
+                state, losses = trainer.call(state, number, 1, golden)
                 yield number, bool(np.array_equal(losses.view(np.uint32),
                                                   run.losses[[number]].view(np.uint32)))
 
@@ -202,7 +213,7 @@ def show(task: Task, state: State, device: Device) -> str | None:
 def trace_step(task: Task, state: State, config: Config, trace: pathlib.Path) -> None:
     """Make one step on a new device in RTL, and trace it as `Device.open` does."""
     with Device.open(config, trace=trace) as device:
-        _Trainer(task, config).call(state, task.batches(0, 1), device)
+        _Trainer(task, config).call(state, 0, 1, device)
 
 
 def accuracy(predicted: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
@@ -224,7 +235,7 @@ def float32_accuracy(task: Task) -> float:
 
 def products(task: Task, config: Config) -> int:
     """Number of multiplications in a step, without padding, on all cores together."""
-    program = _Trainer(task, config).program(task.batches(0, 1))
+    program = _Trainer(task, config).program(1)
     return config.cores * sum(kernel.products
                               for kernel in compiled_of(program.executable).kernels)
 
@@ -232,7 +243,7 @@ def products(task: Task, config: Config) -> int:
 def step_cycles(task: Task, device: Device) -> int:
     """Cycles that the first step takes on all cores of a device: those of the slowest core."""
     trainer = _Trainer(task, device.config)
-    trainer.call(trainer.start(device), task.batches(0, 1), device)
+    trainer.call(trainer.start(device), 0, 1, device)
     return max(counts["cycles"] for counts in device.last_run.values())
 
 

@@ -96,7 +96,8 @@ class Task:
     def train(self, cores: int) -> Callable[[State, Mapping[str, Any]], Any]:
         """The training loop: a function of a state and batches that makes one step with each batch.
 
-        It returns the new state and the losses.
+        It returns the new state, and the losses of shape (steps, cores): the cores' parts of the
+        losses, whose sums are the losses of the batches.
 
         Parameters
         ----------
@@ -105,6 +106,7 @@ class Task:
         """
         import jax
         from jax import lax
+        from jax.sharding import PartitionSpec
 
         def together(parts: Any) -> Any:
             return lax.psum(parts, CORES) if cores > 1 else parts
@@ -115,19 +117,20 @@ class Task:
                 value, gradients = jax.value_and_grad(self.loss)(parameters, batch, number)
                 gradients = together(gradients)
                 parameters, memory = self.optimizer.update(parameters, memory, gradients, number)
-                return (parameters, memory, number + 1), value
+                # Nothing in the loop needs the sum of the losses: the host adds them.
+                return (parameters, memory, number + 1), value[None]
 
-            state, losses = lax.scan(step, state, data)
-            # Nothing in the loop needs the losses: their parts are added once.
-            return state, together(losses)
+            return lax.scan(step, state, data)
 
         cuts = {name: [None, *self._cut(name, batches[0])] for name, batches in self.data.items()}
-        return _over_cores(part, cores, cuts, cut_result=False)
+        return _over_cores(part, cores, cuts, (PartitionSpec(), PartitionSpec(None, CORES)))
 
     def classify(self, cores: int) -> Callable[[Any, Any], Any]:
         """The function of parameters and inputs that returns the classes of held-out inputs."""
+        from jax.sharding import PartitionSpec
+
         cut = self._cut("held_out", self.held_out)
-        return _over_cores(self.predict, cores, cut, cut_result=True)
+        return _over_cores(self.predict, cores, cut, PartitionSpec(CORES))
 
     def _cut(self, name: str, array: Array) -> list[str | None]:
         """For each dimension of an array, the mesh axis over which it is split, or None."""
@@ -136,13 +139,13 @@ class Task:
         return axes
 
 
-def _over_cores(function: Callable[..., Any], cores: int, cuts: Any, *, cut_result: bool
+def _over_cores(function: Callable[..., Any], cores: int, cuts: Any, results: Any
                 ) -> Callable[..., Any]:
     """Return a function that runs ``function`` on all cores.
 
     Each core gets a copy of the first argument and a part of the second. ``cuts`` says how the
-    second argument is split: it has a list for each of its arrays, as `Task._cut` returns. With
-    ``cut_result``, the cores' results are parts, which are joined; without it, they are equal.
+    second argument is split: it has a list for each of its arrays, as `Task._cut` returns.
+    ``results`` are the PartitionSpecs of the results.
     """
     import jax
     from jax.sharding import AbstractMesh, PartitionSpec
@@ -153,7 +156,7 @@ def _over_cores(function: Callable[..., Any], cores: int, cuts: Any, *, cut_resu
                          is_leaf=lambda node: isinstance(node, list))
     return jax.shard_map(
         function, mesh=AbstractMesh((cores,), (CORES,)), in_specs=(PartitionSpec(), specs),
-        out_specs=PartitionSpec(CORES) if cut_result else PartitionSpec(), check_vma=False)
+        out_specs=results, check_vma=False)
 
 
 def wrapped(count: int, size: int) -> npt.NDArray[np.int64]:
