@@ -31,7 +31,7 @@ __all__ = [
 
 
 class ScalarMethods(SlotMethods):
-    """Both scalar slots."""
+    """Operations of both scalar slots."""
 
     def add(self, d: Scalar, a: Scalar, b: Source) -> None:
         """d = a + b, modulo 2**32."""
@@ -95,7 +95,7 @@ class ScalarMethods(SlotMethods):
 
 
 class Scalar0Methods(ScalarMethods):
-    """The scalar slot with the scalar memory."""
+    """Operations of slot s0, which accesses scalar memory."""
 
     def load(self, d: Scalar, base: Scalar, offset: Source = 0) -> None:
         """d = smem[base + offset]."""
@@ -107,7 +107,7 @@ class Scalar0Methods(ScalarMethods):
 
 
 class Scalar1Methods(ScalarMethods):
-    """The scalar slot that branches."""
+    """Operations of slot s1, which branches."""
 
     def jump(self, target: Source) -> None:
         """The next bundle is the one at target."""
@@ -153,7 +153,7 @@ class Scalar1Methods(ScalarMethods):
 
 
 class Vector0Methods(SlotMethods):
-    """Both vector slots."""
+    """Operations of both vector slots."""
 
     def move(self, d: Vector, b: VectorSource) -> None:
         """d = b."""
@@ -333,7 +333,7 @@ class Vector0Methods(SlotMethods):
 
 
 class Vector1Methods(Vector0Methods):
-    """The vector slot with the transcendental unit."""
+    """Operations of slot v1, which has the transcendental unit."""
 
     def reciprocal(self, d: Vector, a: Vector) -> None:
         """d = 1 / a, fp32 (docs/transcendentals.md)."""
@@ -361,7 +361,7 @@ class Vector1Methods(Vector0Methods):
 
 
 class LoadMethods(SlotMethods):
-    """The vector load slot."""
+    """Operations of slot ld: vector loads."""
 
     def load(self, d: Vector, base: Scalar, offset: Source = 0) -> None:
         """d = vmem[base + offset]."""
@@ -369,7 +369,7 @@ class LoadMethods(SlotMethods):
 
 
 class StoreMethods(SlotMethods):
-    """The vector store slot."""
+    """Operations of slot st: vector stores."""
 
     def store(self, d: Vector, base: Scalar, offset: Source = 0, mask: Mask = m[0]) -> None:
         """vmem[base + offset] = d where mask is set; other elements keep their value."""
@@ -377,7 +377,7 @@ class StoreMethods(SlotMethods):
 
 
 class PushMethods(SlotMethods):
-    """The array push slot."""
+    """Operations of slot push: vectors to the array."""
 
     def weights(self, a: Vector) -> None:
         """Sublanes of a, rounded to bf16, are the next rows of the next weight tile W."""
@@ -399,7 +399,7 @@ class PushMethods(SlotMethods):
 
 
 class PopMethods(SlotMethods):
-    """The array pop slot."""
+    """Operations of slot pop: results of the array."""
 
     def pop(self, d: Vector) -> None:
         """d = the oldest result vector: its sublanes are result rows."""
@@ -407,7 +407,7 @@ class PopMethods(SlotMethods):
 
 
 class MiscMethods(SlotMethods):
-    """The cross-lane unit, semaphores, and transfers."""
+    """Operations of slot misc: cross-lane unit, semaphores, and transfers."""
 
     def rotate_lanes(self, d: Vector, a: Vector, b: Source) -> None:
         """d[s, (l + b) mod lanes] = a[s, l]; b < lanes, unsigned."""

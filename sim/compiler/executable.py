@@ -104,7 +104,10 @@ class Relocations:
     rows: bool = False
 
     def offsets(self, constant: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
-        """Return the offsets that the words hold before an address is added to them."""
+        """Return the offsets that `words` hold in ``constant``, whose words are as compiled.
+
+        No address may have been added to them.
+        """
         flat, low = constant.reshape(-1), self.words
         if self.rows:
             return flat[low].astype(np.uint64)

@@ -18,17 +18,19 @@ PATH = pathlib.Path(__file__).resolve().parents[2] / "sim" / "asm" / "slots.py"
 """Path of the generated file."""
 
 CLASSES: dict[str, tuple[str, tuple[Slot, ...], str]] = {
-    "ScalarMethods": ("SlotMethods", (Slot.S0, Slot.S1), "Both scalar slots."),
-    "Scalar0Methods": ("ScalarMethods", (Slot.S0,), "The scalar slot with the scalar memory."),
-    "Scalar1Methods": ("ScalarMethods", (Slot.S1,), "The scalar slot that branches."),
-    "Vector0Methods": ("SlotMethods", (Slot.V0, Slot.V1), "Both vector slots."),
+    "ScalarMethods": ("SlotMethods", (Slot.S0, Slot.S1), "Operations of both scalar slots."),
+    "Scalar0Methods": ("ScalarMethods", (Slot.S0,),
+                       "Operations of slot s0, which accesses scalar memory."),
+    "Scalar1Methods": ("ScalarMethods", (Slot.S1,), "Operations of slot s1, which branches."),
+    "Vector0Methods": ("SlotMethods", (Slot.V0, Slot.V1), "Operations of both vector slots."),
     "Vector1Methods": ("Vector0Methods", (Slot.V1,),
-                       "The vector slot with the transcendental unit."),
-    "LoadMethods": ("SlotMethods", (Slot.LOAD,), "The vector load slot."),
-    "StoreMethods": ("SlotMethods", (Slot.STORE,), "The vector store slot."),
-    "PushMethods": ("SlotMethods", (Slot.PUSH,), "The array push slot."),
-    "PopMethods": ("SlotMethods", (Slot.POP,), "The array pop slot."),
-    "MiscMethods": ("SlotMethods", (Slot.MISC,), "The cross-lane unit, semaphores, and transfers."),
+                       "Operations of slot v1, which has the transcendental unit."),
+    "LoadMethods": ("SlotMethods", (Slot.LOAD,), "Operations of slot ld: vector loads."),
+    "StoreMethods": ("SlotMethods", (Slot.STORE,), "Operations of slot st: vector stores."),
+    "PushMethods": ("SlotMethods", (Slot.PUSH,), "Operations of slot push: vectors to the array."),
+    "PopMethods": ("SlotMethods", (Slot.POP,), "Operations of slot pop: results of the array."),
+    "MiscMethods": ("SlotMethods", (Slot.MISC,),
+                    "Operations of slot misc: cross-lane unit, semaphores, and transfers."),
 }
 """For each class of `sim.asm.slots`, by name: base class, slots, docstring. The class has a method
 for each operation that exactly these slots have."""

@@ -24,7 +24,7 @@ __all__ = ["TOLERANCE", "main"]
 TOLERANCE = {"float32": (2e-5, 1e-5), "bfloat16": (1e-2, 1e-2)}
 """Permitted (relative, absolute) error by element type; results of other types must be equal."""
 MOST = 2
-"""Greatest number of argument types with which a function is run."""
+"""Number of element types of arguments after which a function is not tried with further ones."""
 _KINDS = ("float32", "bfloat16", "bool", "int32", "uint32", "int16", "uint16", "int8", "uint8")
 
 

@@ -37,7 +37,10 @@ STAGES = tuple(dict.fromkeys(
 
 def _box(picture: Picture, x: float, y: float, width: float, height: float, title: str,
          lines: Sequence[str] = (), kind: str = "") -> None:
-    """Draw a box with a title and lines of small text in its middle."""
+    """Draw a box with a title and lines of small text in its middle.
+
+    ``kind`` is the CSS class for its colours, one of `svg.KINDS`; without one, it is a plain box.
+    """
     with picture.group(kind):
         picture.rect(x, y, width, height, "" if kind else "box", radius=6)
         middle = y + height / 2 - 8 * len(lines)
@@ -55,7 +58,10 @@ def _panel(picture: Picture, y: float, height: float, title: str, where: str,
 
 
 def _both_ways(picture: Picture, points: Sequence[tuple[float, float]], kind: str = "") -> None:
-    """Draw a wire through ``points`` with an arrow at each end."""
+    """Draw a wire through ``points`` with an arrow at each end, in the colour of ``kind``.
+
+    ``kind`` is one of `svg.KINDS`, or empty for the colour of other wires.
+    """
     half = len(points) // 2
     (x0, y0), (x1, y1) = points[half - 1:half + 1]
     middle = (x0 + x1) / 2, (y0 + y1) / 2

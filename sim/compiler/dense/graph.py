@@ -47,6 +47,8 @@ def layers_graph(rows: int, depth: int, kinds: Sequence[LayerKind], division: Di
 
 
 class _Writer:
+    """Writes the graph of dense layers, layer by layer."""
+
     def __init__(self, rows: int, depth: int, division: Division) -> None:
         self._division = division
         self._rows = -(-rows // 2) if division is Division.ROWS else rows
@@ -55,7 +57,7 @@ class _Writer:
         self._x = self._input((self._rows, depth), 0 if division is Division.ROWS else None)
 
     def write(self, kinds: Sequence[LayerKind]) -> Graph:
-        """Write the graph of layers of these kinds."""
+        """Write and return the graph of layers of the kinds ``kinds``, in this order."""
         by_columns = self._division is Division.COLUMNS
         for number, kind in enumerate(kinds):
             result = self._layer(kind)
@@ -69,7 +71,7 @@ class _Writer:
         return self._graph
 
     def _layer(self, kind: LayerKind) -> Value:
-        """Append a layer to the graph, and return its result.
+        """Append a layer of kind ``kind`` to the graph, and return its result.
 
         With `Division.COLUMNS`, the result is this core's half of the columns.
         """
@@ -94,7 +96,11 @@ class _Writer:
         return result
 
     def _gathered(self, half: Value, columns: int) -> Value:
-        """Exchange the cores' halves of a result; return all of its ``columns`` columns."""
+        """Append the exchange of the cores' halves of a result; return the whole result.
+
+        ``half`` is this core's half of the columns. The result has ``columns`` columns, without
+        those that pad an odd number to an even one.
+        """
         other = self._add("exchange", (half, half), half.shape)
         halves = [self._add("by_device", pair, half.shape)
                   for pair in ((half, other), (other, half))]

@@ -63,14 +63,14 @@ class DenseProgram:
         return found
 
     def results(self, outputs: Sequence[Float32]) -> list[Float32]:
-        """Return the layers' results, without padding."""
+        """Return the layers' results: the executable's outputs ``outputs`` without padding."""
         return [output if output.shape == (self.rows, kind.columns)
                 else output[:self.rows, :kind.columns].copy()
                 for output, kind in zip(outputs, self.kinds, strict=True)]
 
 
 def _even(array: Matrix, along: int) -> Matrix:
-    """Pad an array by zeros to an even size in dimension ``along``."""
+    """Pad an array with zeros to an even size in dimension ``along``."""
     if array.shape[along] % 2 == 0:
         return array
     return np.pad(array, [(0, int(number == along)) for number in range(array.ndim)])
@@ -130,9 +130,9 @@ def divisions(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind]
               ) -> list[Division]:
     """Return the ways in which the cores can share layers, with the fewest estimated cycles first.
 
-    ``rows`` and ``depth`` are the shape of the first layer's input. If estimates are equal,
-    `Division.COLUMNS` comes first: a product of 1024 x 1024 x 1024 then takes 0.8% fewer cycles at
-    `v2`.
+    ``rows`` and ``depth`` are the shape of the first layer's input, and ``kinds`` the kinds of the
+    layers. If estimates are equal, `Division.COLUMNS` comes before `Division.ROWS`: a product of
+    1024 x 1024 x 1024 then takes 0.8% fewer cycles at `v2`.
     """
     ways = [Division.NONE]
     if config.cores > 1:
@@ -147,7 +147,8 @@ def _cycles(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind],
             division: Division) -> int:
     """Estimate a core's cycles: one for each row that its array processes or that it transfers.
 
-    ``rows`` and ``depth`` are the shape of the first layer's input.
+    ``rows`` and ``depth`` are the shape of the first layer's input; ``kinds`` are the kinds of the
+    layers, which the cores share as ``division`` says.
     """
     by_columns = division is Division.COLUMNS
     height = ceil(rows / 2) if division is Division.ROWS else rows
@@ -164,9 +165,10 @@ def _cycles(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind],
 
 
 def _array_rows(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind]) -> int:
-    """Estimate how many rows the arrays process: the measure of a run's progress.
+    """Estimate how many rows the arrays of all cores process: the measure of a run's progress.
 
-    ``rows`` and ``depth`` are the shape of the first layer's input.
+    ``rows`` and ``depth`` are the shape of the first layer's input, and ``kinds`` the kinds of the
+    layers.
     """
     total, height = 0, ceil(rows / config.sublanes) * config.sublanes
     for kind in kinds:

@@ -87,7 +87,7 @@ def counted_loops(graph: Graph) -> list[tuple[Operation, Counted]]:
 def _bound(condition: Graph) -> tuple[int, int] | None:
     """Analyse a condition of the form ``carried value < constant``.
 
-    Return the number of the carried value and the constant; None for other conditions.
+    Return the position of the carried value, from 0, and the constant; None for other conditions.
     """
     [wanted], inputs, graph = condition.outputs, dict(enumerate(condition.inputs)), condition
     makers = {value: op for op in graph.operations for value in op.results}
@@ -169,7 +169,10 @@ class _Values:
         return made if abs(made.factor) <= 1 and fits else None
 
     def _compare(self, operation: Operation, values: Mapping[Value, Affine]) -> bool | None:
-        """Return the result of a comparison if it is the same in all iterations, otherwise None."""
+        """Return the result of a comparison if it is the same in all iterations, otherwise None.
+
+        ``values`` has the affine values found so far.
+        """
         if operation.attributes["comparison_direction"] != "LT" or not all(
                 value in values for value in operation.operands):
             return None

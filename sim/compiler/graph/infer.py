@@ -50,14 +50,20 @@ def _declared(operation: Operation) -> tuple[TensorType, ...]:
 
 
 def _dimensions(dimensions: Sequence[int], rank: int, name: str) -> None:
-    """Require different ``dimensions`` below ``rank``; the message calls them ``name``."""
+    """Raise ValueError unless ``dimensions`` are distinct and from 0 to ``rank`` - 1.
+
+    The message calls them ``name``.
+    """
     _require(all(0 <= i < rank for i in dimensions) and len(set(dimensions)) == len(dimensions),
              f"{name} must be different dimensions below {rank}, not {tuple(dimensions)}")
 
 
 def _region(region: Graph, inputs: Sequence[TensorType], outputs: Sequence[TensorType],
             name: str) -> None:
-    """Require a region's inputs and outputs to have these types; the message calls it ``name``."""
+    """Raise ValueError unless a region's inputs and outputs have the given types.
+
+    The message calls the region ``name``.
+    """
     found = [value.type for value in region.inputs], [value.type for value in region.outputs]
     _require(found == (list(inputs), list(outputs)),
              f"{name} must take {', '.join(map(str, inputs)) or 'nothing'} and return "
@@ -73,7 +79,8 @@ _INTEGER_ONLY = frozenset({"popcnt", "count_leading_zeros", "shift_left", "shift
                            "shift_right_arithmetic"})
 _NOT_FLOAT = frozenset({"and", "or", "xor", "not"})
 _SCALARS_TOO = {"select": (0,), "clamp": (0, 2)}
-"""For each kind, numbers of the operands that may be scalars although other operands are arrays."""
+"""For a kind of operation, the positions, from 0, of the operands that may be scalars although the
+other operands are arrays."""
 
 
 def _elementwise(operation: Operation) -> TensorType:
@@ -289,10 +296,13 @@ def _reduce(operation: Operation) -> list[TensorType]:
 def _windows(shape: Sequence[int], size: Sequence[int], stride: Sequence[int],
              padding: Sequence[tuple[int, int]], base: Sequence[int], dilation: Sequence[int],
              ) -> tuple[int, ...]:
-    """Return the number of windows in each dimension.
+    """Return the number of windows over an input, in each dimension.
 
-    In the padded input, neighbouring elements of the input are ``base`` positions apart, and
-    neighbouring elements of a window ``dilation`` positions.
+    All parameters have an item for each dimension: ``shape`` is the input's shape, ``size`` the
+    number of elements of a window, ``stride`` the distance between windows, and ``padding`` the
+    number of positions added before and after the input. In the padded input, neighbouring elements
+    of the input are ``base`` positions apart, and neighbouring elements of a window ``dilation``
+    positions.
     """
     found = []
     for n, w, s, (low, high), b, d in zip(shape, size, stride, padding, base, dilation,

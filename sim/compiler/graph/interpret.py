@@ -96,7 +96,11 @@ def _check(value: Value, array: Array, what: str) -> None:
 
 def _run_both(graph: Graph, sharding: Sharding, inputs: Sequence[Array],
               passes: bool) -> list[Array]:
-    """Execute a graph on two devices, each in a thread; they wait for each other at exchanges."""
+    """Execute a graph on two devices, each in a thread; they wait for each other at exchanges.
+
+    ``inputs`` are whole arrays; ``sharding`` says how they, and the returned arrays, are split.
+    ``passes`` is that of `interpret`.
+    """
     link = _Link()
     with ThreadPoolExecutor(2) as pool:
         def execute(device: int) -> list[Array]:

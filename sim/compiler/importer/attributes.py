@@ -58,7 +58,9 @@ def dimensions(numbers: Any, *names: str) -> dict[str, Any]:
 
 
 def array_of(attribute: Any, shape: tuple[int, ...], dtype: DType) -> Array:
-    """Convert the attribute of a constant to an array; a splat takes the memory of one element.
+    """Convert the attribute of a constant to an array of type ``dtype`` and shape ``shape``.
+
+    A splat takes the memory of one element.
 
     Raises
     ------

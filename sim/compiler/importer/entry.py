@@ -9,7 +9,7 @@ from sim.compiler.importer.sharding.mesh import Split, split_of
 __all__ = ["Cuts", "Entry", "entry_cuts", "entry_function", "halved", "read_entry"]
 
 Cuts = tuple[Split | None, ...]
-"""For each argument or result, how it is split in two halves; None: both devices have all of it."""
+"""How each argument, or each result, is split in halves; None if both devices have all of it."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,8 @@ def entry_function(module: Any) -> tuple[str, dict[str, Any]]:
 def entry_cuts(function: Any, module: Any) -> tuple[Cuts, Cuts]:
     """Return how the arguments and how the results of a function are split between two devices.
 
+    ``module`` contains the function, and the meshes to which its shardings refer.
+
     Raises
     ------
     ValueError
@@ -100,8 +102,8 @@ def read_entry(module: Any, devices: int) -> Entry:
 def _outline(title: str, function: Any, module: Any) -> str:
     """Return the text of a module with a function's signature and shardings in HLO's notation.
 
-    JAX reads from this text the shardings that it leaves to the compiler, also those of arguments
-    that are on one device.
+    ``title`` becomes the name of the module. JAX reads the text to learn the shardings of arguments
+    and results for which the user has specified none.
     """
     from jaxlib.mlir import ir
 
@@ -125,7 +127,7 @@ def _outline(title: str, function: Any, module: Any) -> str:
 
 
 def _sharding(cut: Split | None, rank: int) -> str:
-    """Return the sharding of a value with ``rank`` dimensions in HLO's notation."""
+    """Return the sharding ``cut`` of a value with ``rank`` dimensions, in HLO's notation."""
     if cut is None:
         return "{replicated}"
     parts = ",".join("2" if number == cut.dimension else "1" for number in range(rank))

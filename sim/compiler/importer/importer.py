@@ -123,6 +123,13 @@ def import_for_devices(module: Any, devices: int) -> tuple[Graph, Any]:
 
 @dataclass
 class _Importer:
+    """Converts one module to a graph.
+
+    Methods that import an operation of MLIR append its operations to the graph of their parameter
+    ``scope``, which also finds the graph's values for MLIR's. ``location`` is the user's source
+    line; ``name`` is the operation's name without the dialect's prefix.
+    """
+
     module: Any
     per_device: bool = False
     divides: bool = True
@@ -185,9 +192,10 @@ class _Importer:
         self.found.append(Unsupported(what, str(location or ""), advice))
 
     def type(self, type: Any, what: str, location: Location | None) -> TensorType | None:
-        """Convert an MLIR type to a graph's type; refuse an unsupported type, and return None.
+        """Convert the MLIR type of a value to a graph's type.
 
-        ``what`` names the value in the message.
+        If the type is not supported, record a refusal, which calls the value ``what`` and names its
+        ``location``, and return None.
         """
         from jaxlib.mlir import ir
 
@@ -207,7 +215,7 @@ class _Importer:
     def block(self, block: Any, scope: Scope, call: Location | None) -> list[Value | None]:
         """Import the operations of an MLIR block; return the values that the block returns.
 
-        ``call`` is the location of the inlined call around the block, if any.
+        If the block is the body of an inlined function, ``call`` is the location of the call.
         """
         for view in block.operations:
             operation = view.operation
@@ -259,9 +267,10 @@ class _Importer:
 
     def add(self, name: str, operation: Any, operands: list[Value], types: list[TensorType],
             scope: Scope, location: Location | None) -> Sequence[Value | None]:
-        """Append the graph's operation for an MLIR operation that has a rule; return its results.
+        """Append the graph's operation for an MLIR operation with a rule in `RULES`.
 
-        The rule is in `RULES`.
+        The new operation reads ``operands``. Return its results, which are of types ``types``; each
+        is None if a region is not supported.
         """
         regions = [self.region(region, scope, location) for region in operation.regions]
         if any(graph is None for graph, _ in regions):
@@ -299,10 +308,10 @@ class _Importer:
 
     def region(self, region: Any, scope: Scope,
                location: Location | None) -> tuple[Graph | None, dict[Value, Value]]:
-        """Import a region.
+        """Import a region of an operation; ``scope`` is the scope around the region.
 
-        Return its graph, None if it is not supported; and the outer values that it reads, mapped to
-        its own values for them.
+        Return its graph, None if it is not supported; and a mapping from each outer value that the
+        region reads to the input of the graph that replaces it.
         """
         graph = Graph(name="region")
         inner = Scope(graph, self.ranges, scope)
@@ -350,10 +359,12 @@ class _Importer:
     # Devices
 
     def input(self, value: Value, number: int, graph: Graph) -> Value:
-        """Append an input for the program's argument ``number``; return the whole argument.
+        """Append an input for the program's argument ``number`` to a graph.
 
-        ``value`` is the input if devices get whole arguments. If the argument is split, the input
-        is this device's part, and the devices exchange their parts.
+        ``value`` is a new value of the argument's type. If the argument is not split between
+        devices, it becomes the input and is returned. Otherwise, the input is this device's part,
+        and operations are appended that exchange the parts; their result, the whole argument, is
+        returned.
         """
         cut = self.cuts[0][number] if self.cuts else None
         if cut is not None:
@@ -371,7 +382,10 @@ class _Importer:
         return self.shards.local(value, dimension, Expansion(graph, None), group)
 
     def propagated(self, main: Any) -> Propagated | None:
-        """Propagate a global program's shardings, and inline its calls; None without shardings."""
+        """Propagate the shardings of a global program, and inline its calls.
+
+        ``main`` is its entry function. Return None if the user's shardings split no value.
+        """
         try:
             return propagate(self.module, main)
         except ShardingError as error:
@@ -388,7 +402,10 @@ class _Importer:
 
     def between(self, operation: Any, scope: Scope,
                 location: Location | None) -> Sequence[Value | None]:
-        """Import a reshard or an all-reduce of a global program; `partition` will replace it."""
+        """Import a reshard or an all-reduce of a global program as an operation of the same name.
+
+        `partition` will replace it by exchanges.
+        """
         value = scope.find(operation.operands[0])
         if value is None or self.divided is None:
             return [value]
@@ -460,7 +477,10 @@ class _Importer:
 
     def wide(self, name: str, operation: Any, operands: list[Value], scope: Scope,
              location: Location | None) -> Sequence[Value | None]:
-        """Import an operation on integers of 64 bits as one on integers of 32 bits."""
+        """Import an operation on integers of 64 bits as one on integers of 32 bits.
+
+        If the values of an integer may exceed 32 bits, refuse the operation.
+        """
         nothing = [None] * len(operation.results)
         bounds = self.bounds(name, operation, operands)
         for value in operation.results:
@@ -492,7 +512,10 @@ class _Importer:
 
     def splat(self, bounds: Range, shape: tuple[int, ...], scope: Scope,
               location: Location | None) -> Value:
-        """Append a constant all of whose elements are the one number in the range ``bounds``."""
+        """Append a constant of shape ``shape``, and return it.
+
+        All its elements are the only number in the range ``bounds``.
+        """
         type = TensorType(shape, narrow(bounds) or DType.S32)
         value = np.broadcast_to(np.asarray(bounds[0], array_dtype(type.dtype)), shape)
         made = scope.graph.add("constant", (), type, {"value": value}, (), location)
@@ -501,7 +524,11 @@ class _Importer:
         return made.result
 
     def bounds(self, name: str, operation: Any, operands: list[Value]) -> Range | None:
-        """Return the range of an operation's 64-bit result; None if it is not known."""
+        """Return the range of an operation's result.
+
+        ``operands`` are the graph's values for its operands. Return None if the range is not known,
+        or the result does not have 64 bits.
+        """
         [result] = operation.results if len(operation.results) == 1 else [None]
         if result is None or not _is_wide(result):
             return None

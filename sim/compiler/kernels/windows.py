@@ -34,8 +34,8 @@ __all__: list[str] = []
 _TOGETHER = 8
 """Maximum number of elements of a window that is combined in registers."""
 _MORE = 2
-"""A tiling in which windows run along outer dimensions may have this many times as many vectors as
-the standard tiling."""
+"""Greatest ratio of the number of vectors of a tiling in which windows run along outer dimensions
+to that of the standard tiling."""
 
 
 @dataclass(frozen=True)
@@ -440,10 +440,11 @@ class _Reduction:
 
 
 def _scatters_vectors(op: Operation, order: tuple[int, ...], config: Config) -> bool:
-    """Whether windows do not overlap, and consist of whole vectors of a certain tiling.
+    """Return whether a ``select_and_scatter`` can handle its windows as whole vectors.
 
-    In this tiling, the dimensions are in the order ``order``. It must not have many more vectors
-    than the standard tiling.
+    This is so if the windows do not overlap, and consist of whole vectors of the tiling with the
+    dimensions in the order ``order``, and this tiling has at most `_MORE` times as many vectors as
+    the standard tiling.
     """
     shape = op.operands[0].shape
     tiling = Tiling(shape, order, True, config.sublanes, config.lanes)

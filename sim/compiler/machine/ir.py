@@ -21,7 +21,10 @@ __all__ = ["ALL_ONES", "WRITTEN", "ZERO", "Access", "Affine", "Block", "Branch",
 
 
 class Affine:
-    """Base class of indexes and their terms: sums, differences, and products with integers."""
+    """Base class of indexes and their terms; defines addition, subtraction and multiplication.
+
+    The result of each is an `Index`. Factors are integers.
+    """
 
     __slots__ = ()
 

@@ -2,8 +2,8 @@
 
 - A short loop within a loop becomes straight code, so that iterations of the outer loop can
   overlap. So does a short loop that uses the cross-lane unit, so that its iterations overlap.
-- An operation whose sources do not change in a loop moves in front of the loop, as long as enough
-  registers are free.
+- An operation whose sources a loop does not change is *invariant*. It moves out of the loop, to
+  the code before it, as long as enough registers are free.
 - If the constants of a loop need more immediates than its bundles have, some of them move to scalar
   registers.
 """
@@ -154,7 +154,7 @@ def hoist(code: MachineCode, *, constants: int, invariants: bool) -> MachineCode
     constants : int
         Number of scalar registers that each nest of loops may use for constants.
     invariants : bool
-        Whether to move operations whose sources do not change in front of the loop.
+        Whether to move invariant operations: those whose sources the loop does not change.
     """
     writes = Counter(register for op in operations(code.body) for register in op.writes)
     _count_steps(code.body, writes)

@@ -49,7 +49,7 @@ def _divide_integers(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def _wrap(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Reduce integers modulo 2^n, to a type of n bits."""
+    """Reduce integers modulo 2^n to the integer type ``dtype``, which has n bits."""
     bits = 8 * dtype.itemsize
     unsigned = np.asarray(values) & ((1 << bits) - 1)
     return unsigned.astype(f"u{dtype.itemsize}").view(dtype)

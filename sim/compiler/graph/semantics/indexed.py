@@ -11,7 +11,10 @@ __all__: list[str] = []
 
 
 def _starts(x: Array, starts: list[Array], sizes: tuple[int, ...]) -> tuple[slice, ...]:
-    """Return slices of these sizes; starts are clamped so that the slices are within ``x``."""
+    """Return a slice of each dimension of ``x``, of size ``sizes[n]`` in dimension n.
+
+    The slices begin at the scalars ``starts``, clamped so that they lie within ``x``.
+    """
     slices = []
     for whole, start, size in zip(x.shape, starts, sizes, strict=True):
         first = min(max(int(start), 0), whole - size)
@@ -55,7 +58,7 @@ def _origins(vectors: Array, rank: int, mapped: tuple[int, ...], batching: tuple
     rank : int
         Number of dimensions of the operand.
     mapped : tuple of int
-        The operand's dimension for each element of an index vector.
+        For each element of an index vector, the dimension of the operand in which it is an index.
     batching, batch_dims : tuple of int
         Batching dimensions of the operand, and the corresponding dimensions of ``vectors``.
 
@@ -73,7 +76,11 @@ def _origins(vectors: Array, rank: int, mapped: tuple[int, ...], batching: tuple
 
 
 def _batch_positions(dimensions: tuple[int, ...], vector: int) -> tuple[int, ...]:
-    """Return the numbers that batch dimensions of the indices have after `_index_vectors`."""
+    """Renumber batch dimensions of an indices array as `_index_vectors` moves them.
+
+    That function makes dimension ``vector``, along which index vectors lie, the last one, so the
+    numbers of the dimensions after it fall by 1.
+    """
     return tuple(i - (i > vector) for i in dimensions)
 
 

@@ -122,7 +122,7 @@ def _convolution(operation: Operation, operands: list[Array], context: Context) 
 
 
 def _convolve(lhs: Array, rhs: Array, operation: Operation) -> Array:
-    """Convolve an input with a filter.
+    """Convolve the input ``lhs`` with the filter ``rhs``, as ``operation`` specifies.
 
     The input has shape (batch, features, ...), the filter (outputs, features of a
     feature group, ...), and the result (batch, outputs, ...). The input is already padded and

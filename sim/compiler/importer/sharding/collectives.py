@@ -32,7 +32,10 @@ def joined(at: Expansion, value: Value, dimension: int, group: Group = (0, 1)) -
 
 
 def part(at: Expansion, value: Value, dimension: int, group: Group = (0, 1)) -> Value:
-    """Return the half of a value, along a dimension, that belongs to the executing device."""
+    """Return the half of a value, along a dimension, that belongs to the executing device.
+
+    The first half belongs to the first device of ``group``.
+    """
     return _by_position(at, "by_device", *_halves(at, value, dimension), group)
 
 
@@ -217,7 +220,10 @@ def _zeros(at: Expansion, type: TensorType) -> Value:
 
 
 def _apply(at: Expansion, region: Graph, operands: Sequence[Value]) -> Value:
-    """Apply a region on scalars to all elements of arrays of one shape."""
+    """Apply ``region``, a function of scalars, to all elements of ``operands``.
+
+    These are arrays of one shape, one for each input of the region.
+    """
     shape = operands[0].shape
     known = dict(zip(region.inputs, operands, strict=True))
     for operation in region.operations:

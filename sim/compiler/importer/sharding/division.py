@@ -188,7 +188,11 @@ def _convolution(case: _Case) -> Division:
 
 
 def _combining(case: _Case, start: Value) -> Graph:
-    """Return the function that combines two partial reductions, which both begin with ``start``."""
+    """Return the reducer of a reduction, as the function that combines both devices' results.
+
+    Each device's reduction begins with the initial value ``start``, which then counts twice. So
+    raise `NotDivisibleError` if the reducer is neither idempotent nor has ``start`` as identity.
+    """
     _require(len(case.made) == 1)
     [region] = case.operation.regions
     kind = reducer_kind(region)
@@ -252,7 +256,10 @@ def _dynamic_update_slice(case: _Case) -> None:
 
 
 def _one_by_one(case: _Case, cut: int) -> None:
-    """Require windows of one element, without padding, along dimension ``cut``."""
+    """Raise `NotDivisibleError` unless windows are single elements along dimension ``cut``.
+
+    They must not be strided, dilated or padded along it, either.
+    """
     attributes = case.attributes
     _require(attributes["padding"][cut] == (0, 0))
     _require(all(attributes[name][cut] == 1 for name in (

@@ -39,6 +39,8 @@ def axis_sizes(module: Any, reference: Any) -> dict[str, int]:
 def _mesh(module: Any, reference: Any) -> tuple[dict[str, int], tuple[int, ...]]:
     """Return the sizes of a mesh's axes, and its devices in the mesh's order.
 
+    ``reference`` is the mesh, or its name in ``module``.
+
     Raises
     ------
     ValueError
@@ -84,9 +86,9 @@ def cut_of(module: Any, attribute: Any, axes: set[str] | None = None) -> int | N
 
 
 def split_of(module: Any, attribute: Any) -> Split | None:
-    """Return how a sharding splits a value, or None if it does not.
+    """Return how the sharding ``attribute`` of a value splits it, or None if it does not.
 
-    The mesh may have its devices in any order.
+    The mesh, which is in ``module``, may have its devices in any order.
 
     Raises
     ------

@@ -94,7 +94,15 @@ def propagate(module: Any, main: Any) -> Propagated | None:
 
 
 def _is_cut(module: Any, main: Any) -> bool:
-    """Return whether the user's shardings split a value; raise `ShardingError` for odd sizes."""
+    """Return whether the user's shardings split a value of a module's entry function ``main``.
+
+    Also return False if the module contains a ``manual_computation``.
+
+    Raises
+    ------
+    ShardingError
+        If a mesh has more than two devices, or the size of a dimension that is split is odd.
+    """
     given = [(_argument_sharding(main, "arg_attrs", number), argument.type, f"argument {number}")
              for number, argument in enumerate(main.regions[0].blocks[0].arguments)]
     [*_, last] = main.regions[0].blocks[0].operations
@@ -120,7 +128,10 @@ def _is_cut(module: Any, main: Any) -> bool:
 
 
 def _argument_sharding(main: Any, name: str, number: int) -> Any:
-    """Return the sharding of an argument or result of a function, or None."""
+    """Return the sharding of argument or result ``number`` of a function, or None.
+
+    ``name`` is ``arg_attrs`` for an argument, and ``res_attrs`` for a result.
+    """
     if name not in main.attributes:
         return None
     given = main.attributes[name][number]
@@ -144,7 +155,10 @@ def _walk(operation: Any) -> Iterator[Any]:
 
 
 def _inline(module: Any, main: Any) -> None:
-    """Inline all calls, because a function may be called with different shardings."""
+    """Inline all calls in the function ``main`` and in the functions that it calls.
+
+    This is needed because a function may be called with different shardings.
+    """
     from jaxlib.mlir import ir
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 

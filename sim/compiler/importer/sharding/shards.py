@@ -71,9 +71,10 @@ class Shards:
         return sizes
 
     def dimensions(self, attribute: Any, manual: set[str]) -> list[int | None]:
-        """Return, for each sharding of a list, the dimension that it splits in halves, or None.
+        """Return, for each sharding in the list ``attribute``, the dimension that it splits.
 
-        Only the axes in ``manual`` are considered.
+        An item is None if that sharding splits no dimension in halves. Only the mesh axes in
+        ``manual`` are considered.
         """
         from jaxlib.mlir.dialects import sdy
 
@@ -123,7 +124,7 @@ class Shards:
             graph.sharding = Sharding(cuts, tuple(dimension for _, dimension in outputs))
 
     def _cut_input(self, graph: Graph, number: int) -> int | None:
-        """Replace an input by the device's part of it, if only that part is used.
+        """Replace input ``number`` of a graph by the device's part of it, if only that is used.
 
         Return the dimension along which the host must split the input; None if it is not replaced.
         """

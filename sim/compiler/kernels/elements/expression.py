@@ -68,7 +68,7 @@ class Elements:
         self._known: dict[tuple[Any, ...], Node | int] = {}
 
     def input(self, *, is_mask: bool = False) -> Node:
-        """Return a node for a vector or a mask that is passed in from outside."""
+        """Return a node for an input: a mask if ``is_mask`` is True, otherwise a vector."""
         return Node("", (), is_mask)
 
     def __call__(self, name: str, *sources: Source) -> Any:
@@ -121,9 +121,9 @@ class Elements:
         return self.mask("mxor", mask, 1)
 
     def mask(self, name: str, a: Source, b: Source) -> Any:
-        """Apply `mand`, `mor`, `mxor` or `mandn` to masks.
+        """Apply the operation ``name``, `mand`, `mor`, `mxor` or `mandn`, to masks ``a`` and ``b``.
 
-        Among operands and results, 0 is the empty mask, and 1 the full one.
+        As an operand or result, 0 is the empty mask, and 1 the full one.
         """
         a, b = (self.ALL if source == 1 else source for source in (a, b))
         if name == "mandn":
@@ -144,7 +144,10 @@ class Elements:
 
 
 def _fold(name: str, sources: Sequence[Any]) -> int | None:
-    """Compute the word that an operation gives for constants; None for an operation on masks."""
+    """Compute the word, or the mask as 0 or 1, that operation ``name`` gives for constants.
+
+    ``sources`` are the constants. Return None for an operation whose operands are masks.
+    """
     operation = VectorOp[name.upper()] if name.upper() in VectorOp.__members__ else None
     if operation is None:
         return None

@@ -134,12 +134,12 @@ def divide_unsigned(e: Elements, a: Source, b: Source) -> tuple[Any, Any]:
 
 
 def maximum(e: Elements, a: Source, b: Source, *, signed: bool) -> Any:
-    """The larger of two integers."""
+    """The larger of two integers, compared as signed or as unsigned ones."""
     return e.select(e("ge" if signed else "geu", a, b), a, b)
 
 
 def minimum(e: Elements, a: Source, b: Source, *, signed: bool) -> Any:
-    """The smaller of two integers."""
+    """The smaller of two integers, compared as signed or as unsigned ones."""
     return e.select(e("lt" if signed else "ltu", a, b), a, b)
 
 

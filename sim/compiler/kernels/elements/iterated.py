@@ -117,7 +117,10 @@ def _remainder_end(e: Elements, state: Sequence[Any]) -> Sequence[Any]:
 
 
 def _power(signed: bool) -> list[Stage]:
-    """x**y modulo 2**32 by squaring; for y < 0, 1 / x**-y rounded toward zero."""
+    """Return the stages of x**y modulo 2**32, by squaring.
+
+    If the integers are ``signed`` and y < 0, the result is 1 / x**-y rounded toward zero.
+    """
     return [Stage(lambda e, state: (1, state[0], state[1], *state)),
             Stage(_square_and_multiply, 32, 3),
             Stage(lambda e, state: [_signed_power(e, state) if signed else state[0]])]

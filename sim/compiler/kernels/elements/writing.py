@@ -34,7 +34,10 @@ def needed(elements: Elements, outputs: Sequence[Node | int]) -> list[Node]:
 
 
 def pressure(elements: Elements, outputs: Sequence[Node | int]) -> tuple[int, int]:
-    """Return the largest numbers of vectors and masks that are live while outputs are computed."""
+    """Return how many vectors, and how many masks, are live at most while outputs are computed.
+
+    ``elements`` has recorded the nodes of the outputs.
+    """
     nodes = needed(elements, outputs)
     last: dict[Node, int] = {}
     for number, node in enumerate(nodes):
@@ -140,7 +143,7 @@ class Writer:
             self._registers[node] = register
 
     def register(self, node: Node | int, variables: Sequence[Any]) -> Any:
-        """Return the register of an output, or the word of a constant one.
+        """Return the register that holds the output ``node``, or its word if it is constant.
 
         ``variables`` are those of the loops around.
         """

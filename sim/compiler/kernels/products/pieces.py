@@ -52,7 +52,12 @@ WEIGHTS = Side(1, _NEGATIVE_ZERO)
 
 
 class Scheme(Protocol):
-    """Interface of the schemes: how operands are pushed, and how results are added."""
+    """Interface of the schemes: how operands are pushed, and how results are added.
+
+    The methods take the number of a pass, from 0, as an integer or in a scalar register. A
+    *setting* is a scalar that differs from pass to pass and is an operand of the vector operations
+    of `piece` or `total`. It is computed once for a pass, not again for each vector.
+    """
 
     @property
     def passes(self) -> int:
@@ -63,20 +68,23 @@ class Scheme(Protocol):
         """Number of vector operations in a step for each vector of rows, weights and results."""
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
-        """Compute the scalars that `piece` needs in pass ``number``, equally many for each pass."""
+        """Compute the settings of `piece` for pass ``number`` and operand ``side``.
+
+        Their number is the same for all passes.
+        """
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
               mask: MReg | None) -> VReg:
-        """Compute the piece of ``vector`` for a pass, from the scalars that `settings` returned.
+        """Compute the piece of ``vector`` for a pass, with the settings that `settings` returned.
 
         Elements whose bit of ``mask`` is clear become the padding of ``side``; None means that no
         bit is clear.
         """
 
     def total_setting(self, b: Builder, number: Number) -> Number | None:
-        """Compute the scalar that `total` needs in pass ``number``; None if it needs none.
+        """Compute the setting of `total` for pass ``number``; None if `total` needs no setting.
 
-        The scalar is 0 to 31.
+        A setting is 0 to 31: the number of bits by which `total` shifts results left.
         """
 
     def total(self, b: Builder, result: VReg, sum: VReg | None, started: MReg | None,
@@ -158,7 +166,7 @@ class Split:
         return 3 + 3 * self.most(ROWS), 3 + 3 * self.most(WEIGHTS), 2
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
-        """Compute the settings of `piece`.
+        """Compute the settings of `piece` for pass ``number`` and operand ``side``.
 
         The first is a limit: elements whose magnitude is not below it are replaced by 0. The others
         are words, one for each piece except the lowest: all ones if the pass subtracts that piece,
@@ -310,7 +318,7 @@ class Passes:
         return 3, 3, 4
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
-        """Compute the number of bits by which `piece` shifts right to get the pass's byte."""
+        """Compute the number of bits by which `piece` shifts right to get the byte of a pass."""
         return [self._shift(b, [pair[side.number] for pair in self.pairs], number)]
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],

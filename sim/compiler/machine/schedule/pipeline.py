@@ -142,11 +142,11 @@ class Pipeline:
         return Op(_ADD, (register, register, self._steps[register] * self.unroll & _WORD))
 
     def _advance(self, rows: int) -> tuple[list[tuple[int, Slot, SReg]], list[Line]]:
-        """Put the operations that advance registers in free slots of the steady state.
+        """Find slots for the operations that add to each register of `steps` its step.
 
-        ``rows`` is the number of its bundles. Returns (number of the bundle, slot, register) for
-        each operation that has found a slot, and bundles for the other ones, to be executed before
-        those of the steady state.
+        ``rows`` is the number of bundles of the steady state. Returns (number of the bundle, slot,
+        register) for each operation that fits a free slot of the steady state, and extra bundles
+        with the other operations, which must be executed before those of the steady state.
         """
         interval = self.schedule.interval
         free: list[tuple[int, Slot]] = []
