@@ -56,8 +56,8 @@ sim: setup  ## train on the chip in RTL; MODEL=perceptron|cnn|resnet|transformer
 digits: setup  ## train a classifier on the host, run its test set on the chip in RTL; TRACE=1
 	$(PY) -m sim.apps.digits $(if $(TRACE),--trace)
 
-resnet50: setup  ## run ResNet-50 on four images on both cores of the full-size chip in RTL
-	$(PY) -m sim.apps.resnet $(CONFIG)
+resnet50: setup  ## run ResNet-50 on four images on both cores of the full-size chip in RTL; STEP=1: a step of training
+	$(PY) -m sim.apps.resnet $(CONFIG) $(if $(STEP),--step)
 
 roofline: setup  ## draw ResNet-50's kernels against the chip's limits; CONFIG, SIDE
 	$(PY) -m tools.roofline $(CONFIG) --side $(SIDE)

@@ -3,13 +3,15 @@
 Each core classifies two random images, so there are four images with both cores. The forward pass
 is plain JAX and one program on the chip: the host only writes parameters and images to the chip's
 memory, and reads the logits.
+
+With ``STEP=1``, one core computes a step of training for one image instead.
 """
 
 import argparse
 import pathlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +21,7 @@ from jax.sharding import AbstractMesh, PartitionSpec
 
 from hdl.config import PRESETS, Config
 from sim.apps.resnet.network import forward, images, multiplications, parameters
+from sim.apps.resnet.step import Difference, Step, by_interpreter, by_jax, compile_step
 from sim.compiler.executable import Executable
 from sim.compiler.importer.importer import import_stablehlo
 from sim.compiler.program.cache import compile_cached
@@ -30,10 +33,15 @@ from sim.verilated.toolchain import build_folder
 __all__ = ["Result", "arguments", "compile_forward", "main", "run"]
 
 SIDE = 224
+STEP_SIDE = 64
 IMAGES = 2
 """Number of images for each core."""
 _BOUND = 0.02
 """Largest difference from JAX on the CPU, relative to the largest logit: products use bfloat16."""
+_STEP_BOUNDS = 2.0 ** -12, 2.0 ** -18
+"""Largest differences of the step's values from the interpreter and from JAX, each relative to the
+largest element of the value. All round operands of products alike; sums in fp32 differ in their
+order. Between products, batch normalisation divides by standard deviations that may be small."""
 
 
 def arguments(cores: int, side: int, count: int = IMAGES) -> tuple[Any, Any]:
@@ -100,12 +108,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make resnet50", description=__doc__.splitlines()[0])
     parser.add_argument("config", nargs="?", choices=sorted(PRESETS), default="v2")
     parser.add_argument("--cores", type=int, choices=(1, 2), default=2)
-    parser.add_argument("--side", type=int, default=SIDE, help="height and width of the images")
+    parser.add_argument("--step", action="store_true",
+                        help="run a step of training on one core, for one image")
+    parser.add_argument("--golden", action="store_true",
+                        help="with --step: also compare all bits with the golden model")
+    parser.add_argument("--side", type=int, help=f"height and width of the images; by default "
+                        f"{SIDE}, or {STEP_SIDE} with --step")
     parser.add_argument("--images", type=int, default=IMAGES, help="images of each core")
     parser.add_argument("--backend", choices=("rtl", "golden"), default="rtl")
     options = parser.parse_args(argv)
     config = Config.preset(options.config)
-    values = arguments(options.cores, options.side, options.images)
+    if options.step:
+        return _train(config, options.side or STEP_SIDE, options.backend, options.golden)
+    side = options.side or SIDE
+    values = arguments(options.cores, side, options.images)
     began = time.perf_counter()
     executable = compile_forward(config, values, options.cores)
     print(f"compiled in {time.perf_counter() - began:.1f} s")
@@ -115,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     error = float(np.abs(result.logits - wanted).max() / np.abs(wanted).max())
     path = _write(Report.predicted(compiled_of(executable)))
     same = result.logits.argmax(1) == wanted.argmax(1)
-    print(f"{len(wanted)} images of {options.side} x {options.side}, {options.cores} core(s): "
+    print(f"{len(wanted)} images of {side} x {side}, {options.cores} core(s): "
           f"{result.cycles:,} cycles, {result.share:.1%} of the arrays' peak, "
           f"{result.seconds:.1f} s of simulation")
     for core, counts in sorted(result.counters.items()):
@@ -135,6 +151,38 @@ def _write(report: Report) -> pathlib.Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(str(report), encoding="utf-8")
     return path
+
+
+def _train(config: Config, side: int, backend: str, golden: bool) -> int:
+    """Run a step of training and check all values; return the exit status."""
+    began = time.perf_counter()
+    step = compile_step(config, side)
+    print(f"compiled in {time.perf_counter() - began:.1f} s")
+    with Device.open(config, backend) as device:
+        began = time.perf_counter()
+        found = device.execute(step.executable, *step.arrays, progress=True)
+        print(f"a step for one image of {side} x {side}: {device.last_run[0]['cycles']:,} cycles, "
+              f"{time.perf_counter() - began:.1f} s of simulation, loss {float(found[0]):.3f}")
+    good = [_compare("the interpreter", by_interpreter, step, found, _STEP_BOUNDS[0]),
+            _compare("JAX on the CPU", by_jax, step, found, _STEP_BOUNDS[1])]
+    if golden:
+        with Device.open(config, "golden") as device:
+            expected = device.execute(step.executable, *step.arrays, progress=True)
+        same = sum(a.tobytes() == b.tobytes() for a, b in zip(found, expected, strict=True))
+        print(f"{same} of {len(found)} values have golden's bits")
+        good.append(same == len(found))
+    return 0 if all(good) else 1
+
+
+def _compare(reference: str, compare: Callable[[Step, tuple[Any, ...]], Iterator[Difference]],
+             step: Step, found: tuple[Any, ...], bound: float) -> bool:
+    """Print how far values are from a reference; return whether all are within ``bound``."""
+    differences = list(compare(step, found))
+    largest = max(differences, key=lambda each: each.error)
+    print(f"{len(differences)} values against {reference}: the largest difference is "
+          f"{largest.error:.1e} of the largest element ({largest.name}, {largest.shape}); "
+          f"it must be {bound:.1e} or less")
+    return largest.error <= bound
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import jax
 
 from hdl.config import Config
 from sim.apps.resnet.network import forward, images, multiplications, parameters
+from sim.apps.resnet.step import by_interpreter, by_jax, compile_step
 from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
 from sim.compiler.importer.importer import import_stablehlo
 from sim.compiler.program.compiled import compiled_of
@@ -64,3 +65,23 @@ def test_a_roofline_has_all_kernels(tmp_path: pathlib.Path) -> None:
             assert (cost.cycles or cost.kernel.cycles) >= max(limit.array, limit.vector)
     draw(measured, tmp_path / "roofline.svg")
     assert (tmp_path / "roofline.svg").read_text().startswith("<?xml")
+
+
+def test_values_of_a_step_of_training_are_compared() -> None:
+    config = Config.preset("tiny")
+    step = compile_step(config, 8, (1,), 2, 3)
+    with Device.open(config, "golden") as device:
+        found = device.execute(step.executable, *step.arrays)
+    leaves = len(step.arrays) - 2
+    assert len(step.names) == 1 + 2 * leaves
+    compared = list(by_interpreter(step, found))
+    assert len(compared) == len(found) > len(step.names)
+    assert {*step.names} < {each.name for each in compared}
+    products = list(by_jax(step, found))
+    # Four convolutions and a dense layer, each with the gradient of its weights; images need none.
+    assert len(products) == 17
+    assert max(each.error for each in (*compared, *products)) < 1e-6
+    for number in range(0, len(found), 7):
+        wrong = [*found]
+        wrong[number] = found[number] + np.float32(0.01) * np.abs(found[number]).max()
+        assert max(each.error for each in by_interpreter(step, tuple(wrong))) > 0.005

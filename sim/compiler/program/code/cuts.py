@@ -53,6 +53,11 @@ def cuts(linear: Linear, soft: int, hard: int, descriptors: int) -> list[int]:
         Maximum of bundles in a segment.
     descriptors : int
         Maximum of different descriptors that a segment may use.
+
+    Raises
+    ------
+    MemoryError
+        If a bundle needs more descriptors.
     """
     length = len(linear.words)
     cost = crossings(linear)
@@ -60,6 +65,10 @@ def cuts(linear: Linear, soft: int, hard: int, descriptors: int) -> list[int]:
     found, at = [0], 0
     while True:
         most = int(reach[at])
+        if most == at < length:
+            needed = len(np.unique(linear.transfers[linear.transfers[:, 0] == at, 2]))
+            raise MemoryError(f"a bundle needs {needed} descriptors, but a segment has room for "
+                              f"{descriptors}")
         near, far = min(at + soft, most), min(at + hard, most)
         if near == length or (at == 0 and far == length):
             return found

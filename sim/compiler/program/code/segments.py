@@ -125,13 +125,17 @@ def cut_segments(linear: Linear, config: Config, area: int, memory: ScalarMemory
     # A single segment may use both halves of the images.
     if occupied(whole[0].bundles, config) <= area and whole[0].descriptors <= 2 * most:
         return whole
-    spare, spare_descriptors = 8, 4
+    spare, spare_descriptors, detail = 8, 4, ""
     # The sizes of exits, entries and images depend on the cuts: leave more room until all fit.
     for _ in range(_ROUNDS):
         soft, hard = area // 2 - spare, area - spare
         if soft < 1 or most - spare_descriptors < 1:
             break
-        segments = _cut(linear, cuts(linear, soft, hard, most - spare_descriptors))
+        try:
+            segments = _cut(linear, cuts(linear, soft, hard, most - spare_descriptors))
+        except MemoryError as error:
+            detail = f"; {error}"
+            break
         excess = max(occupied(segment.bundles, config) for segment in segments) - area
         missing = max(segment.descriptors for segment in segments) - most
         if excess <= 0 and missing <= 0:
@@ -139,8 +143,8 @@ def cut_segments(linear: Linear, config: Config, area: int, memory: ScalarMemory
         spare += max(excess, 0)
         spare_descriptors += max(missing, 0)
     raise MemoryError(f"{name} cannot be split into segments that fit this chip's memories, {area} "
-                      f"bundles and {most} descriptors for each segment: choose a chip with larger "
-                      "instruction and scalar memory")
+                      f"bundles and {most} descriptors for each segment{detail}: choose a chip "
+                      "with larger instruction and scalar memory")
 
 
 def _cut(linear: Linear, firsts: Sequence[int]) -> list[Segment]:

@@ -2,10 +2,8 @@
 
 from typing import Any
 
-import jax
-
 from sim.apps.resnet.network import STAGES, forward, images, parameters
-from verif.sim.compiler.programs.networks import cross_entropy
+from sim.apps.resnet.step import step
 from verif.sim.compiler.programs.program import Program, tokens
 
 __all__ = ["resnet_forward", "resnet_step"]
@@ -21,12 +19,9 @@ def resnet_forward(batch: int = 1, side: int = 32, stages: tuple[int, ...] = STA
 def resnet_step(batch: int = 1, side: int = 32, stages: tuple[int, ...] = STAGES,
                 width: int = 64, classes: int = 1000) -> Program:
     """A step of gradient descent."""
-    def loss(parameters: Any, x: Any, labels: Any) -> Any:
-        return cross_entropy(forward(parameters, x, stages, True), labels)
+    def update(parameters: Any, x: Any, labels: Any) -> Any:
+        value, _, updated = step(parameters, x, labels, stages)
+        return value, updated
 
-    def step(parameters: Any, x: Any, labels: Any) -> Any:
-        value, gradients = jax.value_and_grad(loss)(parameters, x, labels)
-        return value, jax.tree.map(lambda p, g: p - 0.01 * g, parameters, gradients)
-
-    return Program(step, (parameters(stages, width, classes), images(batch, side),
+    return Program(update, (parameters(stages, width, classes), images(batch, side),
                           tokens(1002, classes, batch)))

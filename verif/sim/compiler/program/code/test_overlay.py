@@ -124,9 +124,16 @@ def test_segments_use_as_many_descriptors_as_they_hold() -> None:
         stream.start(transfer(TINY, Rows(CODE, 0), Vectors(number), TINY.sublanes, 8))
     stream.wait(8, 60)
     stream.halt()
-    core, overlays = golden(stream.finish())
+    linear = stream.finish()
+    core, overlays = golden(linear)
     assert overlays.segments > 5
     assert not core.vmem[:60].any()
+    # No cut helps a bundle that needs more of them than a segment holds.
+    transfers = linear.transfers.copy()
+    transfers[:, 0] = 5
+    with pytest.raises(MemoryError, match=r"descriptors for each segment; a bundle "
+                       r"needs 60 descriptors, but a segment has room for \d+: choose a chip"):
+        overlay(replace(linear, transfers=transfers), np.zeros(0, np.uint32), TINY, "program")
 
 
 def random_block(rng: np.random.Generator, stream: Stream, depth: int) -> None:
