@@ -86,7 +86,7 @@ class _Region:
         return self.leaves.setdefault(leaf, self.elements.input())
 
     def _operand(self, value: Value, dimensions: Dimensions | None = None) -> Any:
-        """Return the expression of an operation's operand; for a predicate, a mask.
+        """Return the expression of ``value``, an operation's operand; for a predicate, a mask.
 
         ``dimensions`` has, for each dimension of the operand, the corresponding one of the result;
         None if each corresponds to itself.
@@ -99,7 +99,7 @@ class _Region:
         return self.elements("ne", node, 0) if value.dtype is DType.PRED else node
 
     def _word(self, value: Value) -> Any:
-        """Return the expression of an output as a word; a predicate becomes 0 or 1."""
+        """Return the expression of the output ``value`` as a word; a predicate becomes 0 or 1."""
         node = self._operand(value)
         return self.elements.select(node, 1, 0) if value.dtype is DType.PRED else node
 
@@ -301,10 +301,11 @@ def _coordinate_strides(dimension: int, result: Tiling) -> list[int]:
 
 
 def _strides(tiling: Tiling, dimensions: Dimensions, result: Tiling) -> list[int]:
-    """Return the strides, in vectors, of an operand along each axis of the loop nest.
+    """Return the strides, in vectors, of an operand along the axes of the loop nest.
 
-    The axes are the outer dimensions, lane tiles and row tiles of ``result``. ``dimensions`` has,
-    for each dimension of the operand, the corresponding one of the result.
+    ``tiling`` is the operand's tiling. The axes are the outer dimensions, lane tiles and row tiles
+    of ``result``. ``dimensions`` has, for each dimension of the operand, the corresponding one of
+    the result.
     """
     grows = {}
     stride = tiling.lane_tiles * tiling.row_tiles
@@ -319,7 +320,11 @@ def _strides(tiling: Tiling, dimensions: Dimensions, result: Tiling) -> list[int
 
 
 def _replications(tiling: Tiling, dimensions: Dimensions, result: Tiling) -> list[str]:
-    """Return the names of the operations that broadcast an operand's only lane or sublane."""
+    """Return the names of the operations that broadcast an operand's only lane or sublane.
+
+    ``tiling`` is the tiling of the operand, and ``result`` that of the result. ``dimensions`` has,
+    for each dimension of the operand, the corresponding one of the result.
+    """
     found = []
     for name, mine, its in (("broadcast_lane", tiling.lane_dimension, result.lane_dimension),
                             ("broadcast_sublane", tiling.sublane_dimension,

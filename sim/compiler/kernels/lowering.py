@@ -89,7 +89,10 @@ class Lowering(Protocol):
         """
 
     def predict(self, cycles: int) -> None:
-        """Report the estimated cycles of this kernel, which waits for its own transfers."""
+        """Report the estimated cycles of this kernel, with the waits for transfers that it starts.
+
+        A kernel must call this if it calls `transfer`.
+        """
 
     def scratch(self, vectors: int) -> Any:
         """Allocate vectors (a `VmemBuffer`) for this kernel only; their contents are undefined."""

@@ -26,7 +26,10 @@ _ACCUMULATORS = 4
 
 
 def identity(kind: str, dtype: DType) -> int:
-    """Return the neutral word of a kind of reducer: combining it with any word gives that word."""
+    """Return the neutral element of a reducer of kind ``kind``, as a word.
+
+    Combined with any number of type ``dtype``, it gives that number.
+    """
     one = 0x3F800000 if dtype.is_float else 1
     low, high = {DType.S32: (0x80000000, 0x7FFFFFFF), DType.U32: (0, 0xFFFFFFFF)}.get(
         dtype, (0xFF800000, 0x7F800000) if dtype.is_float else (0, 1))
@@ -69,30 +72,30 @@ class Reducer:
             self.neutral = [self._b.splat(identity(self.kind, self.dtype))]
 
     def __call__(self, left: Sequence[VReg], right: Sequence[VReg]) -> list[VReg]:
-        """Combine two tuples of vectors, element by element."""
+        """Combine two tuples of vectors, ``left`` and ``right``, element by element."""
         if self._wide:
             name = "fadd" if self.kind == "add" else "fmul"
             return [self._b.vector(name, left[0], right[0])]
         return emit_region(self._b, self._region, [*left, *right])
 
     def finish(self, total: Sequence[VReg]) -> list[VReg]:
-        """Combine the initial values with ``total``; round the result if its type is bf16."""
+        """Combine the initial values with ``total``; round sums and products of bf16 numbers."""
         combined = self(self.initial, total)
         return [self._b.vector("bf16", vector) for vector in combined] if self._wide else combined
 
     def where(self, mask: MReg | None, vectors: Sequence[VReg]) -> list[VReg]:
-        """Replace elements whose mask bit is clear by neutral values; None changes no element."""
+        """Return ``vectors`` with neutral values where ``mask`` is 0; None changes no element."""
         if mask is None:
             return list(vectors)
         return [self._b.vector("select", vector, neutral, mask)
                 for vector, neutral in zip(vectors, self.neutral, strict=True)]
 
     def sublanes(self, vectors: Sequence[VReg]) -> list[VReg]:
-        """Combine all sublanes; every sublane gets the result."""
+        """Combine all sublanes of ``vectors``; every sublane of the result holds the total."""
         return self._rotated(list(vectors), "sublane", self._b.config.sublanes)
 
     def lanes(self, vectors: Sequence[VReg]) -> list[VReg]:
-        """Combine all lanes; every lane gets the result."""
+        """Combine all lanes of ``vectors``; every lane of the result holds the total."""
         b = self._b
         if self.kind == "add" and self.dtype.is_float:
             return [b.cross("sum_lanes", vectors[0])]

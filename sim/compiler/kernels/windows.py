@@ -126,11 +126,11 @@ class _Windows:
 
     @property
     def covers(self) -> bool:
-        """Whether each element of the operand is in a window; requires that windows are `apart`."""
+        """Whether each element of the operand is in a window; valid only if windows are `apart`."""
         return math.prod(self.result) * math.prod(self.sizes) == math.prod(self.shape)
 
     def after(self, d: int) -> "_Windows":
-        """Return the windows that remain after the reduction along a dimension."""
+        """Return the windows that remain after the reduction along dimension ``d``."""
         def with_item(items: tuple[Any, ...], item: Any) -> tuple[Any, ...]:
             return (*items[:d], item, *items[d + 1:])
 
@@ -155,7 +155,7 @@ class _Windows:
                      in zip(self.shape, self.base, self.padding, strict=True))
 
     def pad(self, at: Lowering, source: Place, padded: Place) -> None:
-        """Copy the operand into ``padded``, in which padding surrounds it."""
+        """Copy the operand, ``source``, to its place within ``padded``; do not write padding."""
         axes, starts, ends = [], [], []
         for d, (size, step, (low, _), whole) in enumerate(zip(
                 self.shape, self.base, self.padding, self.padded, strict=True)):
@@ -277,7 +277,7 @@ class _Reduction:
         return found
 
     def _outer(self, d: int) -> None:
-        """Reduce the windows along an outer dimension, by whole vectors."""
+        """Reduce the windows along the outer dimension ``d``, by whole vectors."""
         w = self._windows
         old = self._places[0].tiling
         new = _tiled(tuple(w.result[i] if i == d else size
@@ -319,7 +319,7 @@ class _Reduction:
     def _border(self, axis: "_Axis", totals: Sequence[Place],
                 spans: Sequence[tuple[int, int, int]], part: tuple[int, int],
                 padding: list[VReg]) -> None:
-        """Reduce windows that contain padding: windows ``part[0]`` to ``part[1] - 1``.
+        """Reduce windows along ``axis`` that contain padding: ``part[0]`` to ``part[1] - 1``.
 
         For each element of a window, a loop combines that element of all these windows with
         ``totals``. ``spans`` has `_Axis.span` for each element of a window. ``padding`` has the
@@ -440,9 +440,9 @@ class _Reduction:
 
 
 def _scatters_vectors(op: Operation, order: tuple[int, ...], config: Config) -> bool:
-    """Return whether a ``select_and_scatter`` can handle its windows as whole vectors.
+    """Return whether a ``select_and_scatter`` can process its windows as whole vectors.
 
-    This is so if the windows do not overlap, and consist of whole vectors of the tiling with the
+    It can if the windows are `_Windows.apart`, and consist of whole vectors of the tiling with the
     dimensions in the order ``order``, and this tiling has at most `_MORE` times as many vectors as
     the standard tiling.
     """
@@ -558,9 +558,10 @@ def _choose(op: Operation, at: Lowering, windows: _Windows, tiling: Tiling) -> P
 
 
 def _inside(at: Lowering, windows: _Windows, tiling: Tiling) -> Place:
-    """Write a mask in the shape of the operand with its windows' padding; return its place.
+    """Write a value that says which elements of the padded operand belong to the operand.
 
-    An element is 1 if it belongs to the operand, and 0 in the padding.
+    An element is 1 if it does, and 0 if it is padding. Return the value's place in scratch, with
+    the order of dimensions of ``tiling``.
     """
     b = at.builder
     place = _space(at, windows.padded, tiling)

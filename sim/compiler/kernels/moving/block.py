@@ -253,7 +253,7 @@ class _Block:
             self._moved(combine, mask)
 
     def _whole(self, combine: Combine | None) -> None:
-        """Copy whole vectors, with as few loops as possible."""
+        """Copy whole vectors, with as few loops as possible; ``combine`` is that of `run`."""
         tilings = (self.source.tiling, self.destination.tiling)
         loops = [(self.axes[number].size, (self.stride(0, number), self.stride(1, number)))
                  for number in self.around]
@@ -277,7 +277,10 @@ class _Block:
         self.b.store(vector, self.destination.buffer, index, mask)
 
     def _moved(self, combine: Combine | None, mask: MReg | None) -> None:
-        """Copy blocks that are masked, or whose elements move to other lanes or sublanes."""
+        """Copy blocks that are masked, or whose elements move to other lanes or sublanes.
+
+        ``combine`` and ``mask`` are those of `run`.
+        """
         spans = (self.lanes, self.rows)
         for span, name in zip(spans, ("lane", "sublane"), strict=True):
             if not span.plain:
@@ -309,8 +312,9 @@ class _Block:
     def _by_tiles(self, around: list[int], combine: Combine | None, mask: MReg | None) -> None:
         """Copy the first tile along the sublanes of all blocks, then the second, and so on.
 
-        ``around`` are the numbers of the axes that enumerate the blocks. The inner loop is thus
-        long, and the mask of each tile is computed once, before that loop.
+        ``around`` are the numbers of the axes that enumerate the blocks; ``combine`` and ``mask``
+        are those of `run`. The inner loop is thus long, and the mask of each tile is computed once,
+        before that loop.
         """
         for tile in range(self.rows.count):
             part = self.rows.mask(tile)

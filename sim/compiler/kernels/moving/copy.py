@@ -83,10 +83,11 @@ def relayout(at: Lowering, source: Place, destination: Place) -> None:
 
 
 def _turned(old: Tiling, new: Tiling, axes: Sequence[Axis]) -> Tiling | None:
-    """Return the source's tiling ``old`` with lanes and sublanes exchanged, if that is the copy.
+    """Return ``old`` with lanes and sublanes exchanged, if this exchange does the whole copy.
 
-    Otherwise, return None: in the exchanged tiling, the source does not have the same vectors as
-    the destination in its tiling ``new``.
+    ``old`` is the source's tiling, ``new`` the destination's, and ``axes`` are those of the copy.
+    The source then has the same vectors in the returned tiling as the destination has in ``new``.
+    Return None if it does not.
     """
     to: dict[int, int] = {}
     for axis in axes:
@@ -107,9 +108,10 @@ def _turned(old: Tiling, new: Tiling, axes: Sequence[Axis]) -> Tiling | None:
 
 
 def _steps_along_lanes(source: Place, destination: Place, axes: Sequence[Axis]) -> bool:
-    """Whether a copy is strided or reversed along the source's lanes, but not its sublanes.
+    """Return whether a copy is strided or reversed along the source's lanes, not its sublanes.
 
-    It must also write all elements of the destination.
+    ``axes`` are those of the copy. Return False also if the copy does not write all elements of the
+    destination, or the lanes or sublanes of the source become others of its dimensions.
     """
     old, new = source.tiling, destination.tiling
     if old.sublane_dimension is None or new.sublane_dimension is None:
@@ -126,9 +128,9 @@ def _steps_along_lanes(source: Place, destination: Place, axes: Sequence[Axis]) 
 def prepared(at: Lowering, source: Place, new: Tiling, axes: Sequence[Axis]) -> Place:
     """Copy the source, if necessary, to a tiling from which blocks can be copied.
 
-    In that tiling, the lanes hold the dimension that the copy moves to the lanes of ``new``, the
-    destination's tiling. The source is returned as it is if it has such a tiling, or if none
-    exists.
+    In that tiling, the lanes hold the dimension that the copy, whose axes are ``axes``, moves to
+    the lanes of ``new``, the destination's tiling. The source is returned as it is if it has such a
+    tiling, or if none exists.
     """
     old = source.tiling
     lane = _longest(axes, "destination", new.lane_dimension)
@@ -181,6 +183,10 @@ def _swapped(at: Lowering, source: Place, lane: int | None, row: int | None) -> 
 
 
 def _tiling(old: Tiling, outer: tuple[int, ...], row: int | None, lane: int | None) -> Tiling:
-    """Return a tiling of the shape of ``old`` with the given outer, sublane and lane dimensions."""
+    """Return a tiling of the shape of ``old`` with other dimensions along lanes and sublanes.
+
+    ``row`` runs along the sublanes and ``lane`` along the lanes; ``outer`` are the outer
+    dimensions, from major to minor.
+    """
     order = outer + tuple(d for d in (row, lane) if d is not None)
     return replace(old, order=order, along_lanes=lane is not None)

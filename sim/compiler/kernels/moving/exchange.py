@@ -19,11 +19,11 @@ __all__ = ["exchange_rows", "exchanged_rows"]
 
 
 def exchanged_rows(source: Place, destination: Place, axes: Sequence[Axis]) -> Axis | None:
-    """Return the axis along which `exchange_rows` moves an outer dimension to the sublanes.
+    """Return the axis of a copy along which `exchange_rows` moves an outer dimension to sublanes.
 
-    None if `exchange_rows` cannot do the copy. It copies whole dimensions to whole dimensions: the
-    one along the lanes must stay along the lanes, and the one along the sublanes must become an
-    outer one.
+    Return None if `exchange_rows` cannot do the copy, whose axes are ``axes``. It can if each axis
+    copies a whole dimension to a whole dimension, the dimension along the lanes stays there, and
+    the one along the sublanes becomes an outer one.
     """
     old, new = source.tiling, destination.tiling
     if any(axis.source is None or axis.destination is None
@@ -111,7 +111,8 @@ def _masks(b: Builder) -> list[MReg]:
 def _square(b: Builder, vectors: Sequence[VReg], masks: Sequence[MReg]) -> list[VReg]:
     """Return the vectors of one square after the exchange.
 
-    If there are fewer vectors than sublanes, the last sublanes of the result are padding.
+    ``masks`` are those of `_masks`. If there are fewer vectors than sublanes, the last sublanes of
+    the result are padding.
     """
     high = b.config.sublanes
     # Missing vectors become padding: any vector will do.
@@ -123,7 +124,8 @@ def _square(b: Builder, vectors: Sequence[VReg], masks: Sequence[MReg]) -> list[
 def _merge(b: Builder, vectors: list[VReg], masks: Sequence[MReg], sign: int = 1) -> list[VReg]:
     """Merge S vectors to S vectors, where S is the number of sublanes.
 
-    Sublane s of result n is sublane s of vector n + ``sign`` * s, modulo S.
+    Sublane s of result n is sublane s of vector n + ``sign`` * s, modulo S. ``masks`` are those of
+    `_masks`.
     """
     for bit, mask in enumerate(masks):
         vectors = [_selected(b, vectors[(n + sign * (1 << bit)) % len(vectors)], vector, mask)

@@ -37,7 +37,7 @@ class _Indices:
         The tensor's dimension along which an index vector lies; the tensor's rank if indices are
         scalars.
     mapped : tuple of int
-        The operand's dimension for each element of an index vector.
+        For each element of an index vector, the dimension of the operand in which it is an index.
     batching : tuple of (int, int)
         Pairs of batching dimensions: of the operand, and of the tensor.
     """
@@ -206,9 +206,9 @@ def _scatter(op: Operation, at: Lowering) -> None:
 
 
 def _separate(region: Graph, count: int) -> list[Graph]:
-    """Split a scatter's region into a region for each of its ``count`` results.
+    """Split a scatter's region into a region for each of the scatter's ``count`` results.
 
-    Its inputs are an element of that result's operand, and the update.
+    Inputs of a region are an element of the operand that the result updates, and the update.
     """
     found = []
     for number, output in enumerate(region.outputs):

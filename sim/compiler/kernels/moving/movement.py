@@ -125,7 +125,7 @@ def _relayout(op: Operation, at: Lowering) -> None:
 
 
 def clamped(b: Builder, start: SReg, limit: int, dtype: DType) -> SReg:
-    """Clamp a start index to the range 0 to ``limit``."""
+    """Clamp a start index, an integer of type ``dtype``, to the range 0 to ``limit``."""
     if dtype is DType.U32:
         # Unsigned numbers from 2**31 on are large, not negative.
         high = b.scalar("sar", start, 31)
@@ -135,7 +135,10 @@ def clamped(b: Builder, start: SReg, limit: int, dtype: DType) -> SReg:
 
 def _starts(at: Lowering, starts: Sequence[Value], shape: Sequence[int],
             sizes: Sequence[int]) -> list[IndexLike]:
-    """Read start indices, and clamp them so that a slice of ``sizes`` lies within ``shape``."""
+    """Write code that reads start indices, and clamps them so that a slice lies within its value.
+
+    ``sizes`` is the shape of the slice, and ``shape`` that of the value.
+    """
     return [0 if whole == part else
             clamped(at.builder, at.scalar(value), whole - part, value.dtype)
             for value, whole, part in zip(starts, shape, sizes, strict=True)]

@@ -8,12 +8,18 @@ __all__ = ["unpacked", "widen"]
 
 
 def unpacked(b: Builder, vector: VReg, half: int) -> VReg:
-    """Return the bf16 numbers in one half of each word, 0 (low) or 1 (high), as fp32 numbers."""
+    """Return the bf16 numbers in one half of each word of ``vector``, as fp32 numbers.
+
+    ``half`` is 0 for the low half and 1 for the high half.
+    """
     return b.vector("and", vector, HIGH) if half else b.vector("shl", vector, 16)
 
 
 def widen(b: Builder, source: Place, result: VmemBuffer) -> None:
-    """Copy a packed value to the same tiling without packing."""
+    """Write code that copies the packed value ``source`` to ``result``, one number in each word.
+
+    Apart from the packing, the tiling remains the same.
+    """
     tiling = source.tiling
     pairs, rest = divmod(tiling.row_tiles, 2)
     with b.loop(tiling.outer * tiling.lane_tiles) as column:

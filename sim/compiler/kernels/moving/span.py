@@ -111,7 +111,11 @@ def divide(b: Builder, index: Index, unit: int) -> tuple[Index, Index]:
 
 
 def clamp(b: Builder, index: Index, size: int, counts: Counts) -> Index:
-    """Clamp an index to the range 0 to ``size`` - 1, with code only if it may lie outside."""
+    """Clamp an index to the range 0 to ``size`` - 1.
+
+    Write code only if the index may lie outside of that range, given the number of iterations
+    ``counts`` of each loop whose variable is a term of the index.
+    """
     low = high = float(index.constant)
     for term, factor in index.terms.items():
         if isinstance(term, SReg) or term not in counts:
@@ -220,8 +224,8 @@ class Span:
         Parameters
         ----------
         loops : mapping of int to LoopVariable
-            The open loop of each axis. If empty, the code is in front of the loops, which requires
-            that `varies` is False.
+            The open loop of each axis. Empty if the code comes before the loops, which is possible
+            only if `varies` is False.
         """
         self._loops = loops
         self._at, self._within = Index(0), Index(0)
@@ -293,7 +297,10 @@ class Span:
         return self._from, self._at
 
     def destination_tile(self, loops: Loops, tile: IndexLike, counts: Counts) -> Index:
-        """Return the number of a destination tile; ``tile`` is its number within the block."""
+        """Return the number of a destination tile; ``tile`` is its number within the block.
+
+        ``loops`` are the open loops, by axis, and ``counts`` their numbers of iterations.
+        """
         index = self._at + tile
         if self._destination is None:
             return index
@@ -307,7 +314,8 @@ class Span:
     def source_tiles(self, loops: Loops, tile: IndexLike, counts: Counts) -> list[Index]:
         """Return the numbers of the one or two source tiles for a destination tile.
 
-        ``tile`` is the number of the destination tile within the block.
+        ``tile`` is the number of the destination tile within the block. ``loops`` are the open
+        loops, by axis, and ``counts`` their numbers of iterations.
         """
         if self._source is None:
             return [Index(0)]
@@ -336,7 +344,10 @@ class Span:
         return self._b.cross(f"rotate_{self._along}", vector, source_of(self._amount))
 
     def mask(self, tile: IndexLike) -> MReg | None:
-        """Return the mask of the elements to store; None for all."""
+        """Return the mask of the elements to store in a destination tile; None for all.
+
+        ``tile`` is the number of the tile within the block.
+        """
         if self.count == 1:
             return self._mask
         return self._compare(tile)

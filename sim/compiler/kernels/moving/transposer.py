@@ -41,6 +41,7 @@ def _squares(b: Builder, source: Place, destination: Place, outer: int | LoopVar
              counts: dict[LoopVariable, int]) -> None:
     """Transpose all squares at index ``outer`` of the outer dimensions.
 
+    ``counts`` has the number of iterations of each open loop; the squares' loops are added to it.
     Whole squares are transposed in loops, partial ones one by one.
     """
     square = b.config.lanes // b.config.sublanes

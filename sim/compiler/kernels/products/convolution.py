@@ -110,7 +110,10 @@ class Convolution:
 
 def _ways(operation: Operation, tilings: Sequence[Tiling], config: Config
           ) -> Iterator[tuple[int, Convolution]]:
-    """Yield each way to compute a convolution, as (cycles of the copies that it needs, way)."""
+    """Yield each way to compute a convolution, as (cycles of the copies that it needs, way).
+
+    ``tilings`` are the current tilings of the operands.
+    """
     attributes = operation.attributes
     lhs, rhs = (value.shape for value in operation.operands)
     shape = operation.result.shape

@@ -228,9 +228,10 @@ def merged(levels: Sequence[Level]) -> list[Level]:
 
 def relaid(shape: Sequence[int], tiling: Tiling, sublane: int | None, lane: int | None,
             config: Config) -> tuple[Tiling, int]:
-    """Return a tiling with dimensions ``sublane`` and ``lane`` along the sublanes and lanes.
+    """Return a tiling of ``shape`` for a product, and the estimated cycles of a copy to it.
 
-    Also return the estimated cycles to copy a value from ``tiling`` to that tiling.
+    In the returned tiling, dimension ``sublane`` runs along the sublanes and ``lane`` along the
+    lanes; either may be None. The copy is made from ``tiling``.
     """
     if tiling.sublane_dimension == sublane and tiling.lane_dimension == lane:
         return tiling, 0
@@ -246,8 +247,8 @@ def relaid(shape: Sequence[int], tiling: Tiling, sublane: int | None, lane: int 
 def _ways(dots: Dots, tilings: Sequence[Tiling], config: Config) -> Iterator[tuple[int, Dot]]:
     """Yield each way to compute a product, as (cycles of the copies that it needs, way).
 
-    There is no way if the product has no contracted dimension, or if an operand of several
-    dimensions has no free one.
+    ``tilings`` are the current tilings of the operands. There is no way if the product has no
+    contracted dimension, or if an operand of several dimensions has no free one.
     """
     for side, other in ((0, 1), (1, 0)):
         for depth, depth_other in zip(dots.contracting[side], dots.contracting[other], strict=True):
@@ -275,9 +276,10 @@ def _result(dots: Dots, side: int, row: int | None, column: int | None, config: 
             ) -> tuple[Tiling | None, int]:
     """Return the tiling of a product's result, and the cycles of a copy to the standard tiling.
 
-    ``side`` is the number of the operand that is used as rows. ``row`` is the free dimension of the
-    rows that runs along the result's sublanes; ``column`` is the free dimension of the weights that
-    runs along its lanes; either may be None. The tiling is None if none is possible.
+    ``side`` is the number of the operand that is used as rows. ``row`` is the free dimension of
+    this operand that runs along the result's sublanes; ``column`` is the free dimension of the
+    other operand that runs along the result's lanes; either may be None. The returned tiling is
+    None if none is possible.
     """
     shape = dots.result_shape
     sublane = None if row is None else dots.result_dimension(side, row)
@@ -302,7 +304,7 @@ def precision(operation: Operation) -> str:
 
 
 def finisher(b: Builder, dtype: DType) -> Finish | None:
-    """Return the conversion from a sum to the result's type; None if none is needed."""
+    """Return the conversion from a sum to the result's type ``dtype``; None if none is needed."""
     if dtype is DType.BF16:
         return lambda b, value, index: b.vector("bf16", value)
     if dtype is DType.PRED:
@@ -320,7 +322,10 @@ def _narrow(b: Builder, value: VReg, dtype: DType) -> VReg:
 
 def _choose(operation: Operation, tilings: Sequence[Tiling], config: Config
             ) -> tuple[int, Dot] | None:
-    """Return the fewest estimated cycles, and the way that takes them; None if there is no way."""
+    """Return the fewest estimated cycles, and the way that takes them; None if there is no way.
+
+    ``tilings`` are the current tilings of the operands. The cycles include copies to others.
+    """
     dtypes = [value.dtype for value in operation.operands]
     nowhere = VmemBuffer("", 0, 0)
     best = None
@@ -379,7 +384,8 @@ def _cheapest(operation: Operation, tilings: Sequence[Tiling], buffers: Sequence
               config: Config, finish: Finish | None) -> tuple[Product, int]:
     """Return the product with the fewest cycles, and the number of the operand used as rows.
 
-    ``tilings`` and ``buffers`` are those of both operands and of the result, which are not copied.
+    ``tilings`` and ``buffers`` are those of both operands and of the result, which are not copied;
+    ``finish`` becomes `Product.finish`.
     """
     ways = [dot for copies, dot in _ways(Dots.of(operation), tilings[:2], config)
             if dot.tilings == tuple(tilings[:2]) and dot.result == tilings[2]]
@@ -429,7 +435,8 @@ def _planned(product: Product, values: tuple[Value, Value], loads: tuple[bool, b
              smem: range) -> Plan | None:
     """Return a plan for the transfers in a product's own code; None if impossible or slower.
 
-    ``values`` are the rows and the weights, and ``loads`` says which of them may be loaded.
+    ``values`` are the rows and the weights, and ``loads`` says which of them may be loaded. The
+    code may use the words ``smem`` of scalar memory.
     """
     if not any(loads) or values[0] is values[1]:
         return None

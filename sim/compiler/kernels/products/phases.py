@@ -246,8 +246,9 @@ class _Copies:
     def _copy(self, part: int, lines: list[int], source: int, stride: int) -> None:
         """Copy lines of the input, from line ``source`` on, to part ``part`` of each copy.
 
-        ``lines`` are their numbers within the part. If these are consecutive, every ``stride``-th
-        line of the input is copied; otherwise, every line is.
+        ``lines`` are the numbers that the lines get within the part, at equal distances. If they
+        are consecutive, every ``stride``-th line of the input is copied. Otherwise, the lines
+        between them stay zero, and every line of the input is copied.
         """
         b, way, images = self._b, self._way, self._lhs[1]
         phases, step = self._lhs[2], lines[1] - lines[0] if len(lines) > 1 else 1

@@ -123,7 +123,7 @@ class Rounded:
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
               mask: MReg | None) -> VReg:
-        """Return the number itself: the array rounds it."""
+        """Return ``vector`` itself, which the array rounds, with padding where the mask is 0."""
         return _masked(b, side, vector, mask)
 
     def total_setting(self, b: Builder, number: Number) -> Number | None:
@@ -169,8 +169,8 @@ class Split:
         """Compute the settings of `piece` for pass ``number`` and operand ``side``.
 
         The first is a limit: elements whose magnitude is not below it are replaced by 0. The others
-        are words, one for each piece except the lowest: all ones if the pass subtracts that piece,
-        otherwise 0.
+        are words, one for each piece except the least significant: all ones if the pass subtracts
+        that piece, otherwise 0.
         """
         return [self._limit(b, number), *(_bit(b, self._table(side, level), number)
                                           for level in range(1, 1 + self.most(side)))]
@@ -184,7 +184,10 @@ class Split:
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
               mask: MReg | None) -> VReg:
-        """Subtract the higher pieces from the operand; the array rounds the difference."""
+        """Subtract the higher pieces from ``vector``; the array rounds the difference.
+
+        Elements that `_limited` excludes become 0.
+        """
         limit, *levels = settings
         rest = _limited(b, vector, limit, mask)
         for level in levels:
@@ -202,13 +205,16 @@ class Split:
         return _add(b, "fadd", _NEGATIVE_ZERO, result, sum, started, into)
 
     def most(self, side: Side) -> int:
-        """Return the number of the lowest piece that any pass uses of operand ``side``."""
+        """Return the greatest number of a piece that any pass uses of operand ``side``.
+
+        The greater its number, the less significant is a piece.
+        """
         return max(pair[side.number] for pair in self.pairs)
 
     def _table(self, side: Side, level: int) -> int:
-        """Return an integer whose bit n is 1 if pass n uses piece ``level`` or a lower one.
+        """Return an integer whose bit n is 1 if pass n uses piece ``level`` of operand ``side``.
 
-        Lower pieces have higher numbers.
+        Bit n is also 1 if pass n uses a less significant piece, whose number is greater.
         """
         return sum(1 << number for number, pair in enumerate(self.pairs)
                    if pair[side.number] >= level)
@@ -282,7 +288,7 @@ class Integers:
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
               mask: MReg | None) -> VReg:
-        """Convert the integers to fp32, which the array rounds to bf16 exactly."""
+        """Convert the integers in ``vector`` to fp32, which the array rounds to bf16 exactly."""
         return b.vector("i2f", _masked(b, Side(side.number, 0), vector, mask))
 
     def total_setting(self, b: Builder, number: Number) -> Number | None:
@@ -323,7 +329,7 @@ class Passes:
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
               mask: MReg | None) -> VReg:
-        """Extract a byte, as an fp32 number."""
+        """Extract a byte of each integer in ``vector``, as an fp32 number."""
         byte = b.vector("and", b.vector("shr", vector, settings[0]), 255)
         return b.vector("i2f", _masked(b, Side(side.number, 0), byte, mask))
 

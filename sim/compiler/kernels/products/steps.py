@@ -219,10 +219,12 @@ class _Writer:
             transfers.end()
 
     def _steps(self, steps: range, results: "_Results | None") -> None:
-        """Write steps, some of which wait for a transfer at their end.
+        """Write the steps with the numbers ``steps``.
 
-        Consecutive steps that wait become one loop, if they are alike: its body is such a step, and
-        the steps after it up to the next one that waits.
+        ``results`` has the registers for the tag of the results that a step pops; None if the steps
+        pop none. Some of the steps end with a wait for a transfer (`Transfers.stops`). Such a step,
+        with the steps after it that do not wait, is an iteration of a loop. One loop has all
+        iterations that also start a transfer, and another one those that start none.
         """
         transfers = self._transfers
         if transfers is None:
@@ -260,7 +262,8 @@ class _Writer:
                stores: bool = False) -> None:
         """Write a loop of ``count`` steps that neither start nor wait for a transfer of operands.
 
-        With ``stores``, each step starts a transfer that stores a block of results.
+        ``results`` has the registers for the tag of the results that a step pops; None if the steps
+        pop none. With ``stores``, each step starts a transfer that stores a block of results.
         """
         if isinstance(count, int):
             if count:
@@ -376,8 +379,9 @@ class _Writer:
               waits: bool = False, stores: bool = False) -> None:
         """Generate a step's code: push its rows and the next one's weights, pop earlier results.
 
-        With ``starts``, the step starts a transfer that loads operands; with ``stores``, one that
-        stores a block of results. With ``waits``, it waits for the operands of the next step.
+        ``results`` has the registers for the tag of the results that the step pops; None if it pops
+        none. With ``starts``, the step starts a transfer that loads operands; with ``stores``, one
+        that stores a block of results. With ``waits``, it waits for the operands of the next step.
         ``last`` marks the last step, which has no next one.
         """
         b, product = self._b, self._product
@@ -440,7 +444,10 @@ class _Writer:
         return self._depth_mask(self._weights) if self._product.transposed else None
 
     def _row(self, number: int | Index, mask: MReg | None) -> VReg:
-        """Load vector ``number`` of a step's rows, and convert it to the piece that is pushed."""
+        """Load vector ``number`` of a step's rows, and convert it to the piece that is pushed.
+
+        ``mask`` has the lanes within the depth; the others become padding.
+        """
         b, product = self._b, self._product
         vector = b.load(product.rows,
                         self._rows.at + number * product.block.rows + product.first_row)
@@ -449,7 +456,8 @@ class _Writer:
     def _weight(self, number: int, mask: MReg | None, *, last: bool = False) -> VReg:
         """Load vector ``number`` of the next step's weights, as the piece that is pushed.
 
-        With ``last``, there may be no next step; then any vector will do.
+        ``mask`` has the elements within the depth; the others become padding. With ``last``, there
+        may be no next step; then any vector will do.
         """
         b, product = self._b, self._product
         valid: Number = number // self._share
@@ -527,7 +535,7 @@ class _Writer:
         return found
 
     def _add(self, result: VReg, number: int, results: "_Results") -> None:
-        """Add a vector of results to its sum, and store the sum."""
+        """Add ``result``, vector ``number`` of a step's results, to its sum, and store the sum."""
         b, product = self._b, self._product
         at = Index.of(results.at + number * product.block.results)
         into = None if self._sums is None else self._sums[number]
@@ -550,7 +558,11 @@ def _piece(b: Builder, product: Product, side: Side, number: Number) -> Index:
 
 
 def _load_weight(b: Builder, product: Product, at: IndexLike, half: int) -> VReg:
-    """Load the weights' vector at ``at``; if it is packed, unpack one half, 0 or 1, of it."""
+    """Load the vector of a product's weights at ``at``.
+
+    If the weights are packed, return the numbers in one half of its words: ``half`` is 0 (low) or
+    1 (high).
+    """
     vector = b.load(product.weights, at)
     return unpacked(b, vector, half) if product.packed else vector
 

@@ -286,8 +286,8 @@ def plan_transfers(product: Product, loads: tuple[bool, bool], smem: range) -> P
     Returns
     -------
     Plan or None
-        None if the product cannot transfer its operands. It must have one pass, no `Finish`, the
-        levels of a product of two matrices, and enough steps; and ``smem`` must have enough words.
+        None if the product cannot transfer its operands: it has several passes, a `Finish`, too few
+        steps, or other levels than a product of two matrices; or ``smem`` has too few words.
     """
     block = product.block
     matrices = (len(product.sums) == 1 and len(product.others) == 1
