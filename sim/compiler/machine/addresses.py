@@ -65,6 +65,12 @@ def lower_addresses(code: MachineCode, *, reduced: bool = True) -> MachineCode:
 
 
 class _Lowering:
+    """Replaces indexes by scalar registers and offsets, block by block.
+
+    Methods append the code that computes a register to the block of their parameter ``scope``, or
+    to that of a scope around it.
+    """
+
     def __init__(self, numbers: "count[int]", reduced: bool) -> None:
         self._numbers = numbers
         self._reduced = reduced
@@ -100,7 +106,10 @@ class _Lowering:
         scope.block.append(loop)
 
     def _register(self, terms: _Terms, scope: _Scope) -> SReg:
-        """Return a scalar register that holds the sum of the terms; append code that is needed."""
+        """Return a scalar register that holds the sum of the terms, for use in ``scope``.
+
+        Append the code that computes it, unless such a register is already known.
+        """
         if not terms:
             return ZERO
         if not self._reduced:
@@ -137,7 +146,7 @@ class _Lowering:
         return total
 
     def _variable(self, variable: LoopVariable, scope: _Scope) -> SReg:
-        """Return the register that holds a loop's variable."""
+        """Return the register that holds the variable of a loop around ``scope``."""
         body = scope
         while body.loop is None or body.loop.variable is not variable:
             assert body.parent is not None, "a loop variable is used outside of its loop"
@@ -191,7 +200,10 @@ class _Lowering:
         return total
 
     def _forget(self, scope: _Scope | None, written: set[SReg]) -> None:
-        """Forget sums that a register in ``written`` is a term of, in this and all outer scopes."""
+        """Forget the registers of sums with a term in ``written``, the registers just written.
+
+        The sums are forgotten in ``scope`` and in all scopes around it.
+        """
         while scope is not None and written:
             scope.known = {terms: register for terms, register in scope.known.items()
                            if not any(term in written for term, _ in terms)}

@@ -66,11 +66,11 @@ _SWAPPED = {
 
 
 class Builder(Flow):
-    """Writes machine code: each call of a method appends an operation.
+    """Writes machine code: a method appends an operation, whose result goes to ``into`` if given.
 
-    The result of an operation is a new virtual register (vector, mask or scalar), or ``into`` if
-    that is given. A scalar source is a scalar register, an integer, a float (meaning its 32 bits as
-    fp32), or an index (meaning its value).
+    Without ``into``, the result goes to a new register. All registers (vector, mask or scalar) are
+    virtual. A scalar source is a scalar register, an integer, a float (meaning its 32 bits as
+    fp32), or an index (meaning its value). ``name`` is an operation's name in the assembler.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ class Builder(Flow):
 
     def compare(self, name: str, a: VectorValue, b: VectorValue, *,
                 into: MReg | None = None) -> MReg:
-        """Compare two vectors element by element: `flt`, `eq`, `ltu`, ...
+        """Compare two vectors element by element; ``name`` is `flt`, `eq`, `ltu`, ...
 
         Raises
         ------
@@ -133,7 +133,7 @@ class Builder(Flow):
         return result
 
     def mask(self, name: str, a: MReg, b: MReg, *, into: MReg | None = None) -> MReg:
-        """Append an operation on two masks: `mand`, `mor`, `mxor` or `mandn`.
+        """Append an operation on two masks; ``name`` is `mand`, `mor`, `mxor` or `mandn`.
 
         Raises
         ------
@@ -154,7 +154,7 @@ class Builder(Flow):
 
     def scalar(self, name: str, a: ScalarValue, b: ScalarValue, *,
                into: SReg | None = None) -> SReg:
-        """Append an operation of the scalar unit: `add`, `mul`, `lt`, ...
+        """Append an operation of the scalar unit; ``name`` is `add`, `mul`, `lt`, ...
 
         Raises
         ------
@@ -179,7 +179,7 @@ class Builder(Flow):
         return result
 
     def symbol(self, name: str) -> SReg:
-        """Return a scalar register with the word of a symbol, which is known only at link time."""
+        """Return a scalar register with the word of symbol ``name``, known only at link time."""
         result = SReg(self._number())
         self._append(_SCALAR["add"], result, ZERO, name)
         return result
@@ -191,7 +191,7 @@ class Builder(Flow):
         return result
 
     def smem_store(self, value: ScalarValue, address: IndexLike) -> None:
-        """Store a word at ``address`` of scalar memory."""
+        """Store the word ``value`` at ``address`` of scalar memory."""
         register = self._register(self._source(value))
         self._block.append(Op(_SMEM["store"], (register, ZERO, 0),
                               Access(None, Index.of(address))))
@@ -243,7 +243,7 @@ class Builder(Flow):
 
     def store(self, value: VectorValue, buffer: VmemBuffer, index: IndexLike,
               mask: MReg | None = None) -> None:
-        """Store a vector at ``index`` of a buffer; ``mask`` selects the elements to store."""
+        """Store ``value`` in vector ``index`` of a buffer, or only those elements in ``mask``."""
         vector = self._vector_register(value)
         self._block.append(Op(_STORE, (vector, ZERO, 0, ALL_ONES if mask is None else mask),
                               self._access(buffer, index)))
@@ -285,7 +285,7 @@ class Builder(Flow):
         return result
 
     def push(self, name: str, vector: VectorValue) -> None:
-        """Push a vector into the array: `weights`, `weights_t`, `rows` or `rows_swap`."""
+        """Push a vector; ``name`` is `weights`, `weights_t`, `rows` or `rows_swap`."""
         operation = self._operation(name, _PUSH, "push")
         self._append(operation, self._vector_register(vector))
 

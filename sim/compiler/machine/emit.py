@@ -163,7 +163,7 @@ def _emitted(code: MachineCode, ladder: Sequence[Options]) -> Code:
 
 
 def _prepared(code: MachineCode, options: Options) -> MachineCode:
-    """Return the code with transformed loops and with addresses in registers."""
+    """Return the code with loops transformed as ``options`` say, and addresses in registers."""
     if not options.schedule:
         return lower_addresses(code)
     if options.pipeline:

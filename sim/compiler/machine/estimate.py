@@ -121,7 +121,7 @@ class _Core:
             self.ready[register] = start + effect.latency
 
     def _pop(self, effect: _Effect, cycle: int) -> None:
-        """Execute a pop.
+        """Execute the pop with effect ``effect``, which issues in cycle ``cycle``.
 
         The collector gathers one vector at a time, and starts the next when that one is popped.
         """
@@ -172,7 +172,7 @@ def _follow(code: Code, effects: list[list[_Effect]], loops: dict[int, list[Loop
             extent: tuple[int, int], unknown: int) -> int:
     """Issue the bundles of ``extent``, (first, end), on ``core``, with few iterations of each loop.
 
-    Return the estimated cycles of all other iterations, which are not simulated. ``effects`` has
+    Return the estimated cycles of all other iterations of these loops. ``effects`` has
     the effects of each bundle's operations, ``loops`` the loops that begin at each bundle, and
     ``unknown`` is the number of iterations of loops whose number is known only at run time.
     """

@@ -174,7 +174,9 @@ class Layout:
     def _counted(self, pipeline: Pipeline, iterations: int, counter: SReg, before: list[Op]) -> int:
         """Append the operations ``before``, and a pipelined loop of ``iterations`` iterations.
 
-        Returns the number of its first bundle.
+        The register ``counter`` counts executions of the steady state. Returns the number of the
+        loop's first bundle. A short loop becomes straight code, which may be cut anywhere; then
+        returns the number of the bundle after it.
         """
         passes, rest = divmod(iterations - pipeline.lead, pipeline.unroll)
         if passes < 2:
@@ -199,8 +201,9 @@ class Layout:
         """Append ``before``, and a pipelined loop whose number of iterations is known at run time.
 
         Iterations that the pipelined loop leaves over run first, without overlap. If there are too
-        few iterations for the pipelined loop, all of them run that way. Returns the number of the
-        first bundle.
+        few iterations for the pipelined loop, all of them run that way. The register ``counter``
+        counts executions of the steady state. Returns the number of the first bundle after
+        ``before``.
         """
         assert isinstance(loop.count, SReg)
         least, unroll = pipeline.lead + pipeline.unroll, pipeline.unroll
@@ -250,7 +253,10 @@ class Layout:
 
 
 def lay_out(code: MachineCode, options: Options) -> Layout:
-    """Lay out code whose indexes `addresses` has lowered."""
+    """Schedule code as ``options`` say, and lay it out.
+
+    `lower_addresses` must have lowered the indexes of the code.
+    """
     layout = Layout(code, options)
     layout.block(code.body)
     return layout

@@ -175,6 +175,8 @@ def _count_steps(block: Block, writes: "Counter[Register]") -> None:
 
 
 class _Hoisting:
+    """Moves invariant operations and constants out of loops, from the innermost loop outward."""
+
     def __init__(self, code: MachineCode, writes: "Counter[Register]", numbers: "count[int]",
                  constants: int, invariants: bool) -> None:
         self._config = code.config
@@ -204,7 +206,7 @@ class _Hoisting:
         return found
 
     def _loop(self, loop: Loop) -> tuple[list[Op], Loop]:
-        """Return the operations that move in front of a loop, and the loop without them."""
+        """Return the operations that move out of a loop, and the loop without them."""
         body = self._inside(loop.body)
         ops = [item for item in body if isinstance(item, Op)]
         if len(ops) == len(body):
@@ -252,7 +254,10 @@ class _Hoisting:
             and not any(source in written for source in op.reads)
 
     def _immediates(self, ops: list[Op], loop: Loop) -> list[Op]:
-        """Replace constants by scalar registers if the loop's bundles have too few immediates."""
+        """Replace constants by scalar registers if the loop's bundles have too few immediates.
+
+        ``ops`` are the operations of the body of ``loop``. Return them with the replacements.
+        """
         moving = [register for register, _ in loop.steps]
         nodes = [Node.of(op, self._config, moving) for op in ops]
         uses: Counter[int] = Counter()

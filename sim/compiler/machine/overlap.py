@@ -114,7 +114,8 @@ def overlap(loop: Loop, config: Config, usage: "Usage", numbers: Iterator[int]) 
     """Return a pipeline for the loop, or None if no pipeline is possible or worthwhile.
 
     A loop has none if it contains control flow, or operations past which no access to memory may
-    move. ``numbers`` yields the numbers of new registers.
+    move. ``usage`` is that of the code that contains the loop; ``numbers`` yields the numbers of
+    new registers.
     """
     ops = [item for item in loop.body if isinstance(item, Op)]
     if loop.count is None or len(ops) != len(loop.body) or not 0 < len(ops) <= _OPERATIONS \
@@ -156,7 +157,7 @@ def _fits(needed: dict[type, int], capacity: dict[type, int]) -> bool:
 
 
 def _registers(pipeline: Pipeline) -> dict[type, int]:
-    """Count the registers of each kind that a pipeline needs if iterations share none."""
+    """Count the registers of each kind that a pipeline needs, including its `Pipeline.copies`."""
     needed = pressure(pipeline.graph, pipeline.schedule)
     for register, copies in pipeline.copies.items():
         start, end = pipeline.ends[register]
@@ -165,10 +166,12 @@ def _registers(pipeline: Pipeline) -> dict[type, int]:
 
 
 def _own_offsets(ops: list[Op], moving: list[SReg], numbers: Iterator[int]) -> list[Op]:
-    """Insert copies of the registers that the loop advances, ``moving``.
+    """Let every read of a register that a loop advances be part of an addition of a constant.
 
-    A pipeline corrects the constants that operations add to such a register. An operation that adds
-    no constant reads a copy, which is made by adding 0.
+    A pipeline advances such a register at another time than the loop, and makes up for that in the
+    constants that operations add to the register. So an operation of ``ops`` that reads the
+    register, but adds no constant to it, gets a copy, made by adding 0. ``moving`` are the
+    registers that the loop advances; ``numbers`` yields the numbers of the copies.
     """
     found = []
     for op in ops:

@@ -77,6 +77,8 @@ def successors(lines: Sequence[Line], labels: Mapping[str, int], number: int) ->
 def allocate(lines: Sequence[Line], labels: Mapping[str, int]) -> Allocation:
     """Assign a physical register to each virtual one.
 
+    ``lines`` are the bundles of the code. ``labels`` maps each label to a bundle's number.
+
     Raises
     ------
     RegisterPressureError
@@ -93,7 +95,7 @@ def allocate(lines: Sequence[Line], labels: Mapping[str, int]) -> Allocation:
 
 
 def _bits(word: int) -> Iterator[int]:
-    """Yield the positions of a number's one bits."""
+    """Yield the positions of the bits of ``word`` that are 1."""
     while word:
         low = word & -word
         yield low.bit_length() - 1
@@ -122,7 +124,7 @@ class _Interference:
         self._writes, self._follow = writes, follow
 
     def registers_of(self, word: int) -> list[Register]:
-        """Return the registers of a set; bit n of ``word`` stands for register n."""
+        """Return the registers of a set: register n is in it if bit n of ``word`` is 1."""
         return [self._registers[bit] for bit in _bits(word)]
 
     def color(self, kind: type[Any]) -> dict[Register, int]:
@@ -151,7 +153,7 @@ class _Interference:
         return number
 
     def _note_copies(self, lines: Sequence[Line]) -> None:
-        """Record the source and result of each copy: they share a physical register if possible."""
+        """Record source and result of each copy in ``lines``: they share a register if possible."""
         for line in lines:
             for _, op in line:
                 if op.name in _COPIES and len(op.reads) == 1 and len(op.writes) == 1:
@@ -163,9 +165,9 @@ class _Interference:
     def _liveness(reads: list[int], writes: list[int], follow: list[list[int]]) -> list[int]:
         """Compute the sets of registers that are live before each line, and after the last.
 
-        A set is an integer whose bit n stands for register n. ``reads`` and ``writes`` are the sets
-        that each line reads and writes, and ``follow`` has the numbers of the lines that can follow
-        it.
+        A set is an integer: register n is in it if bit n is 1. ``reads`` and ``writes`` have the
+        set that each line reads and the set that it writes. ``follow`` has, for each line, the
+        numbers of the lines that can follow it.
         """
         live = [0] * (len(reads) + 1)
         changed = True
@@ -246,7 +248,10 @@ class _Interference:
         return chosen
 
     def _smallest_last(self, members: Sequence[int]) -> list[int]:
-        """Order registers so that those with few neighbours, easy to color, are last."""
+        """Order the registers ``members``, so that those easy to color are last.
+
+        These are the registers that interfere with few others.
+        """
         remaining = sum(1 << number for number in members)
         degree = {number: (self._edges[number] & remaining).bit_count() for number in members}
         order = []

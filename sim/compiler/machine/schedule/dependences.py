@@ -74,12 +74,18 @@ def _is_store(node: Node) -> bool:
 
 
 def _order(first: Node, second: Node) -> int:
-    """Return the least number of cycles from one access to a later one to the same address."""
+    """Return the least number of cycles between two accesses to the same address.
+
+    ``first`` is the access that comes first, and ``second`` the other one.
+    """
     return 1 if _is_store(first) else 0
 
 
 def _ordered_class(op: Op) -> str | None:
-    """Return the class of an operation whose members keep their order, or None."""
+    """Return the class of operations that keep their order, to which an operation belongs.
+
+    The classes are ``array`` and ``transposer``. Return None for other operations.
+    """
     if op.operation.unit is Unit.MXU:
         return "array"
     if op.operation.op in (MiscOp.TRANSPOSE_IN, MiscOp.TRANSPOSE_OUT) \
@@ -89,7 +95,7 @@ def _ordered_class(op: Op) -> str | None:
 
 
 def block_graph(nodes: list[Node], *, paced: bool = False) -> Graph:
-    """Build the dependences of operations that are executed once, in this order.
+    """Build the dependences of the operations ``nodes``, which are executed once, in this order.
 
     With ``paced``, further edges keep a load near the pushes of rows that it precedes in the code.
     Otherwise, the loads of a long sequence could all move to its front and fill all vector
@@ -131,7 +137,7 @@ def block_graph(nodes: list[Node], *, paced: bool = False) -> Graph:
 
 
 class _Pace:
-    """Adds edges that keep the array busy in a block that starts transfers."""
+    """Adds edges that keep the array busy in a block that starts transfers (a *paced* block)."""
 
     def __init__(self, graph: Graph, paced: bool) -> None:
         self._graph, self._paced = graph, paced
@@ -141,7 +147,7 @@ class _Pace:
     def add(self, number: int, node: Node, last: int | None) -> None:
         """Add the edges from earlier operations to ``node``, the block's operation ``number``.
 
-        ``last`` is the number of the latest array operation before it.
+        ``last`` is the number of the latest array operation before ``node``, if there is one.
         """
         graph, rows = self._graph, self._rows
         if not self._paced:
@@ -303,7 +309,8 @@ def _memory_edges(graph: Graph, first: int, second: int, variable: LoopVariable,
                   loop: tuple[int | None, set[SReg]]) -> None:
     """Add edges between two accesses of a loop's body; ``first`` precedes ``second``.
 
-    ``loop`` is the number of iterations, if known, and the scalar registers that the body writes.
+    ``variable`` is the loop's variable. ``loop`` has the number of iterations, or None if it is not
+    known, and the scalar registers that the body writes.
     """
     count, written = loop
     a, b = graph.nodes[first], graph.nodes[second]

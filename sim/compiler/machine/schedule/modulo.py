@@ -48,8 +48,9 @@ class Modulo:
 
 
 def least_interval(nodes: list[Node]) -> int:
-    """Return the least initiation interval that slots, units and immediates allow.
+    """Return the least initiation interval that slots, units and immediates allow for a loop.
 
+    ``nodes`` are the operations of its body.
     The branch at the end of the loop is included.
     """
     slots: Counter[tuple[Slot, ...]] = Counter(node.op.operation.slots for node in nodes)
@@ -119,6 +120,8 @@ def _heights(graph: Graph, interval: int) -> list[int] | None:
 
 
 class _Search:
+    """Search for a modulo schedule with a given initiation interval."""
+
     def __init__(self, graph: Graph, interval: int, heights: list[int]) -> None:
         self._graph = graph
         self._interval = interval
@@ -180,9 +183,10 @@ class _Search:
 
 
 def _delay_sources(graph: Graph, table: Table) -> None:
-    """Move operations without computed sources, such as loads, as late as their users allow.
+    """Move operations whose sources the loop does not compute as late as their users allow.
 
-    Their results then occupy registers for fewer cycles.
+    Examples are loads. Their results then occupy registers for fewer cycles. ``table`` has the
+    schedule, and is changed.
     """
     interval = table.period
     written = {register for node in graph.nodes for register in node.writes}
@@ -204,7 +208,7 @@ def _delay_sources(graph: Graph, table: Table) -> None:
 
 
 def pressure(graph: Graph, schedule: Modulo) -> dict[type, int]:
-    """Count the registers of each kind that the values written in the loop need."""
+    """Count the registers of each kind that the values written in a loop need with ``schedule``."""
     needed: dict[type, int] = {VReg: 0, MReg: 0, SReg: 0}
     ends: dict[Register, tuple[int, int]] = dict(
         lifetimes(graph.nodes, schedule.times, schedule.interval))

@@ -120,6 +120,7 @@ class Pipeline:
                    distance: Callable[[int, SReg, int], int]) -> Op:
         """Return operation ``number`` of the graph, as iteration ``iteration`` executes it.
 
+        ``cycle`` is the cycle of this execution.
         Registers in `copies` are replaced by those of the iteration. An offset from a register of
         `steps` makes up for the steps that the register has not yet taken (``distance``).
         """

@@ -76,7 +76,7 @@ def occupancy(op: Op, config: Config) -> tuple[str, int] | None:
 
 
 def is_inline(value: int) -> bool:
-    """Whether a word fits a scalar source without an immediate."""
+    """Return whether the word ``value`` fits a scalar source without an immediate."""
     signed = value - ((value & 1 << 31) << 1)
     return isa.INLINE_MIN <= signed <= isa.INLINE_MAX
 
@@ -178,7 +178,7 @@ class Table:
         return [(unit, at % period) for at in range(cycle, cycle + node.busy)]
 
     def room(self, node: Node, cycle: int) -> Slot | None:
-        """Return a slot in which the operation fits in that cycle, or None."""
+        """Return a slot in which the operation ``node`` fits in ``cycle``, or None."""
         if node.constants and not self._immediates(node, cycle):
             return None
         taken, period = self.taken, self.period
@@ -200,7 +200,7 @@ class Table:
         return len(node.constants.union(*(held for _, held in others))) <= isa.IMMEDIATES
 
     def put(self, number: int, node: Node, slot: Slot, cycle: int) -> None:
-        """Put operation ``number`` in a slot of a cycle, and mark its resources as occupied."""
+        """Put ``node``, operation ``number``, in a slot of a cycle; occupy its resources."""
         for key in self._keys(node, slot, cycle):
             self.taken[key] = number
         if node.constants:
@@ -209,7 +209,7 @@ class Table:
         self.scheduled[number] = node, slot, cycle
 
     def remove(self, number: int) -> None:
-        """Remove an operation, and free its resources."""
+        """Remove operation ``number``, and free its resources."""
         node, slot, cycle = self.scheduled.pop(number)
         for key in self._keys(node, slot, cycle):
             if self.taken.get(key) == number:
@@ -219,7 +219,10 @@ class Table:
             self.constants[row] = [pair for pair in self.constants[row] if pair[0] != number]
 
     def conflicts(self, node: Node, cycle: int) -> tuple[Slot, set[int]]:
-        """Return the slot with the fewest operations in the way, and their numbers."""
+        """Return the slot in which the fewest operations keep ``node`` from being put in ``cycle``.
+
+        Also return the numbers of these operations.
+        """
         best: tuple[Slot, set[int]] | None = None
         for slot in node.op.operation.slots:
             found = {self.taken[key] for key in self._keys(node, slot, cycle) if key in self.taken}

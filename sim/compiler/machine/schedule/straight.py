@@ -59,9 +59,10 @@ def schedule_block(ops: Sequence[Op], config: Config, last: Op | None = None, *,
 
 
 def single_writes(ops: Sequence[Op], numbers: Iterator[int]) -> list[Op]:
-    """Rename registers so that each is written once.
+    """Rename registers so that ``ops`` write each of them once; return the changed operations.
 
-    The last write to a register remains; each earlier one goes to a new register.
+    The last write to a register remains; each earlier one goes to a new register, whose number is
+    the next of ``numbers``.
     """
     left = Counter(register for op in ops for register in op.writes)
     if max(left.values(), default=0) < 2:
@@ -87,6 +88,8 @@ def single_writes(ops: Sequence[Op], numbers: Iterator[int]) -> list[Op]:
 
 
 class _Scheduler:
+    """List scheduling of one block, cycle by cycle."""
+
     def __init__(self, graph: Graph, ahead: bool, part: int) -> None:
         self._limits = {kind: limit // part for kind, limit in PRESSURE.items()}
         self._graph = graph
@@ -151,8 +154,8 @@ class _Scheduler:
     def _allowed(self, number: int) -> bool:
         """Return whether operation ``number`` may be scheduled now.
 
-        It may if it is the first operation that is not scheduled yet, or may move in front of that
-        one.
+        It may if it is the first operation that is not scheduled yet. Any other operation would
+        move in front of that one; it may if this is allowed and needs no register above the limit.
         """
         while self._next < len(self._done) and self._done[self._next]:
             self._next += 1
