@@ -35,7 +35,7 @@ _Pass = Callable[[Graph, Config], None]
 
 
 def _plain(apply: Callable[[Graph], None]) -> tuple[str, _Pass]:
-    """Make an entry of `PASSES` for a pass that does not depend on the chip: (name, function)."""
+    """Make an entry (name, function) of `PASSES` for ``apply``, which does not need the chip."""
     return apply.__name__, lambda graph, config: apply(graph)
 
 
@@ -109,7 +109,7 @@ class _Dump:
                 break
 
     def write(self, name: str, graph: Graph) -> None:
-        """Write the graph's text to a file that is named after the pass."""
+        """Write the graph's text to a file that is named after ``name``, the pass."""
         if self._folder is not None:
             path = self._folder / f"{next(self._numbers):02}-{name}.txt"
             path.write_text(to_text(graph) + "\n", encoding="utf-8")

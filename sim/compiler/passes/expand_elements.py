@@ -57,7 +57,7 @@ def _unsigned(dtype: DType) -> DType:
 
 
 def _bits(x: Value, to: Expansion) -> Value:
-    """Return the bits of each element as uint32."""
+    """Return the bits of each element of ``x`` as uint32."""
     same = to.add("bitcast_convert", (x,), TensorType(x.shape, _unsigned(x.dtype)))
     return to.convert(same, DType.U32)
 
@@ -69,7 +69,10 @@ def _as(bits: Value, dtype: DType, to: Expansion) -> Value:
 
 
 def _split(bits: Value, result: Value, to: Expansion) -> Value:
-    """Split each element into narrower ones along a new last dimension, the lowest bits first."""
+    """Split each element into narrower ones along a new last dimension, the lowest bits first.
+
+    ``bits`` has the bits of the elements as uint32; ``result`` has the type of the result.
+    """
     whole = to.broadcast(bits, result.shape, range(len(bits.shape)))
     type = TensorType(result.shape, DType.U32)
     part = to.add("iota", (), type, iota_dimension=len(bits.shape))
@@ -79,7 +82,10 @@ def _split(bits: Value, result: Value, to: Expansion) -> Value:
 
 
 def _joined(bits: Value, result: Value, to: Expansion) -> Value:
-    """Join the elements along the last dimension into one wider element, the lowest bits first."""
+    """Join the elements along the last dimension into one wider element, the lowest bits first.
+
+    ``bits`` has the bits of the elements as uint32; ``result`` has the type of the result.
+    """
     last = len(bits.shape) - 1
     count = bits.shape[last]
     whole = None

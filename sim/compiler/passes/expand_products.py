@@ -31,7 +31,10 @@ def widened(value: Value, to: Expansion) -> Value:
 
 
 def finished(value: Value, dtype: DType, to: Expansion) -> Value:
-    """Convert a sum to the type of the result; a predicate is true if its sum is not 0."""
+    """Convert the sum ``value`` to ``dtype``, the type of the result.
+
+    A predicate is true if its sum is not 0.
+    """
     if dtype is not DType.PRED:
         return to.convert(value, dtype)
     zero = to.broadcast(to.constant(0, value.dtype), value.shape, ())
@@ -59,7 +62,10 @@ def _product(operation: Operation, to: Expansion) -> Value | None:
 
 
 def _multiplied(operation: Operation, dots: Dots, to: Expansion) -> Value:
-    """Write a product as a broadcast, a multiplication, and a sum over contracted dimensions."""
+    """Write a product as broadcasts, a multiplication, and a sum over contracted dimensions.
+
+    ``dots`` are the dimensions of the product.
+    """
     batch = len(dots.batch[0])
     shape = (*operation.result.shape,
              *(dots.shapes[0][dimension] for dimension in dots.contracting[0]))

@@ -34,13 +34,16 @@ class Expansion:
 
     def add(self, kind: str, operands: Sequence[Value], type: TensorType,
             regions: Sequence[Graph] = (), **attributes: Any) -> Value:
-        """Append an operation of any kind with one result of type ``type``; return the result."""
+        """Append an operation of any kind with one result of type ``type``; return the result.
+
+        The parameters are those of `Graph.add`.
+        """
         operation = self.graph.add(kind, operands, type, attributes, regions, self.location)
         self.producers[operation.result] = operation
         return operation.result
 
     def constant(self, number: float, dtype: DType) -> Value:
-        """Append a scalar constant and return it."""
+        """Append a scalar constant of type ``dtype`` and return it."""
         return self.add("constant", (), TensorType((), dtype),
                         value=np.asarray(number, array_dtype(dtype)))
 
@@ -65,12 +68,12 @@ class Expansion:
                         permutation=tuple(permutation))
 
     def broadcast(self, value: Value, shape: Sequence[int], dimensions: Sequence[int]) -> Value:
-        """Broadcast a value, whose dimension n is dimension ``dimensions[n]`` of the result."""
+        """Broadcast a value to ``shape``; its dimension n becomes dimension ``dimensions[n]``."""
         return self.add("broadcast_in_dim", (value,), TensorType(tuple(shape), value.dtype),
                         broadcast_dimensions=tuple(dimensions))
 
     def slice(self, value: Value, dimension: int, start: int, count: int, step: int = 1) -> Value:
-        """Slice one dimension: ``count`` indices from ``start`` on, ``step`` apart."""
+        """Slice one dimension of a value: ``count`` indices from ``start`` on, ``step`` apart."""
         limit = start + (count - 1) * step + 1
         if (start, limit, step) == (0, value.shape[dimension], 1):
             return value
@@ -93,7 +96,10 @@ class Expansion:
                         dimension=dimension)
 
     def binary(self, kind: str, a: Value, b: Value) -> Value:
-        """Append an operation on two values of one type; return its result, of the same type."""
+        """Append an operation of kind ``kind`` on two values of one type.
+
+        Return its result, which has the same type.
+        """
         return self.add(kind, (a, b), a.type)
 
     def total(self, values: Sequence[Value]) -> Value:

@@ -75,7 +75,7 @@ class _View:
     def write(self, region: Graph, type: TensorType, operand: Value | None) -> Value:
         """Append the view to a region as an operation; return its result.
 
-        ``operand`` is the region's value for ``source``.
+        ``type`` is the type of the view; ``operand`` is the region's value for ``source``.
         """
         if self.element is not None:
             return region.add("constant", (), type,

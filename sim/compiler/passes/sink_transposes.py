@@ -58,7 +58,8 @@ def _sink(operation: Operation, at: Expansion, uses: Counter[Value]) -> Value | 
 def _exchange(operation: Operation, at: Expansion, uses: Counter[Value]) -> Value | None:
     """Replace a transpose of a product by the product with swapped operands.
 
-    Return None if their results would differ, or if the untransposed product is also used.
+    ``uses`` has the number of uses of each value. Return None if the results would differ, or if
+    the untransposed product is also used.
     """
     [value] = operation.operands
     product = at.producers.get(value)

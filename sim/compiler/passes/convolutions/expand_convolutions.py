@@ -68,7 +68,7 @@ class _Convolution:
             raise AttributeError(name) from None
 
     def changed(self, lhs: Value, rhs: Value, **attributes: Any) -> "_Convolution":
-        """Return a copy with other operands and some other attributes."""
+        """Return a copy with the input ``lhs``, the filter ``rhs``, and some other attributes."""
         return replace(self, lhs=lhs, rhs=rhs, attributes={**self.attributes, **attributes})
 
     def expanded(self, config: Config) -> Value:
@@ -152,7 +152,7 @@ class _Convolution:
 
     def _shifted(self, value: Value, offsets: tuple[int, ...], counts: tuple[int, ...],
                  steps: tuple[int, ...]) -> Value:
-        """Slice the spatial dimensions of an input.
+        """Slice the spatial dimensions of the input ``value``.
 
         For each of them, ``offsets`` has the first index, ``counts`` the number of indices, and
         ``steps`` the distance between successive indices.
@@ -202,6 +202,7 @@ class _Convolution:
         """Write a gradient of a depthwise filter.
 
         Each spatial position of the result is a sum over the filter's positions and features.
+        ``outputs`` is the number of output features of a group.
         """
         to = self.to
         lhs, rhs = (widened(value, to) for value in (self.lhs, self.rhs))

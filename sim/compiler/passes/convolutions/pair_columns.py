@@ -132,7 +132,10 @@ def block_diagonal(filters: Value, attributes: dict[str, Any], to: Expansion
 
 
 def repeated_twice(value: Value, to: Expansion) -> Value:
-    """Write a value, the result of a broadcast, with its last dimension repeated twice."""
+    """Concatenate a value with itself along its last dimension, as one broadcast.
+
+    The value must be the result of a broadcast.
+    """
     producer = to.producers[value]
     [source], dimensions = producer.operands, producer.attributes["broadcast_dimensions"]
     last = len(value.shape) - 1
@@ -146,7 +149,10 @@ _ORDER = {"kernel_spatial_dimensions": (0, 1), "kernel_input_feature_dimension":
 
 
 def _in_order(filters: Value, attributes: dict[str, Any], to: Expansion) -> Value:
-    """Transpose a filter to dimensions (lines, columns, inputs, outputs)."""
+    """Transpose a filter to dimensions (lines, columns, inputs, outputs).
+
+    ``attributes`` are those of the convolution; they number the filter's present dimensions.
+    """
     return to.transpose(filters, (*attributes["kernel_spatial_dimensions"],
                                   attributes["kernel_input_feature_dimension"],
                                   attributes["kernel_output_feature_dimension"]))

@@ -90,7 +90,10 @@ def line_convolution(operation: Operation, takes: Order, positions: int, config:
 
 
 def _lines(operation: Operation, takes: Order, config: Config, to: Expansion) -> Value:
-    """Reshape the input to (images, padded lines, stride * features, columns of the result)."""
+    """Reshape the input to (images, padded lines, stride * features, columns of the result).
+
+    ``takes`` are the numbers of the input's dimensions, and the stride is that of the columns.
+    """
     a, (lhs, rhs) = operation.attributes, operation.operands
     stride = a["window_strides"][1]
     lines, images, columns, features = (lhs.shape[dimension] for dimension in takes)

@@ -165,7 +165,10 @@ class _Split:
 
     @property
     def form(self) -> tuple[Order, int]:
-        """`order` and the number of phases: equal for all operands of an elementwise operation."""
+        """`order` and the number of phases.
+
+        An elementwise operation on split values first converts its operands to equal forms.
+        """
         return self.order, self.parts[0].shape[2]
 
 
@@ -280,6 +283,7 @@ class _Splitter:
                       to: Expansion) -> list[tuple[Value, dict[str, Any]]]:
         """Return a convolution's filter, or each of its lines if it fills much of vector memory.
 
+        ``type`` is the type of the result, and ``attributes`` are those of the convolution.
         A line is then a filter of its own, so it is read from HBM while the line before is
         multiplied. Each filter comes with the attributes of the convolution that change with it.
         """
@@ -298,7 +302,11 @@ class _Splitter:
 
     def _is_large(self, lhs: Value, rhs: Value, type: TensorType, attributes: dict[str, Any]
                   ) -> bool:
-        """Return whether a convolution of all images needs more than `_ROOM` of vector memory."""
+        """Return whether a convolution of all images needs more than `_ROOM` of vector memory.
+
+        ``lhs`` is the input, ``rhs`` the filter, ``type`` the type of the result split into phases,
+        and ``attributes`` are those of the convolution.
+        """
         def vectors(elements: int, features: int, positions: int) -> int:
             return elements // features // positions * -(-features // self._config.lanes)
 
@@ -318,10 +326,12 @@ class _Splitter:
     def _gains(self, images: int, features: int, positions: int, columns: int) -> bool:
         """Return whether a split into phases pays off for a convolution.
 
-        A phase has ``positions`` positions, a line has ``columns`` columns. There must be at least
-        as many features as sublanes. Before the split, the images lie in the sublanes; after it,
-        the positions of a phase. The positions must fill the sublanes at least as well as the
-        images, and fill at least `_LEAST` of them or be all columns of a line.
+        The input has ``images`` images and ``features`` features; a phase of the result has
+        ``positions`` positions, and a line ``columns`` columns. Before the split, the images lie in
+        the sublanes; after it, the positions of a phase. The split pays off if there are at least
+        as many features as sublanes, and the positions fill the sublanes at least as well as the
+        images. The positions must also fill at least `_LEAST` of the sublanes, unless they are all
+        columns of a line.
         """
         def filled(size: int) -> float:
             return size / (-(-size // self._sublanes) * self._sublanes)
@@ -381,7 +391,11 @@ class _Splitter:
                              for part in zip(*sources, strict=True)], order, to)
 
     def _paired(self, parts: list[Value], order: Order, to: Expansion) -> Value:
-        """Record a value in paired columns; return the value in its original layout."""
+        """Record a value in paired columns; return the value in its original layout.
+
+        ``parts`` are its parts in paired columns, as many as `_Split.parts`. ``order`` are the
+        numbers of its dimensions in the original layout.
+        """
         split = []
         for part in parts:
             lines, images, phases, positions, features = part.shape
@@ -434,7 +448,7 @@ class _Splitter:
     # Splitting and joining values.
 
     def _from_lines(self, lines: _Lines, to: Expansion) -> Value:
-        """Record a value with columns along the lanes; return it in its original layout."""
+        """Record a value with columns along the lanes; return the value in its original layout."""
         rows = as_phases(lines.value, lines.positions, self._sublanes, to)
         value = self._merged(_Split((rows,), lines.order), to)
         self._lines[value] = lines

@@ -75,7 +75,10 @@ def _table_axis(operation: Operation, number: int, cut: int) -> Axis:
 
 
 def _vector(at: Expansion, operation: Operation, indices: Value, numbers: Sequence[int]) -> Value:
-    """Broadcast ``numbers``, one for each component of an index vector, to the indices' shape."""
+    """Return index vectors of the shape of ``indices``, all with the components ``numbers``.
+
+    ``operation`` is the gather or scatter; it says along which dimension index vectors lie.
+    """
     along = operation.attributes["index_vector_dim"]
     if along == indices.type.rank:
         return at.broadcast(at.constant(numbers[0], indices.dtype), indices.shape, ())
@@ -91,7 +94,10 @@ def _length(operation: Operation, indices: Value) -> int:
 
 def _clamped(at: Expansion, operation: Operation, indices: Value, number: int,
              last: int) -> Value:
-    """Clamp component ``number`` of all index vectors to 0 … ``last``; keep other components."""
+    """Clamp component ``number`` of all index vectors in ``indices`` to 0 … ``last``.
+
+    ``operation`` is the gather or scatter; it says along which dimension index vectors lie.
+    """
     ends = np.iinfo(array_dtype(indices.dtype))
     low = [int(ends.min)] * _length(operation, indices)
     high = [int(ends.max)] * len(low)
@@ -102,7 +108,10 @@ def _clamped(at: Expansion, operation: Operation, indices: Value, number: int,
 
 def _less(at: Expansion, operation: Operation, indices: Value, number: int,
           first: Value) -> Value:
-    """Convert index vectors to s32, and subtract ``first`` from their component ``number``."""
+    """Convert the index vectors in ``indices`` to s32, and subtract from component ``number``.
+
+    The scalar ``first`` is subtracted. ``operation`` is the gather or scatter.
+    """
     indices = at.convert(indices, DType.S32)
     chosen = [0] * _length(operation, indices)
     chosen[number] = 1
@@ -113,7 +122,11 @@ def _less(at: Expansion, operation: Operation, indices: Value, number: int,
 
 def _inside(at: Expansion, operation: Operation, indices: Value, number: int,
             size: int) -> Value:
-    """For each index vector, compute whether its component ``number`` is in 0 … ``size - 1``."""
+    """Compute, for each index vector in ``indices``, whether a component is in a range.
+
+    The component is the one with number ``number``, and the range is 0 … ``size - 1``.
+    ``operation`` is the gather or scatter.
+    """
     along = operation.attributes["index_vector_dim"]
     if along < indices.type.rank:
         indices = at.slice(indices, along, number, 1)

@@ -78,10 +78,11 @@ def connect_queues(graph: Graph, fed: Sequence[int], outfeed: bool, config: Conf
 
 def _slices(graph: Graph, number: int, operation: Operation,
             loop: Counted) -> list[Operation] | None:
-    """Return the operations with which a loop takes batch *n* of an input in iteration *n*.
+    """Return the slices with which a loop takes batch *n* of an input in iteration *n*.
 
-    The list is empty if nothing uses the input. None if the loop, or anything else, uses it in any
-    other way.
+    ``number`` is the position of the input, ``operation`` the loop, and ``loop`` its counter. The
+    list is empty if nothing uses the input. Return None if the loop or another operation uses the
+    input in any other way.
     """
     value, (condition, body) = graph.inputs[number], operation.regions
     cut = graph.sharding.inputs[number] if graph.sharding else None
@@ -106,9 +107,10 @@ def _slices(graph: Graph, number: int, operation: Operation,
 
 
 def _slice_whole(graph: Graph, fed: Sequence[int], operation: Operation, loop: Counted) -> None:
-    """Add the slices of the inputs in the infeed to a loop of one iteration.
+    """Add the slices of the inputs in the infeed, those numbered ``fed``, to a loop.
 
-    Each slice is its whole input, so passes have removed it.
+    Only loops of one iteration need this: the slice is then the whole input, so passes have removed
+    the operation.
     """
     body = operation.regions[1]
     for number in fed:
@@ -146,7 +148,11 @@ def _stacked(graph: Graph, operation: Operation, loop: Counted) -> dict[Value, O
 
 
 def _pad(graph: Graph, number: int, operation: Operation, slices: Sequence[Operation]) -> None:
-    """Give an input in the infeed dimensions of size 1, after the first, up to `_LEAST_RANK`."""
+    """Give input ``number``, which is in the infeed, at least `_LEAST_RANK` dimensions.
+
+    Dimensions of size 1 are added after the first dimension. ``operation`` is the loop, and
+    ``slices`` are its slices of the input.
+    """
     value, (condition, body) = graph.inputs[number], operation.regions
     ones = (1,) * (_LEAST_RANK - value.type.rank)
     if not ones:

@@ -49,9 +49,10 @@ def _combined(operation: Operation, at: Expansion, operands: Sequence[Value],
               block: Block) -> Sequence[Value]:
     """Reduce a block, and combine the result with the carried values.
 
-    The carried values begin as the operation's initial values. So that these count only once, the
-    reduction of a block begins with the reducer's identity. Simple reducers have a known identity;
-    for other reducers, StableHLO requires the initial values to be identities.
+    ``operands`` are the parts of the operation's operands that belong to the block. The carried
+    values begin as the operation's initial values. So that these count only once, the reduction of
+    a block begins with the reducer's identity. Simple reducers have a known identity; for other
+    reducers, StableHLO requires the initial values to be identities.
     """
     count, [region] = len(operation.results), operation.regions
     values, initial, types = operands[:count], operands[count:], [

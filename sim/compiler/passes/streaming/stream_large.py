@@ -81,6 +81,8 @@ class _Plan:
 
 
 class _Streams:
+    """Replaces operations that need more than a number of vectors by streams."""
+
     def __init__(self, config: Config, vectors: int) -> None:
         self._config = config
         self._vectors = vectors
@@ -155,7 +157,10 @@ class _Streams:
         return standard(kind.shape, self._config).vectors
 
     def _sized(self, operation: Operation, axis: Axis, way: _Way) -> _Plan | None:
-        """Choose the size of an axis's blocks so that they fit; None if no size does."""
+        """Choose the size of an axis's blocks so that vector memory holds them as ``way`` says.
+
+        Return None if no size fits.
+        """
         unit = self._unit(operation, axis)
         if unit is None or (unit >= axis.size and not _narrows(axis)):
             return None
@@ -197,7 +202,7 @@ class _Streams:
                                   -(-axis.size // size)))
 
     def _pleasant(self, operation: Operation, axis: Axis, most: int, unit: int) -> int:
-        """Choose the size of blocks: a multiple of ``unit``, at most ``most``.
+        """Choose the size of an axis's blocks: a multiple of ``unit``, at most ``most``.
 
         The aim is about `_BLOCKS` blocks, if possible all of the same size.
         """
@@ -212,9 +217,9 @@ class _Streams:
         return size
 
     def _blocks(self, operation: Operation, axis: Axis, size: int) -> list[int]:
-        """Return how many vectors a block of ``size`` indices has.
+        """Return how many vectors a block of ``size`` indices of an axis has.
 
-        The list has an item for each operand and each result that is divided.
+        The list has an item for each operand and each result that the axis divides.
         """
         found = []
         for value, part in axis.inputs:
@@ -228,9 +233,9 @@ class _Streams:
         return found
 
     def _unit(self, operation: Operation, axis: Axis) -> int | None:
-        """Return the smallest block size with which all parts of blocks begin at whole vectors.
+        """Return the smallest size of an axis's blocks with which all parts begin at whole vectors.
 
-        Larger block sizes must be its multiples. None if no size has this property.
+        The multiples of this size have the same property. Return None if no size has it.
         """
         unit = axis.unit
         for value, along in zip(operation.results, axis.results, strict=True):
@@ -249,16 +254,17 @@ class _Streams:
         return int(unit)
 
     def _tile(self, kind: TensorType, along: int, sublanes: int) -> int:
-        """Return the number of which a block's first index along a dimension must be a multiple.
+        """Return the alignment of blocks along dimension ``along`` of a value of type ``kind``.
 
-        ``sublanes`` is this number for the dimension that lies in the sublanes.
+        The first index of each block must be a multiple of this number. ``sublanes`` is the
+        alignment along the dimension that lies in the sublanes.
         """
         if along == kind.rank - 1:
             return self._config.lanes
         return sublanes if along == kind.rank - 2 else 1
 
     def _consecutive(self, operation: Operation, axis: Axis) -> bool:
-        """Return whether the rows of each block are consecutive in HBM."""
+        """Return whether the rows of each of the axis's blocks are consecutive in HBM."""
         cut = [(value.type, part.along) for value, part in axis.inputs if part is not None]
         cut += [(value.type, along) for value, along
                 in zip(operation.results, axis.results, strict=True) if along is not None]
