@@ -31,7 +31,7 @@ def to_words(array: npt.NDArray[Any]) -> Words:
 
 
 def from_words(words: Words, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Convert words to a new array of a numpy type: the inverse of `to_words`.
+    """Convert words to a new array of the numpy type ``dtype``: the inverse of `to_words`.
 
     A float loses its low bits if it is not a bf16 number and the type is bf16. An integer that does
     not fit its type loses its high bits.

@@ -92,7 +92,7 @@ def compile_cached(graph: Graph, config: Config, *, name: str | None = None,
 def digest(graph: Graph, config: Config, name: str | None = None, *options: object) -> str:
     """Return a hexadecimal digest of everything that a compiled program depends on.
 
-    ``options`` are the other arguments of `compile_graph`.
+    ``name`` is the program's name, and ``options`` are the other arguments of `compile_graph`.
     """
     state = hashlib.sha256(source_digest())
     state.update(repr((asdict(config), name, graph.name, options)).encode())

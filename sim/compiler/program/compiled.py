@@ -163,7 +163,7 @@ class Compiled:
                           self.queues)
 
     def _input(self, number: int) -> Layout:
-        """Return the layout of an input."""
+        """Return the layout of input ``number``."""
         kind, cut, view = self.inputs[number], self.sharding.inputs[number], self.views[number]
         if self.queues is None or number not in self.queues.inputs:
             return tiled(kind, self.config, cut, view, self.packed[number])

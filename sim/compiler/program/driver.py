@@ -96,7 +96,10 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
 
 
 def _codes(planners: Sequence[Planner], config: Config, title: str) -> tuple[CoreCode, ...]:
-    """Return the code of each core, split into segments; ``title`` is the program's name."""
+    """Return the code that each core's planner has written, split into segments.
+
+    ``title`` is the program's name.
+    """
     codes = [planner.context.stream.finish() for planner in planners]
     if len(planners) == 2:
         codes = [connect(code, other.launcher.received)
@@ -111,8 +114,9 @@ def _plans(graph: Graph, config: Config, sharding: Sharding, own_transfers: bool
            queues: Queues | None) -> tuple[list[Planner], tuple[bool, ...]]:
     """Plan the programs of all cores; retry with smaller blocks if kernels lack vector memory.
 
-    With ``own_transfers``, kernels may start transfers of inputs themselves; with ``pack``, inputs
-    may be packed. Also return, for each input, whether it is packed.
+    ``sharding`` says how the host's arrays are split between cores, and ``queues`` has the infeed
+    and outfeed, if any. With ``own_transfers``, kernels may start transfers of inputs themselves;
+    with ``pack``, inputs may be packed. Also return, for each input, whether it is packed.
     """
     failure: MemoryError | None = None
     for share in _SHARES:
@@ -139,8 +143,7 @@ def _plan(graph: Graph, config: Config, sharding: Sharding, core: int,
           own_transfers: bool, packed: Collection[Value], queues: Queues | None) -> Planner:
     """Plan one core's program; this changes the graph.
 
-    With ``own_transfers``, kernels may start transfers of inputs themselves. ``packed`` are the
-    packed inputs and constants.
+    The parameters are those of `_plans`, except ``packed``: the packed inputs and constants.
     """
     arguments = _rows("input", graph.inputs, sharding.inputs, core, config, packed)
     if queues is not None:
@@ -173,8 +176,9 @@ def _rows(name: str, values: Sequence[Value], cuts: Sequence[int | None], core: 
           config: Config, packed: Collection[Value] = ()) -> list[Rows]:
     """Return the rows of HBM that hold a core's part of each input or output.
 
-    The buffers are called ``name`` and a number. ``cuts`` has the dimension along which each value
-    is split between the cores; None: it is not.
+    The buffers are called ``name`` and a number. ``values`` are the inputs or outputs, and
+    ``packed`` contains those that are packed. ``cuts`` has the dimension along which each value is
+    split between the cores; None if it is not.
     """
     return [Rows(f"{name}{number}", 0 if dimension is None else
                  core * tiled(value.type, config, packed=value in packed).rows)

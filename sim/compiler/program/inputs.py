@@ -70,7 +70,10 @@ def packable(graph: Graph, config: Config, *, inputs: bool) -> frozenset[Value]:
 
 def _only(value: Value, users: dict[Value, list[Operation]], returned: set[Value]
           ) -> Operation | None:
-    """Return the reshape or transpose that is the only use of a value; None if there is none."""
+    """Return the reshape or transpose that is the only use of a value; None if there is none.
+
+    ``users`` has the operations that read each value, and ``returned`` the graph's outputs.
+    """
     found = users.get(value, [])
     if value in returned or len(found) != 1 or not value.type.size or (
             found[0].kind not in ("reshape", "transpose")):

@@ -91,7 +91,7 @@ class Planner:
     # ---- blocks
 
     def _region(self, graph: Graph, early: Mapping[Value, Sequence[Rows]]) -> None:
-        """Write the code of a region, whose outputs are used after it."""
+        """Write the code of a region, whose outputs are used after it; ``early`` as in `_block`."""
         self._block(graph, early, graph.outputs)
 
     def _block(self, graph: Graph, early: Mapping[Value, Sequence[Rows]],
@@ -126,7 +126,10 @@ class Planner:
 
     def _dying(self, operation: Operation, uses: Mapping[Value, Sequence[int]], index: int
                ) -> set[Value]:
-        """The operands of operation ``index`` that are not used after it."""
+        """The operands of ``operation``, number ``index`` of its graph, that are not used after it.
+
+        ``uses`` is the result of the function `_uses`.
+        """
         return {value for value in operation.operands
                 if uses[value][-1] == index and value not in self._control.fixed}
 

@@ -114,7 +114,7 @@ class Report:
         return sum(measured) if measured else None
 
     def share(self, cost: KernelCost) -> float | None:
-        """Return the fraction of the array's peak that a kernel reaches.
+        """Return the fraction of the array's peak that the kernel of ``cost`` reaches.
 
         This is the number of multiplications that the operation requires, divided by the number
         that the array can do in the kernel's cycles: measured cycles if it was run, else predicted

@@ -27,7 +27,7 @@ def assign_tilings(graph: Graph, config: Config, packed: Collection[Value] = ())
     """Choose tilings; insert a ``relayout`` where an operation needs an operand in another tiling.
 
     Constants have the standard tiling, and so have inputs and outputs of the graph and of the
-    regions of control flow (`CONTROL`). Values in ``packed`` have its packed form.
+    regions of control flow (`CONTROL`). Values in ``packed`` have the packed standard tiling.
 
     Parameters
     ----------

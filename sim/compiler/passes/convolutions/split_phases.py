@@ -283,9 +283,9 @@ class _Splitter:
                       to: Expansion) -> list[tuple[Value, dict[str, Any]]]:
         """Return a convolution's filter, or each of its lines if it fills much of vector memory.
 
-        ``type`` is the type of the result, and ``attributes`` are those of the convolution.
         A line is then a filter of its own, so it is read from HBM while the line before is
         multiplied. Each filter comes with the attributes of the convolution that change with it.
+        ``type`` is the type of the result, and ``attributes`` are those of the convolution.
         """
         spatial, config = attributes["kernel_spatial_dimensions"], self._config
         along, size = spatial[0], filters.shape[spatial[0]]

@@ -31,7 +31,7 @@ _MASK = 0xFFFFFFFF
 
 
 def _positions() -> dict[tuple[Slot, str], int]:
-    """Bit position of each field of each slot."""
+    """Return the position of each field (slot, name), in bits from the start of a bundle."""
     found, position = {}, 0
     for slot, widths in isa.SLOTS.items():
         for name, width in widths.items():
@@ -48,10 +48,10 @@ _OPERATIONS = {(slot, operation.name): operation
 
 @cache
 def _shape(slot: Slot, name: str) -> tuple[int, tuple[tuple[Kind, int], ...]]:
-    """Return the bits of an operation's opcode, and the kind and position of each operand.
+    """Return the bits of an opcode, and the kind and position of each operand of its operation.
 
-    The opcode's bits are shifted to their position in the bundle. Positions are numbers of bits
-    from the start of the bundle.
+    The operation is the one with name ``name`` in slot ``slot``. The opcode's bits are shifted to
+    their position in the bundle. Positions are numbers of bits from the start of the bundle.
     """
     operation = _OPERATIONS[slot, name]
     return (operation.op.value << _POSITIONS[slot, "op"],
@@ -109,7 +109,11 @@ def _bundle(operations: Operations) -> tuple[int, list[tuple[int, Hashable]]]:
 
 
 def _field(kind: Kind, value: Any, immediates: dict[Hashable, int]) -> int:
-    """Return the field's bits for an operand; add to ``immediates`` the immediate that it needs."""
+    """Return the bits of a field that encode the operand ``value``, of kind ``kind``.
+
+    If the operand needs an immediate, add it to ``immediates``, which maps each word or symbol to
+    the number of its immediate in the bundle.
+    """
     if isinstance(value, Register):
         is_vector = kind is Kind.VECTOR_SOURCE and isinstance(value, Vector)
         return value.number | isa.VECTOR_FLAG * is_vector

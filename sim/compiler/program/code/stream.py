@@ -92,7 +92,7 @@ class Stream:
         return self._length
 
     def label(self, name: str = "") -> Label:
-        """Make a label, not bound to a bundle yet (`bind`)."""
+        """Make a label, not bound to a bundle yet (`bind`); its name begins with ``name``."""
         return Label(f"{name}{next(self._numbers)}")
 
     def bind(self, label: Label) -> None:

@@ -313,13 +313,13 @@ def _absolute(bundles: Sequence[Operations]) -> Image:
 
 
 def _part(table: npt.NDArray[np.int64], segment: Segment) -> list[list[int]]:
-    """Return the rows of a table of fixups whose bundles belong to a segment."""
+    """Return the rows of ``table`` whose bundles, in the first column, belong to a segment."""
     chosen = (table[:, 0] >= segment.first) & (table[:, 0] < segment.end)
     return table[chosen].tolist()
 
 
 def _put(flat: Image, at: int, descriptors: Sequence[TransferWords]) -> list[tuple[int, str]]:
-    """Write descriptors from word ``at`` on; return their relocations."""
+    """Write descriptors from word ``at`` of ``flat`` on; return their relocations."""
     relocations = []
     for descriptor in descriptors:
         flat[at:at + DESCRIPTOR_WORDS] = descriptor.words

@@ -209,7 +209,11 @@ def slices_ahead(context: Context, body: Graph, homes: Mapping[Value, Rows], kep
 
 def _slices(context: Context, body: Graph, homes: Mapping[Value, Rows],
             loop: Counted) -> list[_Slice]:
-    """Return the body's slices of values in HBM whose starts are functions of the counter."""
+    """Return the slices in a loop's body that can be loaded ahead.
+
+    These are slices of the values in ``homes`` that begin at affine functions of the counter of
+    ``loop``.
+    """
     users, found = body.users(), list[_Slice]()
     for operation in body.operations:
         if operation.kind != "dynamic_slice" or not operation.attributes.get("in_hbm"):

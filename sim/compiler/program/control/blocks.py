@@ -99,8 +99,8 @@ def cut_rows(home: Rows, tiling: Tiling, along: int, size: int, start: int,
 def _strides(sizes: Sequence[int], tiling: Tiling) -> tuple[int, ...]:
     """Return the distances, in rows, between consecutive indices of each outer dimension.
 
-    ``sizes`` are the sizes of these dimensions. The last item is the distance between consecutive
-    columns of tiles.
+    ``sizes`` are the sizes of these dimensions in a value of tiling ``tiling``. The last item of
+    the result is the distance between consecutive columns of tiles.
     """
     found = [tiling.row_tiles * tiling.sublanes]
     step = found[0] * tiling.lane_tiles
@@ -171,10 +171,10 @@ class BlockLoops:
     # ---- parts
 
     def _part(self, part: int, region: Graph, done: Sequence[int]) -> None:
-        """Write the loop over the blocks of one part of a stream: blocks of equal shape.
+        """Write the loop over the blocks of part ``part`` of a stream, which have equal shapes.
 
-        ``done`` has, for each result, the number of indices that earlier parts have computed along
-        the dimension that is divided.
+        ``region`` computes one block. ``done`` has, for each result, the number of indices that
+        earlier parts have computed along the dimension that is divided.
         """
         host, count = self._host, self._attributes["counts"][part]
         now, ahead = self._context.counters.take(2)
@@ -206,8 +206,9 @@ class BlockLoops:
     def _sources(self, part: int, region: Graph, counter: int | None) -> dict[int, Home]:
         """Return the home of each operand's block in a part of the stream, by operand number.
 
-        Operands that stay in vector memory are left out. ``counter`` is the address of the word
-        that counts the blocks; None for a part with one block.
+        ``region`` computes one block of the part. Operands that stay in vector memory are left out.
+        ``counter`` is the address of the word that counts the blocks; None for a part with one
+        block.
         """
         starts, steps = self._attributes["starts"][part], self._attributes["steps"][part]
         found: dict[int, Home] = {}
@@ -226,9 +227,10 @@ class BlockLoops:
     def _wanted(self, region: Graph, done: Sequence[int], counter: int | None) -> dict[int, Rows]:
         """Return the HBM rows of each result's block, by result number; leave out carried results.
 
-        ``done`` has, for each result, the number of indices that earlier parts have computed along
-        the dimension that is divided. ``counter`` is the address of the word that counts the
-        blocks; None for a part with one block.
+        ``region`` computes one block of a part of the stream. ``done`` has, for each result, the
+        number of indices that earlier parts have computed along the dimension that is divided.
+        ``counter`` is the address of the word that counts the blocks; None for a part with one
+        block.
         """
         found = {}
         for number, along in enumerate(self._attributes["result_dimensions"]):
@@ -243,7 +245,8 @@ class BlockLoops:
     def _loop(self, count: int, counter: int, block: Callable[[], None], region: Graph) -> None:
         """Write a loop over ``count`` blocks; ``counter`` is the address of its counter.
 
-        Each iteration computes a block, by ``block``, and then updates the carried values.
+        Each iteration runs the code that ``block`` writes, which computes a block by ``region``,
+        and then updates the carried values.
         """
         stream, again = self._stream, self._stream.label("block")
         if count > 1:
@@ -320,9 +323,9 @@ class _Staging:
             self._places.memory.release(buffer)
 
     def start(self, count: int, ahead: int) -> None:
-        """Write the code before the loop; it starts the transfers that read the first block.
+        """Write the code before the loop, which starts the transfers that read the first block.
 
-        ``ahead`` is the address of the counter of blocks read.
+        ``count`` is the number of blocks, ``ahead`` the address of the counter of blocks read.
         """
         stream = self._stream
         stream.bundle((Slot.S0, "store", (s[0], s[0], ahead)))

@@ -126,7 +126,10 @@ class ControlFlow:
 
     def _leave_results(self, operation: Operation, buffers: Mapping[int, VmemBuffer],
                        rows: Mapping[int, Rows]) -> None:
-        """Record where the results of a loop lie: by number, in vectors or in rows of HBM."""
+        """Record where the results of a loop lie.
+
+        ``buffers`` and ``rows`` have, by number, the vectors or the HBM rows of a result.
+        """
         places = self._places
         for number, value in enumerate(operation.results):
             if number in rows:
@@ -157,8 +160,8 @@ class ControlFlow:
         """Choose the slices that a loop loads ahead; start to load those of the first iteration.
 
         ``buffers`` and ``rows`` have, by number, the vectors or the HBM rows of the body's inputs;
-        ``counter`` is the address of the loop's counter. Return None if the loop loads no slices
-        ahead.
+        ``count`` is the loop's counter, and ``counter`` the address of its word. Return None if the
+        loop loads no slices ahead.
         """
         if not self._semaphores:
             return None
@@ -216,7 +219,7 @@ class ControlFlow:
         return buffers, rows
 
     def _carried_rows(self, operation: Operation, number: int, outfed: Sequence[Rows]) -> Rows:
-        """Return the HBM rows of a carried value, after writing its initial value there.
+        """Return the HBM rows of carried value ``number``, after writing its initial value there.
 
         If the loop does not change the value, these are the rows of its home. If it is in the
         outfeed, they are the first of the outputs' rows in ``outfed``.
@@ -269,7 +272,8 @@ class ControlFlow:
     def _leave(self, region: Graph, buffers: Mapping[int, VmemBuffer], known: set[Value]) -> None:
         """Forget the places that are valid only inside a loop's region.
 
-        ``known`` are the values that had homes before the loop.
+        ``buffers`` are those that `_enter` got; ``known`` are the values that had homes before the
+        loop.
         """
         for number in buffers:
             self._places.unpin(buffers[number])

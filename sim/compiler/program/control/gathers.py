@@ -72,7 +72,10 @@ def write_gather(context: Context, operation: Operation) -> None:
 
 
 def _index_rows(tiling: Tiling) -> int:
-    """Return the number of HBM rows that hold one index of a value's first dimension."""
+    """Return the number of HBM rows that hold one index of the first dimension of a value.
+
+    ``tiling`` is the value's tiling.
+    """
     if tiling.sublane_dimension == 0:
         return tiling.lane_tiles
     return tiling.vectors * tiling.sublanes // tiling.shape[0]
@@ -81,7 +84,8 @@ def _index_rows(tiling: Tiling) -> int:
 def _element(home: Rows, tiling: Tiling, word: int) -> Rows:
     """Return the rows of ``home``, a value's HBM rows, that hold one index of its first dimension.
 
-    At run time, the index is read from the word of scalar memory at address ``word``.
+    ``tiling`` is the value's tiling. At run time, the index is read from the word of scalar memory
+    at address ``word``.
     """
     if tiling.sublane_dimension == 0:
         column = tiling.row_tiles * tiling.sublanes

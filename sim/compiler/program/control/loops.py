@@ -60,6 +60,7 @@ def need(graph: Graph, tilings: Tilings, kept: Set[Value]) -> int:
     """Return the largest number of vectors that any operation of a graph needs.
 
     An operation needs vectors for its operands and results, except for values in ``kept``.
+    ``tilings`` has the tiling of each value.
     """
     return max((max(sum(tilings[value].vectors for value in _held(operation) - kept),
                     *(need(region, tilings, set()) for region in operation.regions
@@ -115,8 +116,8 @@ def closed(kept: set[int], body: Graph) -> set[int]:
 def _carried_sources(body: Graph) -> dict[int, int]:
     """Find carried values that take over the current value of a carried value in each iteration.
 
-    Returns a mapping from the number of each such value to the number of the value that it takes
-    over.
+    ``body`` is the loop's body. Returns a mapping from the number of each such value to the number
+    of the value that it takes over, which may be the same.
     """
     numbers = {value: number for number, value in enumerate(body.inputs)}
     return {number: numbers[value] for number, value in enumerate(body.outputs)

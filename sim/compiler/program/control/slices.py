@@ -168,7 +168,7 @@ class Slices:
         return None if affine.factor else affine.offset
 
     def _index(self, value: Value, last: int, word: int, later: int, slots: int | None) -> None:
-        """Write code that stores an index, clamped to 0 … ``last``, at address ``word``.
+        """Write code that stores the index ``value``, clamped to 0 … ``last``, at address ``word``.
 
         The index is that of the ``later``-th iteration after the current one; with ``slots``, it is
         taken modulo ``slots``.

@@ -47,7 +47,7 @@ class KernelBuffers:
                       if context.own_transfers and rows.is_plain}
 
     def take_operands(self) -> None:
-        """Allocate vectors of operands; start loads that the kernel cannot start itself."""
+        """Allocate vectors of operands; start to load those that the kernel cannot load itself."""
         places = self._context.places
         for value in dict.fromkeys(self._operation.operands):
             home = places.absent(value) if self._context.own_transfers else None
@@ -75,13 +75,19 @@ class KernelBuffers:
         self.places[value] = Place(buffer, self._context.tilings[value])
 
     def allocate(self, name: str, vectors: int) -> VmemBuffer:
-        """Allocate a scratch buffer of ``vectors`` vectors for the kernel."""
+        """Allocate a scratch buffer of ``vectors`` vectors for the kernel.
+
+        The buffer's name begins with ``name``.
+        """
         buffer = self._context.places.allocate(name, vectors)
         self.own.append(buffer)
         return buffer
 
     def load_absent(self, transferred: Collection[Value]) -> None:
-        """Start to load operands whose transfers the kernel has not taken over."""
+        """Start to load the operands that the kernel could load itself, but does not.
+
+        ``transferred`` are the values that it does load or store itself.
+        """
         for value in self._absent:
             if value not in transferred:
                 self._context.places.load_absent(value)

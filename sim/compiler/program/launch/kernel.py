@@ -116,7 +116,7 @@ class KernelLowering:
         return self._places[value]
 
     def can_transfer(self, value: Value) -> bool:
-        """Return whether the kernel may itself load an operand from or store a result to HBM."""
+        """Return whether the kernel may load ``value`` from HBM, or store it there, itself."""
         return value in self._homes
 
     def transfer(self, value: Value) -> SReg:
@@ -179,7 +179,7 @@ class KernelLowering:
         return self._builder.smem_load(self.scalars(self.place(value).buffer, 0))
 
     def _counted(self, address: int, value: Affine) -> SReg:
-        """Write code that computes an affine function of the loop counter at ``address``."""
+        """Write code that computes ``value``, an affine function of the counter at ``address``."""
         counter = self._builder.smem_load(address)
         if value.factor == 0:
             return self._builder.value(value.offset)

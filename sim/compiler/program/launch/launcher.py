@@ -249,7 +249,10 @@ class Launcher:
 
     def _lowering(self, operation: Operation, taken: KernelBuffers
                   ) -> tuple[KernelLowering, list[Value]]:
-        """Make an operation's `KernelLowering`, and the list of its operands read as scalars."""
+        """Make an operation's `KernelLowering`, and the list of its operands read as scalars.
+
+        ``taken`` are the kernel's buffers. The lowering rule appends to the list.
+        """
         places, constants = self._places, self._context.constants
         known = {value: home.word for value in operation.operands
                  if isinstance(home := places.homes.get(value), Splat)}

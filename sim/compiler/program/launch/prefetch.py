@@ -119,7 +119,7 @@ class Prefetch:
         return True
 
     def _is_left(self, operation: Operation, value: Value) -> bool:
-        """Return whether an operand is not prefetched, because a product loads it itself.
+        """Return whether ``value`` is not prefetched, because the product ``operation`` loads it.
 
         The vectors that the operand needs then stay free until the product begins.
         """
@@ -193,7 +193,7 @@ class Prefetch:
         return trial
 
     def _try(self, trial: Trial, item: Upcoming) -> None:
-        """Allocate on a trial what an operation needs, and free what it no longer needs."""
+        """Allocate on a trial what the operation of ``item`` needs; free what it uses last."""
         operation, able = item.operation, list[Value]()
         trial.distance = item.distance
         trial.locked = {*operation.operands, *operation.results}

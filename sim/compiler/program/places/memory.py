@@ -69,7 +69,10 @@ class VectorMemory:
         self.clock = Clock(config)
 
     def buffer(self, name: str, first: int, vectors: int) -> VmemBuffer:
-        """Make a buffer of ``vectors`` allocated vectors, from address ``first`` on."""
+        """Make a buffer of ``vectors`` allocated vectors, from address ``first`` on.
+
+        Its name is ``name`` and a number.
+        """
         return VmemBuffer(f"{name}{next(self._numbers)}", first, vectors)
 
     # ---- transfers
@@ -88,16 +91,17 @@ class VectorMemory:
     def start_transfer(self, source: Any, destination: Any, rows: int, semaphore: int) -> int:
         """Write code that starts to copy ``rows`` rows; return the number of transfers.
 
-        Each transfer adds 1 to the semaphore when it completes.
+        Source and destination are `Rows`, `Vectors` or `Words`. Each transfer adds 1 to the
+        semaphore when it completes.
         """
         self.moved_rows += rows
         return self._start(source, destination, rows, semaphore, 0)
 
     def _start(self, source: Any, destination: Any, rows: int, semaphore: int, depth: int) -> int:
-        """Write a loop over the outermost of several `Rows.levels`; for one or none, a transfer.
+        """Write the nested loops over `Rows.levels` around a transfer, which covers the innermost.
 
-        ``rows`` is the number of rows that all iterations move, and ``depth`` the number of loops
-        around this one. Returns the number of transfers.
+        The parameters are those of `start_transfer`; ``depth`` is the number of loops around those
+        to be written. Returns the number of transfers.
         """
         levels = max((side.levels for side in (source, destination) if isinstance(side, Rows)),
                      key=len, default=())
@@ -182,7 +186,7 @@ class VectorMemory:
     # ---- buffers
 
     def load_rows(self, source: Rows, buffer: VmemBuffer) -> None:
-        """Write code that starts to copy rows of HBM to a buffer."""
+        """Write code that starts to copy the HBM rows ``source`` to a buffer, which they fill."""
         rows = buffer.vectors * self._config.sublanes
         self._arriving[buffer] = self.issue(source, Vectors(buffer.address), rows)
 

@@ -94,7 +94,8 @@ class Places:
     def allocate(self, name: str, vectors: int, *, loaded: bool = False) -> VmemBuffer:
         """Allocate consecutive vectors; evict values to make room, the furthest next use first.
 
-        ``loaded`` says that the vectors will be loaded from HBM, not computed.
+        The buffer's name begins with ``name``. ``loaded`` says that the vectors will be loaded from
+        HBM, not computed.
 
         Raises
         ------
@@ -257,7 +258,7 @@ class Places:
         self.memory.wait(self._stored.get(value, 0))
 
     def copy_to(self, value: Value, destination: Rows) -> int:
-        """Start to copy a value to rows of HBM; return the transfer's number."""
+        """Start to copy a value to the HBM rows ``destination``; return the transfer's number."""
         rows = self._tilings[value].vectors * self._config.sublanes
         home = self.homes.get(value)
         if isinstance(home, Rows) and value not in self._resident and not (
@@ -274,9 +275,10 @@ class Places:
         return number
 
     def _copy_splat(self, word: int, destination: Rows, rows: int) -> int:
-        """Start to fill rows of HBM with a word; return the last transfer's number.
+        """Start to fill the rows ``destination`` of HBM with a word.
 
-        The source is a buffer of that word, with as many vectors as can be allocated.
+        Return the last transfer's number. The source is a buffer of that word, with as many vectors
+        as can be allocated. ``rows`` is the number of rows in ``destination``.
         """
         sublanes = self._config.sublanes
         vectors = rows // sublanes
@@ -296,7 +298,7 @@ class Places:
         return number
 
     def _allocate_some(self, name: str, vectors: int) -> VmemBuffer | None:
-        """Allocate vectors; return None if there is no room.
+        """Allocate vectors like `allocate`, but return None if there is no room.
 
         For a single vector, raise `VectorMemoryError` instead.
         """
@@ -435,7 +437,10 @@ class Places:
         return pinned
 
     def restore(self, pinned: dict[Value, VmemBuffer]) -> None:
-        """Save all values; reload and pin the values that `lift` returned, in their old buffers."""
+        """Save all values; reload the values of ``pinned``, and pin them in their old buffers.
+
+        ``pinned`` is what `lift` returned.
+        """
         self.evict_all()
         for value, buffer in pinned.items():
             self.memory.free.reserve(buffer.address, buffer.vectors)
