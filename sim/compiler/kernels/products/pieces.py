@@ -118,7 +118,7 @@ class Rounded:
     work: tuple[int, int, int] = (0, 0, 2)
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
-        """Return an empty list: `piece` needs no settings."""
+        """Return an empty list: `piece` has no settings, as there is only one pass."""
         return []
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
@@ -127,7 +127,7 @@ class Rounded:
         return _masked(b, side, vector, mask)
 
     def total_setting(self, b: Builder, number: Number) -> Number | None:
-        """Return None: `total` of this scheme needs no setting."""
+        """Return None: `total` has no setting, as there is only one pass."""
         return None
 
     def total(self, b: Builder, result: VReg, sum: VReg | None, started: MReg | None,
@@ -196,7 +196,7 @@ class Split:
         return rest
 
     def total_setting(self, b: Builder, number: Number) -> Number | None:
-        """Return None: `total` of this scheme needs no setting."""
+        """Return None: `total` has no setting, because it does the same in every pass."""
         return None
 
     def total(self, b: Builder, result: VReg, sum: VReg | None, started: MReg | None,
@@ -230,7 +230,7 @@ class Stored(Split):
         return 0, 0, 2
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
-        """Return an empty list: `piece` needs no settings."""
+        """Return an empty list: `piece` does the same in every pass, with another stored piece."""
         return []
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
@@ -283,7 +283,7 @@ class Integers:
     work: tuple[int, int, int] = (1, 1, 3)
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
-        """Return an empty list: `piece` needs no settings."""
+        """Return an empty list: `piece` has no settings, as there is only one pass."""
         return []
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
@@ -292,7 +292,7 @@ class Integers:
         return b.vector("i2f", _masked(b, Side(side.number, 0), vector, mask))
 
     def total_setting(self, b: Builder, number: Number) -> Number | None:
-        """Return None: `total` of this scheme needs no setting."""
+        """Return None: `total` has no setting, as there is only one pass."""
         return None
 
     def total(self, b: Builder, result: VReg, sum: VReg | None, started: MReg | None,
