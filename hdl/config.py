@@ -16,7 +16,7 @@ _BOUNDS = {
     "sublanes": (1, 8),
     "cores": (1, 2),
     "mac_latency": (1, 6),
-    "issue_cycles": (1, 2),
+    "issue_cycles": (1, 3),
     "vmem_bytes": (1, 1 << 30),
     "smem_words": (2, 1 << 16),
     "imem_bundles": (2, 1 << 16),
@@ -53,9 +53,9 @@ class Config:
         Pipeline depth of the multiply-accumulate cell, 1 to 6 cycles. It affects clock frequency
         and latency, never a result.
     issue_cycles : int
-        Least number of cycles from the issue of a bundle to that of the next, 1 or 2. With 2, a
-        bundle's faults are found in the cycle before its issue at the latest, which shortens the
-        critical path. It affects clock frequency and cycles, never a result.
+        Least number of cycles from the issue of a bundle to that of the next, 1 or 3. With 3, a
+        bundle is decoded, examined and issued in different cycles, which shortens the critical
+        path. It affects clock frequency and cycles, never a result.
 
     Raises
     ------
@@ -77,6 +77,8 @@ class Config:
     def __post_init__(self) -> None:
         for name, (low, high) in _BOUNDS.items():
             object.__setattr__(self, name, integer(name, getattr(self, name), low, high))
+        if self.issue_cycles == 2:
+            raise ValueError(f"issue_cycles must be 1 or 3, not {self.issue_cycles!r}")
         for name in ("hbm_bytes", "hbm_channels"):
             value = getattr(self, name)
             if value & (value - 1):
@@ -197,7 +199,7 @@ PRESETS = {
     "v2": Config(array=128, sublanes=8, vmem_bytes=16 << 20),
     "fpga": Config(array=4, sublanes=1, cores=1, vmem_bytes=64 << 10,
                    smem_words=1024, imem_bundles=1024, hbm_bytes=16 << 20, hbm_channels=1,
-                   mac_latency=3, issue_cycles=2),
+                   mac_latency=3, issue_cycles=3),
 }
 """Named configurations: `tiny` for unit tests and proofs, `small` for regressions in pure RTL, `v2`
 in full size, and `fpga` for an FPGA of 84,000 lookup tables (LFE5U-85F)."""

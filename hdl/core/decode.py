@@ -4,6 +4,7 @@ This module lists no operations: the codes of each slot, and the meanings of its
 from `hdl.isa.OPERATIONS`.
 """
 
+from itertools import combinations
 from typing import Any
 
 from amaranth import Cat, Const, Module, Signal, Value
@@ -39,12 +40,13 @@ from ..isa import (
     VectorOp,
     index_limits,
 )
+from ..target import Target
 from ..vpu.interface import LoadIssue, RegisterWrite, StoreIssue, VectorIssue
 from .interface import FAULT_BITS, RowPush, XluIssue
 from .ledger import ROWS, WEIGHTS
 
-__all__ = ["SCALAR_PORTS", "BundleDecoder", "BundleFaults", "UnitDecoder", "fault_codes",
-           "kind_codes", "scalar_codes", "unit_codes", "unit_ports"]
+__all__ = ["SCALAR_PORTS", "BundleDecoder", "BundleFaults", "ComparingDecoder", "UnitDecoder",
+           "fault_codes", "kind_codes", "scalar_codes", "unit_codes", "unit_ports"]
 
 _REGISTER_BITS = ceil_log2(SCALAR_REGISTERS)
 assert SCALAR_REGISTERS == VECTOR_REGISTERS == FIRST_IMMEDIATE == 1 << _REGISTER_BITS
@@ -96,12 +98,14 @@ class _Sets:
         self._size = size
         self._bits = ceil_log2(size)
         self._members: list[tuple[Slot, Signal]] = []
+        self._uses: list[tuple[Slot, Value, Value]] = []
 
     def add(self, slot: Slot, used: Value, number: Value) -> None:
         """Record that ``slot`` uses register ``number`` if the signal ``used`` is set."""
         member = Signal(self._size, name=f"{slot}_{self._name}_{len(self._members)}")
         self._m.d.comb += member.eq(used << number[:self._bits])
         self._members.append((slot, member))
+        self._uses.append((slot, used, number[:self._bits]))
 
     def union(self, without: Slot | None = None) -> Value:
         """Registers that the slots use. Slot ``without``, if given, is left out."""
@@ -110,6 +114,16 @@ class _Sets:
             if slot != without:
                 union |= member
         return union
+
+    def holds(self, used: Value, number: Value, without: Slot | None = None) -> Value:
+        """1 if ``used``, and the slots other than ``without`` use register ``number``."""
+        return Cat(used & other & (number[:self._bits] == taken)
+                   for slot, other, taken in self._uses if slot != without).any()
+
+    def coincide(self, first: int) -> Value:
+        """1 if a register was added more than once; those below ``first`` do not count."""
+        return Cat(used & other & (number == taken) & (number >= first)
+                   for (_, used, number), (_, other, taken) in combinations(self._uses, 2)).any()
 
     def repeated(self) -> Value:
         """Registers that were added more than once."""
@@ -197,12 +211,19 @@ class BundleDecoder(wiring.Component):
             self.mask_writes.eq(self._mask_writes.union()),
             self.scalar_reads.eq(self._scalar_reads.union()),
             self.scalar_writes.eq(self._scalar_writes.union()),
-            self.conflict.eq(self._vector_writes.repeated().any() |
-                             self._mask_writes.repeated().any() |
-                             self._scalar_writes.repeated()[1:].any()),
+            self.conflict.eq(self._conflict()),
         ]
         self._special_sets(m)
         return m
+
+    def variant(self, target: Target) -> "ComparingDecoder | None":
+        """An equivalent component that suits ``target`` better; None if there is no better one."""
+        return ComparingDecoder() if target is Target.ECP5 else None
+
+    def _conflict(self) -> Value:
+        """1 if two operations write the same register."""
+        return (self._vector_writes.repeated().any() | self._mask_writes.repeated().any() |
+                self._scalar_writes.repeated()[1:].any())
 
     def _operand(self, slot: Slot, kind: Kind, used: Value, field: Value) -> None:
         """Add the operand in ``field`` to the sets and faults for operands of ``kind``.
@@ -260,6 +281,26 @@ class BundleDecoder(wiring.Component):
             # slot's own write is harmless.
             self.misc_overwritten.eq(
                 (misc_reads & self._vector_writes.union(without=Slot.MISC)).any()),
+        ]
+
+
+class ComparingDecoder(BundleDecoder):
+    """`BundleDecoder` that compares the numbers of registers in pairs, in fewer levels of logic."""
+
+    def _conflict(self) -> Value:
+        return (self._vector_writes.coincide(0) | self._mask_writes.coincide(0) |
+                self._scalar_writes.coincide(1))
+
+    def _special_sets(self, m: Module) -> None:
+        load, push, misc = (self._fields[slot] for slot in (Slot.LOAD, Slot.PUSH, Slot.MISC))
+        pushes = push.op.matches(*kind_codes(Slot.PUSH, "a", Kind.VECTOR_IN))
+        crosses = misc.op.matches(*kind_codes(Slot.MISC, "a", Kind.VECTOR_IN))
+        m.d.comb += [
+            self.vector_loads.eq(
+                load.op.matches(*kind_codes(Slot.LOAD, "d", Kind.VECTOR_OUT)) << load.d),
+            self.push_overwritten.eq(self._vector_writes.holds(pushes, push.a)),
+            self.misc_overwritten.eq(
+                self._vector_writes.holds(crosses, misc.a, without=Slot.MISC)),
         ]
 
 

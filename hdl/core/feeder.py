@@ -33,7 +33,7 @@ class RowFeeder(wiring.Component):
         A vector register that the feeder will load in a later cycle, and that must not be
         written before. A push that issues in this cycle is not included yet.
     grant : In(1)
-        The chain may be loaded in this cycle; present only if ``issue_cycles`` is 2.
+        The chain may be loaded in this cycle; present only if ``issue_cycles`` is 3.
     chain : Out(ChainControl)
         Control of the chain.
     row_valid, row_first, row_flag : Out(1)

@@ -161,18 +161,27 @@ class ProgramControl(wiring.Component):
 
 
 class Examination(wiring.Component):
-    """Finds in one cycle whether the current bundle can issue in the next, and keeps its fault.
+    """Controls the stages of a bundle: decode, examination and issue, at least a cycle each.
 
-    Used only if ``issue_cycles`` is 2. Once a bundle's operands are final, they do not change until
-    it issues. Only a semaphore can change, by a signal from outside the program: a bundle that adds
-    to a semaphore is then examined again. In the cycle of the issue itself, this component checks
-    only whether the core is stopped and whether the host needs vector memory. So the path from
-    instruction memory is short.
+    Used only if ``issue_cycles`` is 3.
+
+    1. The bundle is decoded, and the operands that faults depend on are read, after an outstanding
+       scalar load has written its register.
+    2. The bundle is examined: whether it can issue in the next cycle, and its fault, which is kept.
+       The other operands are read.
+    3. The bundle issues or faults. Until then, it remains examined: operands do not change. Only a
+       semaphore can change, by a signal from outside the program: a bundle that adds to a semaphore
+       is then examined again.
+
+    In the cycle of the issue itself, this component checks only whether the core is stopped and
+    whether the host needs vector memory.
 
     Attributes
     ----------
     valid : In(1)
-        A bundle has been fetched and can be examined.
+        A bundle has been fetched and can be decoded.
+    lands : In(1)
+        A scalar load writes its register at the end of this cycle.
     clear : In(1)
         In the next cycle, the bundle waits for no register or unit; its operands are final.
     loads, stores : In(1)
@@ -185,38 +194,43 @@ class Examination(wiring.Component):
         A semaphore changes in this cycle, and the bundle adds to a semaphore.
     fault : In(FAULT_BITS)
         The bundle's fault, or `NONE`; defined only if ``clear`` is set.
+    decoded : Out(1)
+        The bundle is decoded: stage 2 or 3.
     ready : Out(1)
         The bundle waits for no register, unit or port, and ``known`` is its fault.
     known : Out(FAULT_BITS)
         The fault found; `Fault.ILLEGAL` before.
     keep, late : Out(1)
-        Control of `ScalarOperands`, which reads the operands that faults depend on during the
-        examination, and the others in a later cycle.
+        Control of `ScalarOperands`, which reads the operands that faults depend on in stage 1, and
+        the others, or the host's register, at any other time.
     """
 
     def __init__(self) -> None:
         super().__init__({
-            "valid": In(1), "clear": In(1), "issue": In(1), "changed": In(1),
+            "valid": In(1), "lands": In(1), "clear": In(1), "issue": In(1), "changed": In(1),
             "loads": In(1), "stores": In(1), "urgent_read": In(1), "urgent_write": In(1),
-            "fault": In(FAULT_BITS), "ready": Out(1), "known": Out(FAULT_BITS),
-            "keep": Out(1), "late": Out(1),
+            "fault": In(FAULT_BITS), "decoded": Out(1), "ready": Out(1),
+            "known": Out(FAULT_BITS), "keep": Out(1), "late": Out(1),
         })
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
+        begun = Signal()  # the last cycle decoded the bundle, unless the program has ended
         examined = Signal()  # ``found`` is the bundle's fault
         cleared = Signal()
         found = Signal(FAULT_BITS, reset_less=True)
         loading = Signal(reset_less=True)
         storing = Signal(reset_less=True)
         m.d.sync += [
+            begun.eq(self.valid & ~self.issue & (begun | ~self.lands)),
             examined.eq((examined | self.clear) & self.valid & ~self.issue & ~self.changed),
             cleared.eq(self.clear & ~self.issue),
             found.eq(self.fault), loading.eq(self.loads), storing.eq(self.stores),
         ]
         m.d.comb += [
+            self.decoded.eq(self.valid & begun),
             self.keep.eq(~self.late),
-            self.late.eq(examined | ~self.valid),
+            self.late.eq(begun | ~self.valid),
             # The core may have been stopped since the examination.
             self.ready.eq(self.valid & examined & cleared & ~(loading & self.urgent_read)
                           & ~(storing & self.urgent_write)),

@@ -185,17 +185,17 @@ class ScalarOperands(wiring.Component):
     Parameters
     ----------
     shared : bool
-        If true, pairs of operands share a read port: operands that faults depend on are read first
-        and kept, the others are read in a later cycle.
+        If true, pairs of operands share a read port: operands that faults depend on are read first,
+        the others in a later cycle. All are registered: they are valid one cycle after the read.
 
     Attributes
     ----------
     bundle : In(BUNDLE_BITS)
         The bundle, of `BUNDLE_LAYOUT`.
     keep, late : In(1), In(1)
-        Present only if ``shared`` is true. ``keep``, never set together with ``late``, stores the
-        operands that are read first. ``late``: these operands have the stored values, and the other
-        operands and ``host_value`` are valid.
+        Present only if ``shared`` is true. ``keep``, never set together with ``late``, reads and
+        stores the first operands. ``late``: the other operands are read, and ``host_value`` is
+        valid.
     {slot}_{field} : Out(32)
         Value of the scalar operand in this field, one port for each of `SCALAR_PORTS`; defined only
         if the slot's operation uses the field.
@@ -264,11 +264,13 @@ class ScalarOperands(wiring.Component):
             kept = Signal(32, name=f"{slot}_{field}_kept", reset_less=True)
             with m.If(self.keep):
                 m.d.sync += kept.eq(read)
-            m.d.comb += getattr(self, f"{slot}_{field}").eq(Mux(self.late, kept, read))
+            m.d.comb += getattr(self, f"{slot}_{field}").eq(kept)
             if second is None:
                 m.d.comb += self.host_value.eq(register)
             else:
-                m.d.comb += getattr(self, f"{second[0]}_{second[1]}").eq(read)
+                last = Signal(32, name=f"{second[0]}_{second[1]}_read_last", reset_less=True)
+                m.d.sync += last.eq(read)
+                m.d.comb += getattr(self, f"{second[0]}_{second[1]}").eq(last)
 
     def _select(self, m: Module, platform: object, name: str, code: Value, register: Signal,
                 value: Signal) -> None:

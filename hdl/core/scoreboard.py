@@ -49,7 +49,7 @@ class WritePort(wiring.Component):
         `V0` or `V1`.
     ahead : bool
         If true, ``taken`` is for an issue in the next cycle, provided that nothing issues in this
-        one.
+        one; ``op`` must not have changed since the last cycle.
 
     Attributes
     ----------
@@ -76,6 +76,10 @@ class WritePort(wiring.Component):
         wanted = Signal.like(reserved)
         for latency, codes in self._codes.items():
             m.d.comb += wanted[latency].eq(self.op.matches(*codes))
+        if self._ahead:
+            kept = Signal.like(wanted, name="kept", reset_less=True)
+            m.d.sync += kept.eq(wanted)
+            wanted = kept
         m.d.comb += self.taken.eq(((reserved[1:] if self._ahead else reserved) & wanted).any())
         with m.If(self.issue):
             m.d.sync += reserved.eq((reserved | wanted) >> 1)

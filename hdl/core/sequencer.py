@@ -1,6 +1,8 @@
 """The sequencer: issues bundles in order, at most one a cycle, once their operands are ready."""
 
 
+from functools import partial
+
 from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
@@ -62,6 +64,25 @@ def _sum_addresses(m: Module, operands: wiring.Component) -> dict[Slot, Signal]:
     return addresses
 
 
+def _stage(m: Module, stages: bool, name: str, value: Value) -> Value:
+    """Return ``value``, which depends on the bundle; with ``stages``, one cycle later."""
+    if not stages:
+        return value
+    register = Signal(value.shape(), name=f"staged_{name}", reset_less=True)
+    m.d.sync += register.eq(value)
+    return register
+
+
+def _connect_memories(m: Module, arbiter: WriteArbiter, host: HostPort, imem: InstructionMemory,
+                      smem: ScalarMemory) -> None:
+    """Connect the host's writes to the arbiter, and the arbiter to the memories."""
+    for name in ("imem_write", "smem_write", "address", "bundle_address", "bundle_word", "data"):
+        m.d.comb += getattr(arbiter, f"host_{name}").eq(getattr(host, name))
+    for memory, port in ((imem, arbiter.imem), (smem, arbiter.smem)):
+        for name in port.signature.members:
+            m.d.comb += getattr(memory, name).eq(getattr(port, name))
+
+
 class Sequencer(wiring.Component):
     """Fetches bundles, executes their scalar operations, and issues other operations to the units.
 
@@ -71,7 +92,7 @@ class Sequencer(wiring.Component):
        writes has an outstanding read, the write ports of its vector operations are free, and the
        units it needs are ready. Until then the bundle waits.
     2. It has no fault. Otherwise the core stops, and the bundle has no effect. If ``issue_cycles``
-       is 2, the first condition is examined one cycle ahead, and the bundle's faults are found in
+       is 3, the first condition is examined one cycle ahead, and the bundle's faults are found in
        a cycle in which its operands are final; the bundle issues or faults in a later cycle.
     3. The semaphore it waits for, if any, is high enough; the other core accepts its signal; the
        descriptor of its transfer has been checked and the queue has room. Until then it waits.
@@ -115,7 +136,7 @@ class Sequencer(wiring.Component):
     x_free, w_free, xlu_free : In(1)
         An operation that issues in this cycle would read its source register in the next one. A
         bundle that also overwrites this register issues only in such a cycle. If ``issue_cycles``
-        is 2, these seven inputs stay set until a bundle issues.
+        is 3, these seven inputs stay set until a bundle issues.
     x_pending, w_pending, xlu_pending : In(RegisterWrite)
         Registers that these units will read in a later cycle.
     urgent_read, urgent_write : In(1)
@@ -135,6 +156,7 @@ class Sequencer(wiring.Component):
     def __init__(self, config: Config) -> None:
         instance("config", config, Config)
         self._config = config
+        self._stages = config.issue_cycles > 1
         super().__init__({
             "start": In(1), "start_pc": In(32), "stop": In(1), "watchdog": In(32),
             "running": Out(1), "fault": Out(FAULT_BITS), "pc": Out(32),
@@ -156,6 +178,7 @@ class Sequencer(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         config = self._config
+        self._staged = partial(_stage, m, self._stages)
         self._control = control = instantiate(m, platform, "control", "program_control",
                                               lambda: ProgramControl(config))
         self._imem = imem = instantiate(m, platform, "imem", "instruction_memory",
@@ -163,7 +186,7 @@ class Sequencer(wiring.Component):
         self._smem = instantiate(m, platform, "smem", "scalar_memory", lambda: ScalarMemory(config))
         self._decoder = instantiate(m, platform, "decoder", "bundle_decoder", BundleDecoder)
         self._operands = instantiate(m, platform, "operands", "scalar_operands",
-                                      lambda: ScalarOperands(config.issue_cycles > 1))
+                                      lambda: ScalarOperands(self._stages))
         self._scoreboard = instantiate(m, platform, "scoreboard", "scoreboard", Scoreboard)
         self._ledger = instantiate(m, platform, "ledger", "array_ledger",
                                    lambda: ArrayLedger(config))
@@ -185,26 +208,35 @@ class Sequencer(wiring.Component):
         clear = Signal()
         sound = Signal()
         waiting = Signal()
-        ready = clear
-        waits = control.valid & held_up & ~memory
-        if config.issue_cycles > 1:
-            ready, fault = self._examine(m, platform, clear, fault)
+        ready, present, semaphores = clear, control.valid, self._semaphores
+        if self._stages:
+            ready, fault, present = self._examine(m, platform, clear, fault)
+        waits = present & held_up & ~memory
+        waits_for_semaphore = sound & waiting
+        if self._stages:
             waits &= ~ready  # ``held_up`` is about the next cycle
+            signalled = Signal()  # ``waiting`` does not know it yet
+            m.d.sync += signalled.eq(self.signal.valid)
+            waits_for_semaphore &= ~signalled
         outside, outside_fault = self._reach_outside(m, sound, fault)
         m.d.comb += [
-            clear.eq(control.valid & ~held_up),
+            clear.eq(present & ~held_up),
             sound.eq(ready & (fault == Fault.NONE.value)),
-            waiting.eq(self._semaphores.is_wait & ~self._semaphores.satisfied),
+            # While the program waits, the semaphore can only grow.
+            waiting.eq(self._staged("wait", semaphores.is_wait & ~semaphores.satisfied)),
             self.issue.eq(sound & ~waiting & ~outside & (outside_fault == Fault.NONE.value)),
             control.issue.eq(self.issue),
             control.faulty.eq(Mux(ready, Mux(sound, outside_fault, fault), Fault.NONE.value)),
             self.waiting_instruction.eq(control.fetching),
-            self.waiting_memory.eq((control.valid & memory) | (sound & outside)),
+            self.waiting_memory.eq((present & memory) | (sound & outside)),
             self.waiting_vector.eq(waits),
-            self.waiting_semaphore.eq(sound & waiting),
+            self.waiting_semaphore.eq(waits_for_semaphore),
             self.busy.eq(self._scoreboard.busy),
         ]
-        self._connect_control(m)
+        for name in ("start", "start_pc", "stop", "watchdog", "bus_error"):
+            m.d.comb += getattr(control, name).eq(getattr(self, name))
+        for name in ("running", "fault", "pc"):
+            m.d.comb += getattr(self, name).eq(getattr(control, name))
         stores = self._execute_scalar(m, platform)
         self._execute_misc(m)
         self._issue_operations(m, platform)
@@ -223,9 +255,10 @@ class Sequencer(wiring.Component):
     def _look_for_hazards(self, m: Module, platform: object) -> tuple[Signal, Signal]:
         """Return whether the bundle must wait for registers or units, and whether for memory."""
         decoder, scoreboard = self._decoder, self._scoreboard
+        scalars = () if self._stages else ("scalar_reads", "scalar_writes")  # see `Examination`
         for name in ("vector_reads", "vector_writes", "vector_loads", "mask_reads", "mask_writes",
-                     "scalar_reads", "scalar_writes"):
-            m.d.comb += getattr(scoreboard, name).eq(getattr(decoder, name))
+                     *scalars):
+            m.d.comb += getattr(scoreboard, name).eq(self._staged(name, getattr(decoder, name)))
         for reader in READERS:
             port, pending = getattr(scoreboard, f"{reader}_pending"), f"{reader}_pending"
             m.d.comb += [port.valid.eq(getattr(self, pending).valid),
@@ -234,28 +267,31 @@ class Sequencer(wiring.Component):
         wiring.connect(m, wiring.flipped(self.mask_written), scoreboard.mask_written)
         m.d.comb += scoreboard.issue.eq(self.issue)
 
-        taken = taken_write_ports(m, platform, self._bundle, self.issue,
-                                  self._config.issue_cycles > 1)
+        taken = taken_write_ports(m, platform, self._bundle, self.issue, self._stages)
         # All reads of a bundle come before its writes. If it overwrites the register it pushes, the
         # unit must therefore read the register in the next cycle.
-        push, overwritten = self._bundle.push, decoder.push_overwritten
-        x_missing = Signal()
-        w_missing = Signal()
-        pop_missing = Signal()
-        xlu_missing = Signal()
+        push = self._bundle.push
+        overwritten = self._staged("push_overwritten", decoder.push_overwritten)
+        misc_overwritten = self._staged("misc_overwritten", decoder.misc_overwritten)
+        loads = self._staged("loads", self._bundle[Slot.LOAD].op == LoadOp.LOAD.value)
+        stores = self._staged("stores", self._bundle[Slot.STORE].op == StoreOp.STORE.value)
+        x_missing, w_missing, pop_missing, xlu_missing = (
+            Signal(name=f"{unit}_missing") for unit in ("x", "w", "pop", "xlu"))
         memory = Signal(name="memory_missing")
         held_up = Signal()
         # `Examination` adds the host's claims.
-        lasting = scoreboard.memory_hazard if self._config.issue_cycles > 1 else memory
+        lasting = scoreboard.memory_hazard if self._stages else memory
         m.d.comb += [
-            x_missing.eq(push.op.matches(*ROWS) & ~Mux(overwritten, self.x_free, self.x_ready)),
-            w_missing.eq(push.op.matches(*WEIGHTS) & ~Mux(overwritten, self.w_free, self.w_ready)),
-            pop_missing.eq((self._bundle.pop.op == PopOp.POP.value) & ~self.pop_ready),
-            xlu_missing.eq(self._uses(Slot.MISC, Unit.XLU) &
-                           ~Mux(decoder.misc_overwritten, self.xlu_free, self.xlu_ready)),
+            x_missing.eq(self._staged("pushes_x", push.op.matches(*ROWS)) &
+                         ~Mux(overwritten, self.x_free, self.x_ready)),
+            w_missing.eq(self._staged("pushes_w", push.op.matches(*WEIGHTS)) &
+                         ~Mux(overwritten, self.w_free, self.w_ready)),
+            pop_missing.eq(self._staged("pops", self._bundle.pop.op == PopOp.POP.value) &
+                           ~self.pop_ready),
+            xlu_missing.eq(self._staged("crosses", self._uses(Slot.MISC, Unit.XLU)) &
+                           ~Mux(misc_overwritten, self.xlu_free, self.xlu_ready)),
             memory.eq(scoreboard.memory_hazard |
-                      (self.urgent_read & (self._bundle[Slot.LOAD].op == LoadOp.LOAD.value)) |
-                      (self.urgent_write & (self._bundle[Slot.STORE].op == StoreOp.STORE.value))),
+                      (self.urgent_read & loads) | (self.urgent_write & stores)),
             held_up.eq(scoreboard.vector_hazard | lasting | taken.any() |
                        x_missing | w_missing | pop_missing | xlu_missing),
         ]
@@ -272,8 +308,8 @@ class Sequencer(wiring.Component):
             ledger.issue.eq(self.issue),
             faults.bundle.eq(self._imem.bundle),
             faults.misc_scalar.eq(self._operand(Slot.MISC, "b")),
-            faults.illegal.eq(decoder.illegal),
-            faults.conflict.eq(decoder.conflict),
+            faults.illegal.eq(self._staged("illegal", decoder.illegal)),
+            faults.conflict.eq(self._staged("conflict", decoder.conflict)),
             faults.weight_load.eq(ledger.weight_load),
             faults.fifo_overflow.eq(ledger.overflow),
             faults.fifo_underflow.eq(ledger.underflow),
@@ -284,15 +320,16 @@ class Sequencer(wiring.Component):
         return faults.fault
 
     def _examine(self, m: Module, platform: object, clear: Signal,
-                 fault: Signal) -> tuple[Signal, Signal]:
-        """Examine the bundle one cycle ahead, if ``issue_cycles`` is 2.
+                 fault: Signal) -> tuple[Signal, Signal, Signal]:
+        """Examine the bundle before its issue, if ``issue_cycles`` is 3.
 
         ``clear``: the bundle will not wait for a register or unit in the next cycle. Return whether
-        it waits for none in this cycle, and its fault.
+        it waits for none in this cycle, its fault, and whether the bundle is decoded.
         """
         kept = instantiate(m, platform, "examination", "examination", Examination)
         m.d.comb += [
-            kept.valid.eq(self._control.valid), kept.clear.eq(clear), kept.issue.eq(self.issue),
+            kept.valid.eq(self._control.valid), kept.lands.eq(self._scoreboard.load_lands),
+            kept.clear.eq(clear), kept.issue.eq(self.issue),
             kept.loads.eq(self._bundle[Slot.LOAD].op == LoadOp.LOAD.value),
             kept.stores.eq(self._bundle[Slot.STORE].op == StoreOp.STORE.value),
             kept.urgent_read.eq(self.urgent_read), kept.urgent_write.eq(self.urgent_write),
@@ -300,7 +337,7 @@ class Sequencer(wiring.Component):
             kept.fault.eq(fault),
             self._operands.keep.eq(kept.keep), self._operands.late.eq(kept.late),
         ]
-        return kept.ready, kept.known
+        return kept.ready, kept.known, kept.decoded
 
     def _reach_outside(self, m: Module, sound: Signal, fault: Signal) -> tuple[Signal, Signal]:
         """Connect transfers, and signals to the other core; return if the bundle waits for one.
@@ -308,13 +345,12 @@ class Sequencer(wiring.Component):
         Also return the descriptor's fault. ``sound``: no hazard, and no ``fault`` of the bundle.
         """
         control, dma, misc = self._control, self.dma, self._bundle.misc
-        starts = Signal()
-        signals = Signal()
-        outside = Signal()
+        starts, signals, outside = (
+            Signal(name=name) for name in ("starts", "signals", "outside"))
         outside_fault = Signal(FAULT_BITS)
         m.d.comb += [
-            starts.eq(self._uses(Slot.MISC, Unit.DMA)),
-            signals.eq(self._uses(Slot.MISC, Unit.OTHER_CORE)),
+            starts.eq(self._staged("starts", self._uses(Slot.MISC, Unit.DMA))),
+            signals.eq(self._staged("signals", self._uses(Slot.MISC, Unit.OTHER_CORE))),
             # The descriptor may be read while the bundle waits for other conditions, but not before
             # an outstanding load has delivered its address.
             dma.valid.eq(control.valid & starts & ~self._scoreboard.load_lands &
@@ -329,17 +365,9 @@ class Sequencer(wiring.Component):
             self.other_signal.payload.amount.eq(self._operand(Slot.MISC, "b")),
             outside.eq((starts & ~(dma.valid & dma.ready)) | (signals & ~self.other_signal.ready)),
             outside_fault.eq(Mux(starts & dma.valid & dma.ready, dma.fault, Fault.NONE.value)),
-            control.bus_error.eq(self.bus_error),
+            control.interrupt.eq(self._semaphores.external_overflow),
         ]
         return outside, outside_fault
-
-    def _connect_control(self, m: Module) -> None:
-        control = self._control
-        for name in ("start", "start_pc", "stop", "watchdog"):
-            m.d.comb += getattr(control, name).eq(getattr(self, name))
-        for name in ("running", "fault", "pc"):
-            m.d.comb += getattr(self, name).eq(getattr(control, name))
-        m.d.comb += control.interrupt.eq(self._semaphores.external_overflow)
 
     def _execute_scalar(self, m: Module, platform: object) -> Signal:
         """Execute scalar operations; loads write one cycle later. Return whether a store issues."""
@@ -372,8 +400,7 @@ class Sequencer(wiring.Component):
             scoreboard.scalar_d.eq(s0.d),
         ]
         # Priority at the read port of scalar memory: bundles, then descriptors, then requests.
-        loads = Signal()
-        stores = Signal()
+        loads, stores = (Signal(name=name) for name in ("loads", "stores"))
         m.d.comb += [loads.eq(self.issue & (s0.op == ScalarOp.LOAD.value)),
                      stores.eq(self.issue & (s0.op == ScalarOp.STORE.value)),
                      smem.descriptor_read.eq(self.dma.read),
@@ -454,10 +481,5 @@ class Sequencer(wiring.Component):
             arbiter.store_address.eq(self._addresses[Slot.S0]),
             arbiter.store_data.eq(self._operand(Slot.S0, "d")),
         ]
-        for name in ("imem_write", "smem_write", "address", "bundle_address", "bundle_word",
-                     "data"):
-            m.d.comb += getattr(arbiter, f"host_{name}").eq(getattr(host, name))
         wiring.connect(m, wiring.flipped(self.word_write), arbiter.word_write)
-        for memory, port in ((self._imem, arbiter.imem), (self._smem, arbiter.smem)):
-            for name in port.signature.members:
-                m.d.comb += getattr(memory, name).eq(getattr(port, name))
+        _connect_memories(m, arbiter, host, self._imem, self._smem)

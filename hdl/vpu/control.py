@@ -269,7 +269,7 @@ class HostControl(wiring.Component):
         The core uses the read port, or the write port, of vector memory in this cycle.
     store_reads : In(1)
         A store reads a register in this cycle, through the port that it shares with the host;
-        present only if ``issue_cycles`` is 2.
+        present only if ``issue_cycles`` is 3.
     urgent_read, urgent_write : Out(1)
         No load, or no store, may issue in this cycle; the host has the port two cycles later.
     busy : Out(1)

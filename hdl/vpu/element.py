@@ -30,7 +30,7 @@ _READS = ("v0_a", "v0_b", "v1_a", "v1_b", "store_d", *(f"{chain}_source" for cha
 _TURNS = (("v0_a", "v1_a", "v1_read"), ("v0_b", "v1_b", "v1_read"),
           ("host_source", "store_d", "store_read"), ("w_source", "x_source", "x_load"),
           ("xlu_source",))
-"""Read ports of the register file if ``issue_cycles`` is 2: the element's port that uses each; and,
+"""Read ports of the register file if ``issue_cycles`` is 3: the element's port that uses each; and,
 if a second port of the element shares it, that port and the signal that gives it the turn."""
 _MASK_READS = ("v0_p", "v0_q", "v1_p", "v1_q", "store_m")
 _WRITES = ("v0", "v1", "load", "chain")
@@ -81,7 +81,7 @@ class VectorElement(wiring.Component):
     hold otherwise. All outputs are registered.
 
     Each slot has its own ALU, and each reader of registers its own read port. But if
-    ``issue_cycles`` of the configuration is 2, the slots share one ALU, and pairs of readers share
+    ``issue_cycles`` of the configuration is 3, the slots share one ALU, and pairs of readers share
     a port: v0 and v1, the store and the host, x and w. The two must not read in the same cycle.
 
     Parameters
@@ -192,7 +192,7 @@ class VectorElement(wiring.Component):
         file to which mask results are written.
 
         The two slots never enable the same stage of a unit in one cycle, because v1 is one cycle
-        behind v0, and bundles issue at most every other cycle.
+        behind v0, and bundles issue at most every third cycle.
         """
         alu = instantiate(m, platform, "alu", VectorAlu.module(True, True),
                           lambda: VectorAlu(True, True))

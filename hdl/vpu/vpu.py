@@ -32,7 +32,7 @@ class Vpu(wiring.Component):
 
     An operation that issues in cycle t reads its registers and masks in cycle t + 1. It writes at
     the end of cycle t + L, where L is the operation's latency in `hdl.isa`; an operation that
-    issues in t + L is the first that can read the result. If ``issue_cycles`` is 2, operations of
+    issues in t + L is the first that can read the result. If ``issue_cycles`` is 3, operations of
     v1 read and write one cycle later. A load reads vector memory, and a store writes it, at the end
     of cycle t + 2; if both access a vector in the same cycle, the load returns the old vector. The
     sequencer prevents two writes by one slot, or to one register, in one cycle.

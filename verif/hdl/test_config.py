@@ -46,6 +46,7 @@ def test_preset_takes_changes() -> None:
     ("array", True, TypeError, "array must be an integer, not True"),
     ("mac_latency", 0, ValueError, "mac_latency must be from 1 to 6, not 0"),
     ("mac_latency", 7, ValueError, "mac_latency must be from 1 to 6, not 7"),
+    ("issue_cycles", 2, ValueError, "issue_cycles must be 1 or 3, not 2"),
     ("cores", 3, ValueError, "cores must be from 1 to 2, not 3"),
     ("sublanes", 0, ValueError, "sublanes must be from 1 to 8, not 0"),
     ("vmem_bytes", 1000, ValueError, r"multiple of one vector register \(32 bytes\), not 1000"),

@@ -5,6 +5,7 @@ from amaranth import Module
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from hdl.core.decode import BundleDecoder
 from hdl.core.interface import SEMAPHORE_BITS
 from hdl.core.scalar import SCALAR_WRITERS
 from hdl.core.semaphores import BankedSemaphores, Semaphores
@@ -52,6 +53,20 @@ def test_a_registered_read_address_is_refused() -> None:
             "assign read__data = bank_0[source_0];",
             "reg [4:0] late = 0; always @(posedge clk) late <= source_0;\n"
             "  assign read__data = bank_0[late];"))
+
+
+def prove_decoder(change: tuple[str, str] | None = None) -> None:
+    component = BundleDecoder()
+    prove(component, *variants(component, change=change))
+
+
+def test_compared_numbers_equal_united_sets() -> None:
+    prove_decoder()
+
+
+def test_a_wrong_comparison_is_found() -> None:
+    with pytest.raises(RuntimeError, match="proof did fail"):
+        prove_decoder(("assign push_overwritten = | ", "assign push_overwritten = & "))
 
 
 class Storage(wiring.Component):

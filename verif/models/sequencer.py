@@ -431,7 +431,7 @@ class SequencerChecker:
     seed : int
     timing : UnitTiming, optional
     steady : bool
-        See `SequencerUnits`; true if the sequencer's ``issue_cycles`` is 2.
+        See `SequencerUnits`; true if the sequencer's ``issue_cycles`` is 3.
     together : int
         Words of a descriptor that are read at once, `descriptor_words`.
 

@@ -119,7 +119,7 @@ def test_the_host_is_busy_from_its_first_row_until_the_word_is_written() -> None
 @pytest.mark.parametrize("space", [HostSpace.VREG, HostSpace.MASK])
 def test_a_read_that_stores_delay_does_not_become_urgent(space: HostSpace) -> None:
     """The core must not wait: it does not use what the read waits for, so nothing would end it."""
-    dut = HostControl(replace(CONFIG, issue_cycles=2))
+    dut = HostControl(replace(CONFIG, issue_cycles=3))
 
     async def process(ctx: SimulatorContext) -> None:
         ctx.set(dut.rows_ready, 1)
