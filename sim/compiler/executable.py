@@ -212,7 +212,7 @@ class Executable:
 
     @property
     def infeed(self) -> tuple[BufferSpec, ...]:
-        """Inputs in the infeed, in order; their layouts are of class `Ring`, slots for batches."""
+        """Inputs in the infeed, in order; their layouts are of class `Ring`."""
         return tuple(self.inputs[number] for number in self.queues.inputs) if self.queues else ()
 
     @property

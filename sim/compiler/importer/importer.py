@@ -376,7 +376,10 @@ class _Importer:
         return self.shards.whole(value, dimension, Expansion(graph, None), group)
 
     def output(self, value: Value, number: int, graph: Graph) -> Value:
-        """Return the part of a global value that the program returns as output ``number``."""
+        """Return the executing device's part of a global value, output ``number`` of the program.
+
+        Operations that take the part are appended to ``graph``.
+        """
         cut = self.cuts[1][number] if self.cuts else None
         dimension, group = cut or (None, (0, 1))
         return self.shards.local(value, dimension, Expansion(graph, None), group)
@@ -392,7 +395,10 @@ class _Importer:
             raise UnsupportedError([Unsupported(str(error), "", DEVICES)]) from error
 
     def note_cuts(self, operation: Any, results: Sequence[Value | None]) -> None:
-        """Record how the results of an operation of a global program are split."""
+        """Record how the results of an operation of a global program are split.
+
+        ``results`` are the graph's values for them.
+        """
         if self.divided is None:
             return
         for value, cut in zip(results, self.divided.results(operation), strict=True):

@@ -34,7 +34,10 @@ def _corners(function: Callable[[int, int], int]) -> Callable[[Range, Range], Ra
 
 
 def _shift(a: Range, b: Range) -> Range | None:
-    """Return the range of a right shift of non-negative numbers by a constant, else None."""
+    """Return the range of ``a`` shifted right by ``b``.
+
+    Return None if ``a`` has negative numbers, or ``b`` is not a constant from 0 to 63.
+    """
     if a[0] < 0 or b[0] != b[1] or not 0 <= b[0] < 64:
         return None
     return a[0] >> b[0], a[1] >> b[0]

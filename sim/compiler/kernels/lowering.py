@@ -78,7 +78,7 @@ class Lowering(Protocol):
         """
 
     def can_transfer(self, value: Value) -> bool:
-        """Whether the kernel itself may load this operand from HBM, or store this result there."""
+        """Whether the kernel itself may load the operand, or store the result, ``value``."""
 
     def transfer(self, value: Value) -> Any:
         """Let the kernel itself transfer an operand or a result between HBM and its place.

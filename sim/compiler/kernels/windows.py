@@ -484,7 +484,7 @@ def _select_and_scatter(op: Operation, at: Lowering) -> None:
 
 
 def _scatter_vectors(op: Operation, at: Lowering, windows: _Windows) -> None:
-    """Select and scatter for windows that do not overlap, and consist of whole vectors."""
+    """Write a ``select_and_scatter`` whose windows do not overlap, and consist of whole vectors."""
     b = at.builder
     operand, source, initial = map(at.place, op.operands)
     result = at.place(op.result)

@@ -43,9 +43,9 @@ class _Effect:
     latency : int
         Number of cycles until its results can be read.
     unit : str or None
-        The unit that processes it row by row, if any; ``busy`` is the number of cycles that this
-        takes.
+        The unit that processes it row by row, if any.
     busy : int
+        Number of cycles for which it occupies that unit.
     port : bool
         Whether it writes its result through the write port of its slot.
     swaps : bool
@@ -140,7 +140,7 @@ def estimate(code: Code, unknown: int = 1) -> int:
     ----------
     code : Code
     unknown : int
-        Number of iterations to assume for loops whose number is known only at run time.
+        Assumed number of iterations of each loop for which it is known only at run time.
     """
     effects = [[_effect(slot, name, operands, code.config) for slot, name, operands in bundle]
                for bundle in code.bundles]
@@ -154,7 +154,7 @@ def estimate(code: Code, unknown: int = 1) -> int:
 def vector_operations(code: Code, unknown: int = 1) -> int:
     """Count the vector-slot operations that code executes.
 
-    ``unknown`` is the number of iterations to assume for loops whose number is known only at run
+    ``unknown`` is the assumed number of iterations of each loop for which it is known only at run
     time.
     """
     times = [1] * len(code)
@@ -172,9 +172,9 @@ def _follow(code: Code, effects: list[list[_Effect]], loops: dict[int, list[Loop
             extent: tuple[int, int], unknown: int) -> int:
     """Issue the bundles of ``extent``, (first, end), on ``core``, with few iterations of each loop.
 
-    Return the estimated cycles of all other iterations of these loops. ``effects`` has
-    the effects of each bundle's operations, ``loops`` the loops that begin at each bundle, and
-    ``unknown`` is the number of iterations of loops whose number is known only at run time.
+    Return the estimated cycles of all other iterations of these loops. ``effects`` has the effects
+    of each bundle's operations, and ``loops`` the loops that begin at each bundle. ``unknown`` is
+    the assumed number of iterations of each loop for which it is known only at run time.
     """
     at, end = extent
     skipped = 0

@@ -134,7 +134,10 @@ class Flow(ABC):
 
     @contextmanager
     def unless(self, name: str, a: ScalarValue, b: ScalarValue) -> Iterator[None]:
-        """Open a branch: the code written in its body runs only if the condition does not hold."""
+        """Open a branch: the code written in its body runs only if the condition does not hold.
+
+        The parameters are those of `when`.
+        """
         branch = Branch(self._condition(name, a, b).inverse)
         with self._inside(branch.then):
             yield

@@ -164,7 +164,7 @@ def hoist(code: MachineCode, *, constants: int, invariants: bool) -> MachineCode
 
 
 def _count_steps(block: Block, writes: "Counter[Register]") -> None:
-    """Add 1 to the count of writes of each register that a loop of the block advances."""
+    """Add 1 to the count in ``writes`` of each register that a loop of the block advances."""
     for item in block:
         if isinstance(item, Loop):
             writes.update(register for register, _ in item.steps)

@@ -167,7 +167,7 @@ class Ring:
         return self.slots * self.batch.rows
 
     def parts(self, batch: npt.NDArray[Any], slot: int) -> list[tuple[int, Words]]:
-        """Return the rows of each core's part of a batch, with the number of the first of them.
+        """Return each core's part of a batch in a slot, as (number of its first row, rows).
 
         Rows are numbered from the first one of all slots. Words that only pad vectors are 0.
         """

@@ -151,8 +151,8 @@ class Planner:
                   dying: set[Value], direct: Mapping[Value, Rows]) -> None:
         """Write an operation without regions.
 
-        ``following`` are the next operations, and ``dying`` the operands not used after this one;
-        a kernel may write a result in ``direct`` to these rows of HBM itself.
+        ``following`` are the next operations, and ``dying`` the operands not used after this one.
+        ``direct`` has the HBM rows of the results that a kernel may write to HBM itself.
         """
         if operation.kind == "constant":
             self._places.homes[operation.result] = self._constant_home(operation)

@@ -191,7 +191,7 @@ def _combining(case: _Case, start: Value) -> Graph:
     """Return the reducer of a reduction, as the function that combines both devices' results.
 
     Each device's reduction begins with the initial value ``start``, which then counts twice. So
-    raise `NotDivisibleError` if the reducer is neither idempotent nor has ``start`` as identity.
+    raise `NotDivisibleError` unless the reducer is idempotent, or ``start`` is its identity.
     """
     _require(len(case.made) == 1)
     [region] = case.operation.regions
@@ -258,7 +258,7 @@ def _dynamic_update_slice(case: _Case) -> None:
 def _one_by_one(case: _Case, cut: int) -> None:
     """Raise `NotDivisibleError` unless windows are single elements along dimension ``cut``.
 
-    They must not be strided, dilated or padded along it, either.
+    Also raise it if the windows have a stride, a dilation or padding along this dimension.
     """
     attributes = case.attributes
     _require(attributes["padding"][cut] == (0, 0))

@@ -150,7 +150,8 @@ class _Device:
     def _control(self, operation: Operation, at: Expansion) -> None:
         """Rewrite a loop or conditional; refuse it if cuts are not consistent.
 
-        A loop must carry each value with one cut; all branches must return the same cuts.
+        Cuts are consistent if a loop carries each value with one cut, and if all branches of a
+        conditional return the same cuts.
         """
         loop = operation.kind == "while"
         given = [self._cut[value] for value in operation.operands]

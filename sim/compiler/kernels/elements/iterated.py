@@ -48,11 +48,11 @@ def stages(operation: Operation) -> list[Stage] | None:
 # The remainder.
 
 _PASSES = 13
-"""Iterations for a quotient up to 2**128: each gives 10 bits of it, the last one the rest."""
+"""Iterations for a quotient up to 2**128: each but the last gives 10 bits of the quotient."""
 
 
 def _remainder() -> list[Stage]:
-    """x - y trunc(x / y), exactly; for bf16 operands, the result is a bf16 number.
+    """Return the stages of x - y trunc(x / y), computed exactly; of bf16 operands, a bf16 number.
 
     Signs are ignored until the end. As in long division, each iteration computes some bits of the
     quotient, and subtracts their product with y, which is exact. The last bits of the quotient are

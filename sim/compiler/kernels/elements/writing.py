@@ -113,10 +113,11 @@ class Writer:
         return levels
 
     def write(self, level: int, variables: Sequence[Any]) -> None:
-        """Write the nodes of a level; must be called for each level from 0 on, within its loops.
+        """Write the nodes of a level, in the builder's current loop.
 
-        ``variables`` are those of these loops. The innermost level may be written several times,
-        with different variables.
+        Call this for each level, from 0 on, when as many loops are open as the level's number.
+        ``variables`` are the variables of these loops. The innermost level may be written several
+        times, with different variables.
         """
         b = self._builder
         if level == self._depth:

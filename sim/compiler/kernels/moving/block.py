@@ -200,8 +200,8 @@ class _Block:
     def _join(self) -> None:
         """Merge pairs of axes around the block that one loop can replace.
 
-        For both source and destination, an iteration of the outer axis must advance as far as all
-        iterations of the inner axis.
+        It can if, for both source and destination, an iteration of the outer axis advances as far
+        as all iterations of the inner axis.
         """
         for outer, inner in itertools.permutations(self.around, 2):
             if all(self._continues(side, outer, inner) for side in (0, 1)):
@@ -217,7 +217,8 @@ class _Block:
         """Return whether an iteration of ``outer`` advances as far as all iterations of ``inner``.
 
         ``outer`` and ``inner`` are numbers of axes; ``side`` is 0 for the source and 1 for the
-        destination. The axes must run along the same dimension, or both along outer dimensions.
+        destination. Return False unless the axes run along the same dimension, or both along outer
+        dimensions.
         """
         (first, step), (second, small) = (
             ((axis.source, axis.source_step), (axis.destination, axis.destination_step))[side]
@@ -312,9 +313,9 @@ class _Block:
     def _by_tiles(self, around: list[int], combine: Combine | None, mask: MReg | None) -> None:
         """Copy the first tile along the sublanes of all blocks, then the second, and so on.
 
+        The inner loop is thus long, and the mask of each tile is computed once, before that loop.
         ``around`` are the numbers of the axes that enumerate the blocks; ``combine`` and ``mask``
-        are those of `run`. The inner loop is thus long, and the mask of each tile is computed once,
-        before that loop.
+        are those of `run`.
         """
         for tile in range(self.rows.count):
             part = self.rows.mask(tile)

@@ -24,7 +24,7 @@ def copy(at: Lowering, source: Place, destination: Place, axes: Sequence[Axis],
 
     The element of iteration (i, j, ...) is at ``start + i * step + ...`` in each dimension, of the
     source and of the destination. No element is written twice. Elements of the destination that
-    are not written keep their values; its padding does not.
+    are not written keep their values; the destination's padding may change.
 
     All loads and stores are of whole vectors. The first of these methods that covers the copy is
     used:
@@ -87,7 +87,7 @@ def _turned(old: Tiling, new: Tiling, axes: Sequence[Axis]) -> Tiling | None:
 
     ``old`` is the source's tiling, ``new`` the destination's, and ``axes`` are those of the copy.
     The source then has the same vectors in the returned tiling as the destination has in ``new``.
-    Return None if it does not.
+    Return None if the exchange does not do the whole copy.
     """
     to: dict[int, int] = {}
     for axis in axes:

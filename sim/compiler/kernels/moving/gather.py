@@ -104,8 +104,8 @@ class _Indices:
     def _flat(self, at: Lowering, stride: int) -> Place:
         """Copy all index vectors, in order, to a place of one dimension.
 
-        Each takes ``stride`` elements: its own, the indices of the batching dimensions, and
-        padding.
+        Each index vector takes ``stride`` elements: its own elements, the indices of the batching
+        dimensions, and padding.
         """
         source = at.place(self.value)
         shape = self.batch_shape
@@ -208,7 +208,8 @@ def _scatter(op: Operation, at: Lowering) -> None:
 def _separate(region: Graph, count: int) -> list[Graph]:
     """Split a scatter's region into a region for each of the scatter's ``count`` results.
 
-    Inputs of a region are an element of the operand that the result updates, and the update.
+    The inputs of a region are an element of the operand that becomes the result, and an element of
+    the updates for it.
     """
     found = []
     for number, output in enumerate(region.outputs):

@@ -16,8 +16,8 @@ __all__ = ["reshape", "reshape_axes"]
 def reshape_axes(old: Sequence[int], new: Sequence[int]) -> list[Axis] | None:
     """Return the axes of the copy that reshapes a value from ``old`` to ``new``.
 
-    Each dimension of either shape is the product of the sizes of some consecutive axes; None if
-    there are no such axes.
+    The size of each dimension of either shape is the product of the sizes of some consecutive axes.
+    Return None if there are no such axes.
     """
     axes: list[Axis] = []
     sides = [list(old), list(new)]

@@ -324,7 +324,8 @@ def _choose(operation: Operation, tilings: Sequence[Tiling], config: Config
             ) -> tuple[int, Dot] | None:
     """Return the fewest estimated cycles, and the way that takes them; None if there is no way.
 
-    ``tilings`` are the current tilings of the operands. The cycles include copies to others.
+    ``tilings`` are the current tilings of the operands. The cycles include those of copies to other
+    tilings.
     """
     dtypes = [value.dtype for value in operation.operands]
     nowhere = VmemBuffer("", 0, 0)
@@ -433,8 +434,9 @@ def _lower_dot(operation: Operation, at: Lowering) -> None:
 
 def _planned(product: Product, values: tuple[Value, Value], loads: tuple[bool, bool],
              smem: range) -> Plan | None:
-    """Return a plan for the transfers in a product's own code; None if impossible or slower.
+    """Return a plan for the transfers in a product's own code.
 
+    Return None if they are impossible, or slower than transfers before the product.
     ``values`` are the rows and the weights, and ``loads`` says which of them may be loaded. The
     code may use the words ``smem`` of scalar memory.
     """

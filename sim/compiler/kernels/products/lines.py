@@ -42,8 +42,8 @@ class LineConvolution:
     def tilings(self) -> tuple[Tiling, Tiling]:
         """Tilings of the input and the filter.
 
-        Along the sublanes run the input's features and the filter's output features. All vectors
-        of an image's lines that contribute to one sum are consecutive.
+        Along the sublanes run the input's features and the filter's output features. The vectors of
+        an image that contribute to the same sums are consecutive.
         """
         lines, filters = (value.shape for value in self.operation.operands)
         config = self.config

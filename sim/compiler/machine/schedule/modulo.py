@@ -50,8 +50,7 @@ class Modulo:
 def least_interval(nodes: list[Node]) -> int:
     """Return the least initiation interval that slots, units and immediates allow for a loop.
 
-    ``nodes`` are the operations of its body.
-    The branch at the end of the loop is included.
+    ``nodes`` are the operations of the loop's body. The branch at its end is included.
     """
     slots: Counter[tuple[Slot, ...]] = Counter(node.op.operation.slots for node in nodes)
     slots[Slot.S1,] += 1

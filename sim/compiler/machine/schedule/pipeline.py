@@ -120,9 +120,9 @@ class Pipeline:
                    distance: Callable[[int, SReg, int], int]) -> Op:
         """Return operation ``number`` of the graph, as iteration ``iteration`` executes it.
 
-        ``cycle`` is the cycle of this execution.
-        Registers in `copies` are replaced by those of the iteration. An offset from a register of
-        `steps` makes up for the steps that the register has not yet taken (``distance``).
+        ``cycle`` is the cycle of this execution. Registers in `copies` are replaced by those of the
+        iteration. An offset from a register of `steps` makes up for the steps that the register has
+        not yet taken (``distance``, as for `_lines`).
         """
         op = self.graph.nodes[number].op
         operands = list(op.operands)

@@ -108,9 +108,9 @@ class Node:
     latency : int
         Number of cycles until its results can be read.
     unit : str or None
-        The unit that processes it row by row, if any; ``busy`` is the number of cycles that this
-        takes.
+        The unit that processes it row by row, if any.
     busy : int
+        Number of cycles for which it occupies that unit.
     port : bool
         Whether it writes its result through the write port of its slot.
     constants : set

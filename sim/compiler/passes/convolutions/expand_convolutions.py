@@ -120,7 +120,7 @@ class _Convolution:
         return self.changed(lhs, self.rhs, padding=((0, 0),) * count, lhs_dilation=(1,) * count)
 
     def _without_groups(self, write: "Callable[[_Convolution], Value]") -> Value:
-        """Write one convolution for each group of features, or of the batch.
+        """Write one convolution, by ``write``, for each group of features or of the batch.
 
         Groups of one input feature, or of one image, become multiplications and sums instead.
         """

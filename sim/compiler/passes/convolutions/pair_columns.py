@@ -68,10 +68,11 @@ class Pairing:
         return -(-(width + 1) // together) < 2 * -(-width // together)
 
     def _stays_paired(self, result: Value) -> bool:
-        """Return whether all operations that use a result accept paired columns.
+        """Return whether all uses of a result accept paired columns, among them a convolution.
 
         A 1 x 1 convolution accepts them (`takes_pairs`). An elementwise operation accepts them if
-        all operations that use its result do. There must be at least one such convolution.
+        its other operands can be paired, and all uses of its result accept them. Other operations,
+        and outputs of the graph, do not accept them.
         """
         values, convolutions = [result], 0
         for value in values:
@@ -111,7 +112,8 @@ def for_two_columns(filters: Value, attributes: dict[str, Any], to: Expansion
                     ) -> tuple[Value, dict[str, Any]]:
     """Return a filter that computes the outputs of two adjacent columns at once.
 
-    Also return the attributes of a convolution that change with the filter.
+    ``filters`` is the filter for one column, and ``attributes`` are those of the convolution. Also
+    return the attributes that change with the filter.
     """
     plain = _in_order(filters, attributes, to)
     strides = attributes["window_strides"]
@@ -123,7 +125,8 @@ def block_diagonal(filters: Value, attributes: dict[str, Any], to: Expansion
                    ) -> tuple[Value, dict[str, Any]]:
     """Return a block diagonal filter, whose two blocks are copies of a 1 x 1 filter.
 
-    Also return the attributes of a convolution that change with the filter.
+    ``filters`` is the 1 x 1 filter, and ``attributes`` are those of the convolution. Also return
+    the attributes that change with the filter.
     """
     plain = _in_order(filters, attributes, to)
     outputs = plain.shape[3]

@@ -111,8 +111,8 @@ def _lines(operation: Operation, takes: Order, config: Config, to: Expansion) ->
 def _filters(operation: Operation, low: int, columns: int, features: int, to: Expansion) -> Value:
     """Reshape the filter to (outputs, lines * (columns / stride) * features).
 
-    Zeros pad the filter to ``columns`` columns, ``low`` of them before its own. They also pad the
-    stride times the input features to ``features``.
+    Zeros pad the filter to ``columns`` columns, ``low`` of them before its own. As many columns as
+    the stride form a group; zeros also pad the input features of a group to ``features``.
     """
     a, rhs = operation.attributes, operation.operands[1]
     order = (*a["kernel_spatial_dimensions"], a["kernel_input_feature_dimension"],

@@ -63,7 +63,8 @@ def _leave_slices(operation: Operation, loop: Counted, inputs: Set[Value], confi
 def _is_block(operation: Operation, loop: Counted, config: Config) -> bool:
     """Return whether an operation slices whole vectors, enough for a transfer to pay off.
 
-    The slice must begin at indices that are affine functions of the loop's counter.
+    Return False unless the slice begins at indices that are affine functions of the counter of
+    ``loop``.
     """
     if operation.kind != "dynamic_slice":
         return False

@@ -108,9 +108,10 @@ def _clamped(at: Expansion, operation: Operation, indices: Value, number: int,
 
 def _less(at: Expansion, operation: Operation, indices: Value, number: int,
           first: Value) -> Value:
-    """Convert the index vectors in ``indices`` to s32, and subtract from component ``number``.
+    """Convert index vectors to s32, and subtract the scalar ``first`` from one component of each.
 
-    The scalar ``first`` is subtracted. ``operation`` is the gather or scatter.
+    ``indices`` has the index vectors, and ``number`` is the number of the component. ``operation``
+    is the gather or scatter.
     """
     indices = at.convert(indices, DType.S32)
     chosen = [0] * _length(operation, indices)
@@ -122,10 +123,10 @@ def _less(at: Expansion, operation: Operation, indices: Value, number: int,
 
 def _inside(at: Expansion, operation: Operation, indices: Value, number: int,
             size: int) -> Value:
-    """Compute, for each index vector in ``indices``, whether a component is in a range.
+    """Compute, for each index vector, whether one component is in 0 … ``size - 1``.
 
-    The component is the one with number ``number``, and the range is 0 … ``size - 1``.
-    ``operation`` is the gather or scatter.
+    ``indices`` has the index vectors, and ``number`` is the number of the component. ``operation``
+    is the gather or scatter.
     """
     along = operation.attributes["index_vector_dim"]
     if along < indices.type.rank:

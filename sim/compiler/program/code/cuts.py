@@ -57,7 +57,7 @@ def cuts(linear: Linear, soft: int, hard: int, descriptors: int) -> list[int]:
     Raises
     ------
     MemoryError
-        If a bundle needs more descriptors.
+        If a bundle alone needs more than ``descriptors`` descriptors.
     """
     length = len(linear.words)
     cost = crossings(linear)

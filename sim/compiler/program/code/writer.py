@@ -239,7 +239,10 @@ class SegmentWriter:
                               for bundle, immediate, rows in self._linear.rows))
 
     def _word(self, bundle: int) -> int:
-        """Return the number of a bundle's first word in the rows, or in a resident program."""
+        """Return the number of a bundle's first word, counted from the start of the buffer's rows.
+
+        If the whole program is resident, the word is counted from the program's start instead.
+        """
         segment = self._owner(bundle)
         if self._single:
             return BUNDLE_WORDS * self._inside(segment, bundle)

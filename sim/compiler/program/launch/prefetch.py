@@ -152,8 +152,9 @@ class Prefetch:
     def _leaving(self, loaded: tuple[Value, int], number: int) -> tuple[int, int]:
         """Count the evictions that follow if a value is loaded; ``loaded`` is (value, address).
 
-        Return two numbers: of the values evicted for the first ``number`` following operations, and
-        of the vectors evicted for all following operations. The second is valid if the first is 0.
+        Return the number of values evicted for the first ``number`` following operations, and the
+        number of vectors evicted for all following operations; the latter is valid only if the
+        former is 0.
         """
         trial = self._trial(loaded)
         for item in self._following[:number]:
