@@ -123,11 +123,9 @@ def import_for_devices(module: Any, devices: int) -> tuple[Graph, Any]:
 
 @dataclass
 class _Importer:
-    """Converts one module to a graph.
+    """Converts a module to a graph; ``scope`` has the graph to which a method appends operations.
 
-    Methods that import an operation of MLIR append its operations to the graph of their parameter
-    ``scope``, which also finds the graph's values for MLIR's. ``location`` is the user's source
-    line; ``name`` is the operation's name without the dialect's prefix.
+    ``location`` is the user's source line, and ``name`` an operation's name without the dialect.
     """
 
     module: Any
@@ -192,11 +190,7 @@ class _Importer:
         self.found.append(Unsupported(what, str(location or ""), advice))
 
     def type(self, type: Any, what: str, location: Location | None) -> TensorType | None:
-        """Convert the MLIR type of a value to a graph's type.
-
-        If the type is not supported, record a refusal, which calls the value ``what`` and names its
-        ``location``, and return None.
-        """
+        """Convert the MLIR type of a value, which messages call ``what``; None if it is refused."""
         from jaxlib.mlir import ir
 
         name = str(type.element_type) if isinstance(type, ir.RankedTensorType) else str(type)
@@ -267,10 +261,9 @@ class _Importer:
 
     def add(self, name: str, operation: Any, operands: list[Value], types: list[TensorType],
             scope: Scope, location: Location | None) -> Sequence[Value | None]:
-        """Append the graph's operation for an MLIR operation with a rule in `RULES`.
+        """Append the graph's operation for an MLIR operation that has a rule in `RULES`.
 
-        The new operation reads ``operands``. Return its results, which are of types ``types``; each
-        is None if a region is not supported.
+        Return its results, of types ``types``, or a None for each if a region is not supported.
         """
         regions = [self.region(region, scope, location) for region in operation.regions]
         if any(graph is None for graph, _ in regions):
@@ -359,12 +352,10 @@ class _Importer:
     # Devices
 
     def input(self, value: Value, number: int, graph: Graph) -> Value:
-        """Append an input for the program's argument ``number`` to a graph.
+        """Append the input for the program's argument ``number``; return the whole argument.
 
-        ``value`` is a new value of the argument's type. If the argument is not split between
-        devices, it becomes the input and is returned. Otherwise, the input is this device's part,
-        and operations are appended that exchange the parts; their result, the whole argument, is
-        returned.
+        ``value`` is a new value of the argument's type. It becomes the input, unless the argument
+        is split: then the input is this device's part, and the devices exchange their parts.
         """
         cut = self.cuts[0][number] if self.cuts else None
         if cut is not None:
@@ -376,29 +367,20 @@ class _Importer:
         return self.shards.whole(value, dimension, Expansion(graph, None), group)
 
     def output(self, value: Value, number: int, graph: Graph) -> Value:
-        """Return the executing device's part of a global value, output ``number`` of the program.
-
-        Operations that take the part are appended to ``graph``.
-        """
+        """Return this device's part of ``value``, a global value, for output ``number``."""
         cut = self.cuts[1][number] if self.cuts else None
         dimension, group = cut or (None, (0, 1))
         return self.shards.local(value, dimension, Expansion(graph, None), group)
 
     def propagated(self, main: Any) -> Propagated | None:
-        """Propagate the shardings of a global program, and inline its calls.
-
-        ``main`` is its entry function. Return None if the user's shardings split no value.
-        """
+        """Propagate shardings from the entry function ``main``; None if they split no value."""
         try:
             return propagate(self.module, main)
         except ShardingError as error:
             raise UnsupportedError([Unsupported(str(error), "", DEVICES)]) from error
 
     def note_cuts(self, operation: Any, results: Sequence[Value | None]) -> None:
-        """Record how the results of an operation of a global program are split.
-
-        ``results`` are the graph's values for them.
-        """
+        """Record how ``results``, those of an operation of a global program, are split."""
         if self.divided is None:
             return
         for value, cut in zip(results, self.divided.results(operation), strict=True):
@@ -408,10 +390,7 @@ class _Importer:
 
     def between(self, operation: Any, scope: Scope,
                 location: Location | None) -> Sequence[Value | None]:
-        """Import a reshard or an all-reduce of a global program as an operation of the same name.
-
-        `partition` will replace it by exchanges.
-        """
+        """Import a reshard or an all-reduce of a global program, which `partition` replaces."""
         value = scope.find(operation.operands[0])
         if value is None or self.divided is None:
             return [value]
@@ -483,10 +462,7 @@ class _Importer:
 
     def wide(self, name: str, operation: Any, operands: list[Value], scope: Scope,
              location: Location | None) -> Sequence[Value | None]:
-        """Import an operation on integers of 64 bits as one on integers of 32 bits.
-
-        If the values of an integer may exceed 32 bits, refuse the operation.
-        """
+        """Import an operation on integers of 64 bits as one of 32 bits, if their ranges allow."""
         nothing = [None] * len(operation.results)
         bounds = self.bounds(name, operation, operands)
         for value in operation.results:
@@ -518,10 +494,7 @@ class _Importer:
 
     def splat(self, bounds: Range, shape: tuple[int, ...], scope: Scope,
               location: Location | None) -> Value:
-        """Append a constant of shape ``shape``, and return it.
-
-        All its elements are the only number in the range ``bounds``.
-        """
+        """Append a constant of shape ``shape`` that repeats the only number in ``bounds``."""
         type = TensorType(shape, narrow(bounds) or DType.S32)
         value = np.broadcast_to(np.asarray(bounds[0], array_dtype(type.dtype)), shape)
         made = scope.graph.add("constant", (), type, {"value": value}, (), location)
@@ -530,11 +503,7 @@ class _Importer:
         return made.result
 
     def bounds(self, name: str, operation: Any, operands: list[Value]) -> Range | None:
-        """Return the range of an operation's result.
-
-        ``operands`` are the graph's values for its operands. Return None if the range is not known,
-        or the result does not have 64 bits.
-        """
+        """Return the range of an operation's result of 64 bits; None if unknown, or not 64 bits."""
         [result] = operation.results if len(operation.results) == 1 else [None]
         if result is None or not _is_wide(result):
             return None

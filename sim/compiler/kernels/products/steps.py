@@ -221,10 +221,9 @@ class _Writer:
     def _steps(self, steps: range, results: "_Results | None") -> None:
         """Write the steps with the numbers ``steps``.
 
-        ``results`` has the registers for the tag of the results that a step pops; None if the steps
-        pop none. Some of the steps end with a wait for a transfer (`Transfers.stops`). Such a step,
-        with the steps after it that do not wait, is an iteration of a loop. One loop has all
-        iterations that also start a transfer, and another one those that start none.
+        A step that ends with a wait for a transfer (`Transfers.stops`), and the steps after it that
+        do not wait, are one iteration of a loop. One loop has all iterations that also start a
+        transfer, and another one those that start none. ``results`` is that of `_step`.
         """
         transfers = self._transfers
         if transfers is None:
@@ -262,8 +261,7 @@ class _Writer:
                stores: bool = False) -> None:
         """Write a loop of ``count`` steps that neither start nor wait for a transfer of operands.
 
-        ``results`` has the registers for the tag of the results that a step pops; None if the steps
-        pop none. With ``stores``, each step starts a transfer that stores a block of results.
+        ``results`` and ``stores`` are those of `_step`.
         """
         if isinstance(count, int):
             if count:
@@ -292,10 +290,7 @@ class _Writer:
             self._start_store()
 
     def _describe(self, results: "_Results | None") -> None:
-        """Write the descriptor of a transfer that stores the block of results of this step.
-
-        The next step starts that transfer.
-        """
+        """Write the descriptor with which the next step starts to store this step's results."""
         assert self._transfers is not None
         assert results is not None
         self._transfers.describe_store(results.at)
@@ -444,10 +439,7 @@ class _Writer:
         return self._depth_mask(self._weights) if self._product.transposed else None
 
     def _row(self, number: int | Index, mask: MReg | None) -> VReg:
-        """Load vector ``number`` of a step's rows, and convert it to the piece that is pushed.
-
-        ``mask`` has the lanes within the depth; the others become padding.
-        """
+        """Load vector ``number`` of a step's rows as the piece to push, padded outside ``mask``."""
         b, product = self._b, self._product
         vector = b.load(product.rows,
                         self._rows.at + number * product.block.rows + product.first_row)

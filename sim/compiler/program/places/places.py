@@ -275,10 +275,10 @@ class Places:
         return number
 
     def _copy_splat(self, word: int, destination: Rows, rows: int) -> int:
-        """Start to fill the rows ``destination`` of HBM with a word.
+        """Start to fill the ``rows`` HBM rows of ``destination`` with a word.
 
-        Return the last transfer's number. The source is a buffer of that word, with as many vectors
-        as can be allocated. ``rows`` is the number of rows in ``destination``.
+        Return the last transfer's number. The source is a buffer of that word, as large as can be
+        allocated.
         """
         sublanes = self._config.sublanes
         vectors = rows // sublanes
@@ -298,10 +298,7 @@ class Places:
         return number
 
     def _allocate_some(self, name: str, vectors: int) -> VmemBuffer | None:
-        """Allocate vectors like `allocate`, but return None if there is no room.
-
-        For a single vector, raise `VectorMemoryError` instead.
-        """
+        """Allocate vectors like `allocate`, but return None if there is no room for two or more."""
         try:
             return self.allocate(name, vectors)
         except VectorMemoryError:
@@ -437,10 +434,7 @@ class Places:
         return pinned
 
     def restore(self, pinned: dict[Value, VmemBuffer]) -> None:
-        """Save all values; reload the values of ``pinned``, and pin them in their old buffers.
-
-        ``pinned`` is what `lift` returned.
-        """
+        """Save all values; reload those that `lift` returned, ``pinned``, and pin them again."""
         self.evict_all()
         for value, buffer in pinned.items():
             self.memory.free.reserve(buffer.address, buffer.vectors)
