@@ -123,10 +123,7 @@ def import_for_devices(module: Any, devices: int) -> tuple[Graph, Any]:
 
 @dataclass
 class _Importer:
-    """Converts a module to a graph; ``scope`` has the graph to which a method appends operations.
-
-    ``location`` is the user's source line, and ``name`` an operation's name without the dialect.
-    """
+    """Converts a module to a graph; methods append operations to the graph of ``scope``."""
 
     module: Any
     per_device: bool = False

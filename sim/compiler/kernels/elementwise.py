@@ -475,10 +475,7 @@ def _elementwise(operation: Operation, at: Lowering) -> None:
 
 
 def _write_stages(operation: Operation, at: Lowering, parts: Sequence[Stage]) -> None:
-    """Write a loop over the result's vectors, with an inner loop for each repeated stage.
-
-    ``parts`` are the stages.
-    """
+    """Write a loop over the result's vectors, with an inner loop for each repeated stage."""
     b, result = at.builder, at.place(operation.result)
     with b.loop(result.buffer.vectors) as i:
         state = [b.load(at.place(value).buffer, i) for value in operation.operands]
