@@ -81,7 +81,7 @@ class _Plan:
 
 
 class _Streams:
-    """Replaces operations that need more than a number of vectors by streams."""
+    """Replaces operations that do not fit a given number of vectors by streams."""
 
     def __init__(self, config: Config, vectors: int) -> None:
         self._config = config

@@ -31,7 +31,7 @@ _ROOM = 8
 
 
 class Host(Protocol):
-    """Interface of an object that writes the code of regions; `ControlFlow` implements it."""
+    """Interface, for `BlockLoops`, of the writer of regions; `ControlFlow` implements it."""
 
     fixed: set[Value]
 
@@ -266,7 +266,7 @@ class BlockLoops:
 
 
 class _Staging:
-    """Double buffers of a part's blocks: one vector buffer for computation, one for transfer.
+    """Double buffers for the blocks of a part of a stream: one to compute in, one to transfer.
 
     Raises
     ------
