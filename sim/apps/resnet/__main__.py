@@ -110,8 +110,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--cores", type=int, choices=(1, 2), default=2)
     parser.add_argument("--step", action="store_true",
                         help="run a step of training on one core, for one image")
-    parser.add_argument("--golden", action="store_true",
-                        help="with --step: also compare all bits with the golden model")
     parser.add_argument("--side", type=int, help=f"height and width of the images; by default "
                         f"{SIDE}, or {STEP_SIDE} with --step")
     parser.add_argument("--images", type=int, default=IMAGES, help="images of each core")
@@ -119,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     config = Config.preset(options.config)
     if options.step:
-        return _train(config, options.side or STEP_SIDE, options.backend, options.golden)
+        return _train(config, options.side or STEP_SIDE, options.backend)
     side = options.side or SIDE
     values = arguments(options.cores, side, options.images)
     began = time.perf_counter()
@@ -153,7 +151,7 @@ def _write(report: Report) -> pathlib.Path:
     return path
 
 
-def _train(config: Config, side: int, backend: str, golden: bool) -> int:
+def _train(config: Config, side: int, backend: str) -> int:
     """Run a step of training and check all values; return the exit status."""
     began = time.perf_counter()
     step = compile_step(config, side)
@@ -165,7 +163,7 @@ def _train(config: Config, side: int, backend: str, golden: bool) -> int:
               f"{time.perf_counter() - began:.1f} s of simulation, loss {float(found[0]):.3f}")
     good = [_compare("the interpreter", by_interpreter, step, found, _STEP_BOUNDS[0]),
             _compare("JAX on the CPU", by_jax, step, found, _STEP_BOUNDS[1])]
-    if golden:
+    if backend == "rtl":
         with Device.open(config, "golden") as device:
             expected = device.execute(step.executable, *step.arrays, progress=True)
         same = sum(a.tobytes() == b.tobytes() for a, b in zip(found, expected, strict=True))

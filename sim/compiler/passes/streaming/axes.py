@@ -16,7 +16,7 @@ from typing import Any
 from sim.compiler.graph.ir import Operation, TensorType, Value
 from sim.compiler.passes.expansion import Expansion
 
-__all__ = ["Axis", "Block", "Part", "Write", "axes", "axes_of", "resized", "same_kind"]
+__all__ = ["Axis", "Block", "Part", "Write", "axes", "axes_of", "resized", "same_kind", "trimmed"]
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,16 @@ class Block:
         First axis index of the block, a scalar of type s32; None unless the axis is `numbered`.
     carried : tuple of Value
         Values of the carried results before this block.
+    extra : tuple of int
+        For each operand, the number of indices at the beginning of its part that the block does not
+        need, so that the part begins at a whole vector; not 0 only if the axis is `loose`.
     """
 
     size: int
     padding: tuple[tuple[int, int], ...]
     first: Value | None = None
     carried: tuple[Value, ...] = ()
+    extra: tuple[int, ...] = ()
 
 
 Write = Callable[[Expansion, Sequence[Value], Block], Sequence[Value]]
@@ -100,6 +104,10 @@ class Axis:
         the operand, which it must not use.
     smallest : bool
         Whether blocks must be as small as possible: ``unit`` indices.
+    loose : bool
+        Whether parts of operands may begin earlier than needed (`Block.extra`).
+    extra : tuple of int
+        `Block.extra` of all blocks, once it is known.
     """
 
     size: int
@@ -112,6 +120,8 @@ class Axis:
     unit: int = 1
     outside: bool = False
     smallest: bool = False
+    loose: bool = False
+    extra: tuple[int, ...] = ()
 
 
 Rule = Callable[[Operation], Iterator[Axis]]
@@ -140,6 +150,18 @@ def axes_of(operation: Operation) -> list[Axis]:
     """Return all ways to compute an operation block by block; empty if there is none."""
     rule = _RULES.get(operation.kind)
     return [] if rule is None else list(rule(operation))
+
+
+def trimmed(at: Expansion, operand: Value, along: int, padding: int, extra: int
+            ) -> tuple[Value, int]:
+    """Remove the first ``extra`` indices (`Block.extra`) of a part of an operand.
+
+    The part follows ``padding`` indices that lie before the operand. Return the rest of the part,
+    and the rest of these indices.
+    """
+    removed = max(extra - padding, 0)
+    return (at.slice(operand, along, removed, operand.shape[along] - removed),
+            max(padding - extra, 0))
 
 
 def resized(kind: TensorType, along: int | None, size: int) -> TensorType:

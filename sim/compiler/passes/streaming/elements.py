@@ -9,13 +9,9 @@ import numpy as np
 from sim.compiler.graph.ir import DType, Graph, Operation, Value
 from sim.compiler.graph.semantics.elementwise import ELEMENTWISE
 from sim.compiler.passes.expansion import Expansion
-from sim.compiler.passes.streaming.axes import Axis, Block, Part, axes, resized, same_kind
+from sim.compiler.passes.streaming.axes import Axis, Block, Part, axes, resized, same_kind, trimmed
 
 __all__: list[str] = []
-
-_WHOLE = 256
-"""Alignment, in elements, of blocks along the lanes; a multiple of the lanes of every chip."""
-
 
 @axes(*sorted(ELEMENTWISE))
 def _elementwise(operation: Operation) -> Iterator[Axis]:
@@ -210,17 +206,15 @@ def _slice(operation: Operation) -> Iterator[Axis]:
     names = "start_indices", "limit_indices", "strides"
     for along, size in enumerate(operation.result.shape):
         start, _, stride = (attributes[name][along] for name in names)
-        # Blocks begin at whole vectors; the elements before the slice's start are skipped.
-        extra = start % _WHOLE if along == value.type.rank - 1 else 0
 
-        def change(block: Block, along: int = along, stride: int = stride, extra: int = extra
-                   ) -> dict[str, object]:
+        def change(block: Block, along: int = along, stride: int = stride) -> dict[str, object]:
+            [extra] = block.extra
             mine = extra, extra + (block.size - 1) * stride + 1, stride
             return {name: _with(attributes[name], along, new)
                     for name, new in zip(names, mine, strict=True)}
 
-        yield Axis(size, ((value, Part(along, start - extra, stride, 1 + extra)),), (along,),
-                   same_kind(operation, (along,), change))
+        yield Axis(size, ((value, Part(along, start, stride)),), (along,),
+                   same_kind(operation, (along,), change), loose=True)
 
 
 def _with(items: tuple[int, ...], at: int, item: int) -> tuple[int, ...]:
@@ -238,17 +232,18 @@ def _pad(operation: Operation) -> Iterator[Axis]:
 
         def write(at: Expansion, operands: Sequence[Value], block: Block, along: int = along
                   ) -> Sequence[Value]:
-            before, behind = block.padding[0]
+            [before, behind], [extra, _] = block.padding[0], block.extra
             kind = resized(operation.result.type, along, block.size)
-            if before >= block.size or behind >= block.size:
+            if before - extra >= block.size or behind >= block.size:
                 return [at.broadcast(operands[1], kind.shape, ())]
-            return [at.add("pad", operands, kind, interior_padding=interior,
+            given, before = trimmed(at, operands[0], along, before, extra)
+            return [at.add("pad", (given, operands[1]), kind, interior_padding=interior,
                            edge_padding_low=_with(low, along, before),
                            edge_padding_high=_with(attributes["edge_padding_high"], along,
                                                    behind))]
 
         yield Axis(size, ((value, Part(along, -low[along])), (filler, None)), (along,), write,
-                   outside=True)
+                   outside=True, loose=True)
 
 
 @axes("reverse")

@@ -9,10 +9,10 @@ from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
 from sim.compiler.graph.semantics.reductions import reducer_kind
 from sim.compiler.kernels.reduce import identity
 from sim.compiler.passes.expansion import Expansion
-from sim.compiler.passes.streaming.axes import Axis, Block, Part, axes, same_kind
+from sim.compiler.passes.streaming.axes import Axis, Block, Part, Write, axes, same_kind, trimmed
 from sim.compiler.words import from_words
 
-__all__: list[str] = []
+__all__ = ["mapped", "sum_type"]
 
 
 @axes("reduce")
@@ -27,7 +27,7 @@ def _reduce(operation: Operation) -> Iterator[Axis]:
         yield Axis(values[0].shape[along], (*((value, Part(along)) for value in values), *whole),
                    results, same_kind(operation, results))
     kind = reducer_kind(operation.regions[0])
-    wide = [_sum_type(value.dtype, kind) for value in values]
+    wide = [sum_type(value.dtype, kind) for value in values]
     for along in reduced:
         yield Axis(values[0].shape[along], (*((value, Part(along)) for value in values), *whole),
                    (None,) * count, lambda at, operands, block: _combined(
@@ -37,7 +37,7 @@ def _reduce(operation: Operation) -> Iterator[Axis]:
                                in zip(initial, wide, operation.results, strict=True)])
 
 
-def _sum_type(dtype: DType, kind: str | None) -> DType:
+def sum_type(dtype: DType, kind: str | None) -> DType:
     """Return the type in which a reducer of kind ``kind`` combines numbers of type ``dtype``.
 
     The kernel of a reduction uses the same type.
@@ -59,7 +59,7 @@ def _combined(operation: Operation, at: Expansion, operands: Sequence[Value],
         value.type for value in operation.results]
     kind = reducer_kind(region)
     if kind is not None:
-        [result], dtype = operation.results, _sum_type(values[0].dtype, kind)
+        [result], dtype = operation.results, sum_type(values[0].dtype, kind)
         scalar, types = TensorType((), dtype), [TensorType(result.shape, dtype)]
         word = np.array(identity(kind, dtype), np.uint32)
         initial = [at.add("constant", (), scalar, value=from_words(word, array_dtype(dtype)))]
@@ -68,10 +68,10 @@ def _combined(operation: Operation, at: Expansion, operands: Sequence[Value],
         region.outputs = [region.add(kind, region.inputs, scalar).result]
     found = at.graph.add("reduce", [*values, *initial], types, operation.attributes,
                          [region.renewed()], operation.location).results
-    return _mapped(at, region, [*block.carried, *found])
+    return mapped(at, region, [*block.carried, *found])
 
 
-def _mapped(at: Expansion, region: Graph, operands: Sequence[Value]) -> list[Value]:
+def mapped(at: Expansion, region: Graph, operands: Sequence[Value]) -> list[Value]:
     """Apply a region, a function of scalars, to each element of operands of equal shapes."""
     shape = operands[0].shape
     known = dict(zip(region.inputs, operands, strict=True))
@@ -106,15 +106,23 @@ def _reduce_window(operation: Operation) -> Iterator[Axis]:
             attributes["window_dilations"][along]) + 1
         part = Part(along, -attributes["padding"][along][0], attributes["window_strides"][along],
                     window)
-        results = (along,) * count
-
-        def change(block: Block, along: int = along) -> dict[str, object]:
-            padding = attributes["padding"]
-            return {"padding": (*padding[:along], block.padding[0], *padding[along + 1:])}
-
         yield Axis(size, (*((value, part) for value in values),
-                          *((value, None) for value in initial)), results,
-                   same_kind(operation, results, change))
+                          *((value, None) for value in initial)), (along,) * count,
+                   _windows(operation, along), loose=True)
+
+
+def _windows(operation: Operation, along: int) -> Write:
+    """Make the `Write` function of windows for blocks along a dimension."""
+    count, padding = len(operation.results), operation.attributes["padding"]
+
+    def write(at: Expansion, operands: Sequence[Value], block: Block) -> Sequence[Value]:
+        before, behind = block.padding[0]
+        given = [trimmed(at, value, along, before, block.extra[0]) for value in operands[:count]]
+        pads = (*padding[:along], (given[0][1], behind), *padding[along + 1:])
+        return same_kind(operation, (along,) * count, lambda block: {"padding": pads})(
+            at, [*(value for value, _ in given), *operands[count:]], block)
+
+    return write
 
 
 @axes("select_and_scatter")

@@ -1,7 +1,7 @@
 """Rewrites operations whose operands and results do not fit vector memory as streams of blocks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import lcm
 
@@ -15,6 +15,7 @@ from sim.compiler.passes.fuse import fuse
 from sim.compiler.passes.streaming import elements, indexed, reductions
 from sim.compiler.passes.streaming.axes import Axis, Block, axes_of, resized
 from sim.compiler.passes.streaming.in_hbm import leave_in_hbm
+from sim.compiler.passes.streaming.rewrites import rewrite
 from sim.compiler.tiling import standard
 
 __all__ = ["stream_large"]
@@ -91,34 +92,36 @@ class _Streams:
         """Replace the operations of a graph that do not fit."""
         operations, graph.operations = graph.operations, []
         replaced: dict[Value, Value] = {}
-        for operation in [step for whole in operations for step in self._steps(whole)]:
-            operation.operands = tuple(replaced.get(value, value) for value in operation.operands)
+
+        def current(value: Value) -> Value:
+            while value in replaced:
+                value = replaced[value]
+            return value
+
+        while operations:
+            operation = operations.pop(0)
+            operation.operands = tuple(map(current, operation.operands))
             if operation.kind in ("while", "case"):
                 for region in operation.regions:
                     self.apply(region)
-            plan = self._plan(operation)
-            if plan is None:
+            plan, made = self._plan(operation), Graph()
+            results = self._rewrite(operation, made) if plan is None else (
+                self._stream(graph, operation, plan))
+            operations = [*made.operations, *operations]
+            if results is None:
                 graph.operations.append(operation)
             else:
-                replaced.update(zip(operation.results, self._stream(graph, operation, plan),
-                                    strict=True))
-        graph.outputs = [replaced.get(value, value) for value in graph.outputs]
+                replaced.update(zip(operation.results, results, strict=True))
+        graph.outputs = list(map(current, graph.outputs))
 
-    def _steps(self, operation: Operation) -> list[Operation]:
-        """Return the operation in a list; or two reshapes, for a reshape that cannot be divided.
+    def _rewrite(self, operation: Operation, graph: Graph) -> Sequence[Value] | None:
+        """Write operations that can be divided, instead of one that does not fit and cannot be.
 
-        The shape between the two reshapes has whole rows, (size / lanes, lanes), if possible.
+        Return the results; None if the operation fits, or there are no such operations.
         """
-        if operation.kind != "reshape" or self._needed(operation) <= self._vectors or (
-                self._plan(operation) is not None):
-            return [operation]
-        size, lanes = operation.result.type.size, self._config.lanes
-        shape = (size,) if size % lanes else (size // lanes, lanes)
-        if shape in (operation.operands[0].shape, operation.result.shape):
-            return [operation]
-        rows = Value(TensorType(shape, operation.result.dtype))
-        return [Operation("reshape", operation.operands, (rows,), {}, (), operation.location),
-                Operation("reshape", (rows,), operation.results, {}, (), operation.location)]
+        if not self._can_divide(operation) or self._needed(operation) <= self._vectors:
+            return None
+        return rewrite(operation, Expansion(graph, operation.location), self._config)
 
     # The choice of an axis.
 
@@ -127,16 +130,21 @@ class _Streams:
 
         None if the operation fits vector memory, or has no plan.
         """
-        if operation.kind in ("while", "case", "constant", "stream") or (
-                operation.attributes.get("in_hbm")) or any(
-                0 in value.shape for value in (*operation.operands, *operation.results)):
+        if not self._can_divide(operation):
             return None
         if self._needed(operation) <= self._vectors or (
                 operation.kind in _DENSER and self._chosen(operation) <= self._vectors):
             return None
-        plans = [plan for axis in axes_of(operation) for way in _Way
+        plans = [plan for axis in map(self._aligned, axes_of(operation)) for way in _Way
                  if (plan := self._sized(operation, axis, way)) is not None]
         return min(plans, key=lambda plan: plan.waste, default=None)
+
+    @staticmethod
+    def _can_divide(operation: Operation) -> bool:
+        """Return whether an operation computes elements of its results in vector memory."""
+        return operation.kind not in ("while", "case", "constant", "stream") and not (
+            operation.attributes.get("in_hbm")) and not any(
+            0 in value.shape for value in (*operation.operands, *operation.results))
 
     def _needed(self, operation: Operation) -> int:
         values = dict.fromkeys((*operation.operands, *operation.results))
@@ -155,6 +163,18 @@ class _Streams:
 
     def _size(self, kind: TensorType) -> int:
         return standard(kind.shape, self._config).vectors
+
+    def _aligned(self, axis: Axis) -> Axis:
+        """Let parts of operands begin at whole vectors, if the axis is `loose`."""
+        if not axis.loose:
+            return axis
+        inputs, extra = list(axis.inputs), [0] * len(axis.inputs)
+        for number, (value, part) in enumerate(inputs):
+            if part is not None and part.stride > 0:
+                more = extra[number] = part.start % self._tile(value.type, part.along, 1)
+                inputs[number] = value, replace(part, start=part.start - more,
+                                                window=part.window + more)
+        return replace(axis, inputs=tuple(inputs), extra=tuple(extra))
 
     def _sized(self, operation: Operation, axis: Axis, way: _Way) -> _Plan | None:
         """Choose the size of an axis's blocks so that vector memory holds them as ``way`` says.
@@ -316,7 +336,7 @@ class _Streams:
         at = Expansion(region, operation.location)
         first = carried.pop() if axis.numbered else None
         made = axis.write(at, region.inputs[:len(axis.inputs)],
-                          Block(part.size, part.padding, first, tuple(carried)))
+                          Block(part.size, part.padding, first, tuple(carried), axis.extra))
         region.outputs = list(made)
         if first is not None:
             region.outputs.append(at.binary("add", first, at.constant(part.size, DType.S32)))
@@ -408,8 +428,8 @@ def _block(axis: Axis, first: int, size: int) -> _Blocks:
         begin, end = (0, 1) if out else inside
         starts.append(begin)
         widths.append(end - begin)
-        padding.append((max(-low, 0) if high > 0 else size, max(high - extent, 0)
-                        if low < extent else size))
+        padding.append((max(-low, 0) if high > 0 else high - low, max(high - extent, 0)
+                        if low < extent else high - low))
     return _Blocks(size, 1, tuple(starts), (0,) * len(starts), tuple(widths), tuple(padding),
                    outside)
 

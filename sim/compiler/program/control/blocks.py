@@ -80,7 +80,10 @@ def cut_rows(home: Rows, tiling: Tiling, along: int, size: int, start: int,
     block = Tiling(shape, tiling.order, tiling.along_lanes, tiling.sublanes, tiling.lanes)
     counts = (*shape[:len(sizes)], block.lane_tiles)
     # Rows of a column of tiles are consecutive; consecutive columns and dimensions are merged.
-    run = block.rows if exact else block.row_tiles * block.sublanes
+    # All sublanes of a value of one dimension are equal.
+    run = block.row_tiles * block.sublanes
+    if exact and block.sublane_dimension is not None:
+        run = block.rows
     levels: list[tuple[int, int]] = []
     for count, stride in reversed(list(zip(counts, strides, strict=True))):
         if exact:

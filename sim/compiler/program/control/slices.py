@@ -96,8 +96,9 @@ class Slices:
             source = places.rows(value)
             places.memory.wait_all()
             target = cut_rows(home, self._tilings[result], along, size, first, exact=True)
-            places.copy_exactly(cut_rows(source, tiling, along, size, 0, exact=True), target,
-                                tiling.outer * tiling.lane_tiles * tiling.rows, result, home)
+            copied = cut_rows(source, tiling, along, size, 0, exact=True)
+            places.copy_exactly(copied, target, tiling.outer * tiling.lane_tiles * copied.run,
+                                result, home)
             first += size
 
     def _writable(self, value: Value, last: bool) -> Rows:

@@ -114,15 +114,27 @@ def convolution(batch: int, size: int, features: int, made: int, stride: int = 1
         feature_group_count=1, batch_group_count=1, precision_config=("DEFAULT", "DEFAULT")))
 
 
-def windows(shape: Ints, size: Ints, strides: Ints, padding: Sequence[tuple[int, int]]) -> Graph:
+def windows(shape: Ints, size: Ints, strides: Ints, padding: Sequence[tuple[int, int]],
+            kind: str = "maximum", initial: float = -np.inf) -> Graph:
     m = Maker(f32(*shape))
     result = f32(*((n + a + b - w) // step + 1 for n, (a, b), w, step
                    in zip(shape, padding, size, strides, strict=True)))
     ones = (1,) * len(shape)
     return m.returns(m.graph.add(
-        "reduce_window", (m.inputs[0], number(m, -np.inf)), result, {
+        "reduce_window", (m.inputs[0], number(m, initial)), result, {
             "window_dimensions": size, "window_strides": strides, "padding": tuple(padding),
-            "base_dilations": ones, "window_dilations": ones}, (region("maximum"),)).result)
+            "base_dilations": ones, "window_dilations": ones}, (region(kind),)).result)
+
+
+def dynamic(shape: Ints, size: Ints, start: int, *, update: bool) -> Graph:
+    m = Maker(f32(*shape), s32(), *([f32(*size)] if update else []))
+    zero, last = (m.constant(np.array(0, np.int32), s32()), len(shape) - 1)
+    # Inputs of integers are small.
+    first = m.op("add", m.inputs[1], m.constant(np.array(start, np.int32), s32()))
+    starts = (*[zero] * last, first)
+    if update:
+        return m.returns(m.op("dynamic_update_slice", m.inputs[0], m.inputs[2], *starts))
+    return m.returns(m.op("dynamic_slice", m.inputs[0], *starts, to=f32(*size), slice_sizes=size))
 
 
 def sort(shape: Ints, along: int) -> Graph:
@@ -209,6 +221,19 @@ CASES: dict[str, Callable[[], Graph]] = {
     "slice of a line": lambda: sliced((5003,), (13,), (4001,), (1,)),
     "slice of one index": lambda: sliced((80, 9, 60), (3, 7, 9), (80, 8, 58), (1, 1, 1)),
     "reshape in two steps": lambda: reshape((33, 64), (1, 2, 1056)),
+    "slice of long rows": lambda: sliced((2, 1103), (0, 501), (2, 1090), (1, 3)),
+    "pad a line": lambda: padded((3001,), (13,), (4,), (0,)),
+    "pad a line with whole blocks": lambda: padded((1501,), (700,), (-5,), (0,)),
+    "crop long rows": lambda: padded((3, 1100), (0, -5), (1, 300), (0, 0)),
+    "reverse a line": lambda: reverse((3001,), (0,)),
+    "reverse long rows": lambda: reverse((3, 1100), (0, 1)),
+    "concatenate lines": lambda: concatenate(((1001,), (3,), (2,), (700,), (1,)), 0),
+    "concatenate long rows": lambda: concatenate(((3, 501), (3, 6), (3, 900)), 1),
+    "slice of a line from a variable index": lambda: dynamic((1400,), (700,), 333, update=False),
+    "slice of long rows from the end": lambda: dynamic((3, 900), (3, 600), 999, update=False),
+    "update of a line": lambda: dynamic((1400,), (700,), 333, update=True),
+    "update of a few": lambda: dynamic((1401,), (3,), -99, update=True),
+    "update of long rows": lambda: dynamic((3, 900), (3, 600), 999, update=True),
     "product of many rows": lambda: product(200, 12, 12),
     "product of many columns": lambda: product(12, 12, 200),
     "product of depth": lambda: product(12, 400, 12),
@@ -222,6 +247,11 @@ CASES: dict[str, Callable[[], Graph]] = {
         (0, 0), (1, 1), (1, 1), (0, 0))),
     "windows of rows": lambda: windows((150, 24), (3, 1), (2, 1), ((1, 1), (0, 0))),
     "cumulative maxima": lambda: windows((40, 80), (40, 1), (1, 1), ((39, 0), (0, 0))),
+    "windows of a line": lambda: windows((3001,), (5,), (2,), ((2, 1),)),
+    "cumulative maxima of a line": lambda: windows((1500,), (1500,), (1,), ((1499, 0),)),
+    "maxima of the rest of a line": lambda: windows((1500,), (1500,), (1,), ((0, 1499),)),
+    "maxima of the rest of columns": lambda: windows((900, 3), (900, 1), (1, 1), ((0, 899), (0, 0)),
+                                                     initial=-0.2),
     "sort of columns": lambda: sort((40, 60), 0),
     "sort of rows": lambda: sort((60, 40), 1),
     "gradient of pooling": lambda: pooled_gradient((4, 8, 8, 8), (1, 2, 2, 1)),
@@ -233,7 +263,8 @@ CASES: dict[str, Callable[[], Graph]] = {
     "scatter to a large table": lambda: scatter(500, 12, 20),
     "scatter of many": lambda: scatter(40, 12, 300),
 }
-ON_RTL = ("elementwise, 3", "sum of rows", "transpose", "product of many rows",
+ON_RTL = ("concatenate lines", "update of long rows", "maxima of the rest of columns", "pad a line",
+          "reverse long rows", "elementwise, 3", "sum of rows", "transpose", "product of many rows",
           "convolution of a batch", "gather from a large table", "embedding",
           "scatter to a large table")
 

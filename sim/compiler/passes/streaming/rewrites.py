@@ -1,0 +1,320 @@
+"""Replaces large operations that no axis divides by several operations that can be divided.
+
+Blocks begin at whole vectors, so a dimension along the lanes can only be divided at multiples of
+the lanes. Operations that move elements by other distances are rewritten here: most of the work is
+done on rows of `lanes` elements, which are a dimension of their own.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from math import isqrt
+
+import numpy as np
+
+from hdl.config import Config
+from sim.compiler.graph.arrays import array_dtype
+from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
+from sim.compiler.graph.semantics.reductions import reducer_kind
+from sim.compiler.kernels.reduce import identity
+from sim.compiler.passes.expansion import Expansion
+from sim.compiler.passes.streaming.axes import resized
+from sim.compiler.passes.streaming.reductions import mapped, sum_type
+from sim.compiler.words import from_words
+
+__all__ = ["rewrite"]
+
+
+def rewrite(operation: Operation, at: Expansion, config: Config) -> Sequence[Value] | None:
+    """Write operations that compute what an operation computes; return the results.
+
+    Parameters
+    ----------
+    operation : Operation
+        An operation whose operands and results do not fit vector memory.
+    at : Expansion
+        Receives the operations.
+    config : Config
+        The chip.
+
+    Returns
+    -------
+    sequence of Value or None
+        A value for each result; None, and nothing is written, if there is no such rewriting.
+    """
+    rule = _RULES.get(operation.kind)
+    return None if rule is None else rule(operation, at, config.lanes)
+
+
+def _reshape(operation: Operation, at: Expansion, lanes: int) -> Sequence[Value] | None:
+    """Reshape in two steps; the shape between them has whole rows, (size / lanes, lanes)."""
+    [value], result = operation.operands, operation.result
+    size = result.type.size
+    shape = (size,) if size % lanes else (size // lanes, lanes)
+    if shape in (value.shape, result.shape):
+        return None
+    return [at.reshape(at.reshape(value, shape), result.shape)]
+
+
+def _reverse(operation: Operation, at: Expansion, lanes: int) -> Sequence[Value] | None:
+    """Reverse the order of rows, and each row."""
+    [value], dimensions = operation.operands, operation.attributes["dimensions"]
+    last, size = value.type.rank - 1, value.shape[-1]
+    if last not in dimensions or size <= lanes:
+        return None
+    rows = _rows(at, value, -(-size // lanes), lanes)
+    turned = at.add("reverse", (rows,), rows.type, dimensions=(*dimensions, last + 1))
+    line = _line(at, turned)
+    return [at.slice(line, last, line.shape[last] - size, size)]
+
+
+def _concatenate(operation: Operation, at: Expansion, lanes: int) -> Sequence[Value] | None:
+    """Concatenate along the lanes in HBM: pieces that begin at multiples of the lanes.
+
+    A piece is a slice of an operand, or joins the ends of operands within one tile.
+    """
+    values, result = operation.operands, operation.result
+    last = result.type.rank - 1
+    if operation.attributes["dimension"] != last or result.shape[last] <= lanes:
+        return None
+    ends = list(accumulate(value.shape[last] for value in values))
+    pieces: list[Value] = []
+    first = 0
+
+    def part(number: int, begin: int, end: int) -> Value:
+        offset = ends[number] - values[number].shape[last]
+        return at.slice(values[number], last, begin - offset, end - begin)
+
+    while first < ends[-1]:
+        number = bisect_right(ends, first)
+        end = ends[number]
+        if end < ends[-1]:
+            end -= (end - first) % lanes
+        if end > first:
+            pieces.append(part(number, first, end))
+        else:
+            end = min(first + lanes, ends[-1])
+            starts = [first, *(cut for cut in dict.fromkeys(ends) if first < cut < end)]
+            pieces.append(at.concatenate([
+                part(bisect_right(ends, a), a, b)
+                for a, b in zip(starts, [*starts[1:], end], strict=True)], last))
+        first = end
+    return [at.add("concatenate", pieces, result.type, dimension=last, in_hbm=True)]
+
+
+def _dynamic_slice(operation: Operation, at: Expansion, lanes: int) -> Sequence[Value] | None:
+    """Slice whole rows in HBM, and shift them."""
+    (value, *starts), result = operation.operands, operation.result
+    if not _moves_along_lanes(value, result, starts[-1]):
+        return None
+    size, last = result.shape[-1], result.type.rank - 1
+    count = -(-size // lanes)
+    row, shift = _place(at, starts[-1], value.shape[-1] - size, lanes)
+    rows = _rows(at, value, (value.shape[-1] - size) // lanes + count + 1, lanes)
+    parts = [_rows_at(at, rows, first, count) for first in (
+        row, at.binary("add", row, at.constant(1, DType.S32)))]
+    return [at.slice(_line(at, _shifted(at, parts, shift)), last, 0, size)]
+
+
+def _dynamic_update_slice(operation: Operation, at: Expansion, lanes: int
+                          ) -> Sequence[Value] | None:
+    """Shift the update to whole rows, merge it with those that it changes, and update them."""
+    value, update, *starts = operation.operands
+    if not _moves_along_lanes(value, update, starts[-1]):
+        return None
+    size, last = update.shape[-1], value.type.rank - 1
+    count = -(-size // lanes) + 1
+    row, shift = _place(at, starts[-1], value.shape[-1] - size, lanes)
+    rows = _rows(at, value, (value.shape[-1] - size) // lanes + count, lanes)
+    moved = _rows(at, _padded(at, update, last, lanes, 0), count + 1, lanes)
+    back = at.binary("subtract", at.constant(lanes, DType.S32), shift)
+    shifted = _shifted(at, [at.slice(moved, last, first, count) for first in (0, 1)], back)
+    old = _rows_at(at, rows, row, count)
+    new = at.add("select", (_between(at, shifted.shape, shift, size), shifted, old), old.type)
+    made = at.add("dynamic_update_slice", (rows, new, *_corner(at, row, last)), rows.type,
+                  in_hbm=True)
+    return [at.slice(_line(at, made), last, 0, value.shape[-1])]
+
+
+def _reduce_window(operation: Operation, at: Expansion, lanes: int) -> Sequence[Value] | None:
+    """Accumulate along a dimension in rows, then add to each row what is before it.
+
+    The reducer must be associative, as StableHLO allows the compiler to assume.
+    """
+    along = _accumulated(operation)
+    if along is None:
+        return None
+    count, attributes, [region] = len(operation.results), operation.attributes, operation.regions
+    values, initial = operation.operands[:count], operation.operands[count:]
+    size, backwards = values[0].shape[along], attributes["padding"][along][0] == 0
+    width = max(isqrt(size) // lanes, 1) * lanes
+    if size <= width:
+        return None
+    kind = reducer_kind(region)
+    wide = [sum_type(value.dtype, kind) for value in values]
+    region = region if kind is None else _reducer(kind, wide[0])
+    # Initial values count once. Those of other reducers must be identities.
+    neutral = initial if kind is None else [_identity(at, kind, wide[0])]
+    rows = [_rows(at, at.convert(value, dtype), -(-size // width), width, along, filler)
+            for value, dtype, filler in zip(values, wide, neutral, strict=True)]
+    local = _scanned(at, rows, neutral, region, along + 1, backwards)
+    ends = [at.slice(value, along + 1, 0 if backwards else width - 1, 1) for value in local]
+    sums = _scanned(at, ends, neutral, region, along, backwards)
+    number = rows[0].shape[along]
+    before = [_padded(at, at.slice(value, along, int(backwards), number - 1), along,
+                      int(not backwards), int(backwards), filler)
+              for value, filler in zip(sums, neutral, strict=True)]
+    spread = [at.broadcast(at.reshape(value, (*rows[0].shape[:along + 1],
+                                              *rows[0].shape[along + 2:])), rows[0].shape,
+                           [n for n in range(rows[0].type.rank) if n != along + 1])
+              for value in before]
+    found = mapped(at, region, [*local, *spread] if backwards else [*spread, *local])
+    if kind is not None:
+        first = at.broadcast(at.convert(initial[0], wide[0]), rows[0].shape, ())
+        found = mapped(at, region, [first, *found])
+    return [at.convert(at.slice(_line(at, value, along), along, 0, size), result.dtype)
+            for value, result in zip(found, operation.results, strict=True)]
+
+
+_RULES: dict[str, Callable[[Operation, Expansion, int], Sequence[Value] | None]] = {
+    "reshape": _reshape, "reverse": _reverse, "concatenate": _concatenate,
+    "dynamic_slice": _dynamic_slice, "dynamic_update_slice": _dynamic_update_slice,
+    "reduce_window": _reduce_window}
+
+
+# Rows.
+
+
+def _padded(at: Expansion, value: Value, along: int, low: int, high: int,
+            filler: Value | None = None) -> Value:
+    """Pad a dimension with ``filler``; with zeros if that is None."""
+    if low == high == 0:
+        return value
+    if filler is None:
+        filler = at.constant(0, value.dtype)
+    none = (0,) * value.type.rank
+    return at.add("pad", (value, filler), resized(value.type, along, (
+        value.shape[along] + low + high)),
+        edge_padding_low=(*none[:along], low, *none[along + 1:]),
+        edge_padding_high=(*none[:along], high, *none[along + 1:]), interior_padding=none)
+
+
+def _rows(at: Expansion, value: Value, count: int, width: int, along: int | None = None,
+          filler: Value | None = None) -> Value:
+    """Split dimension ``along``, by default the last one, in ``count`` rows of ``width`` elements.
+
+    The last rows are padded with ``filler``.
+    """
+    along = value.type.rank - 1 if along is None else along
+    whole = _padded(at, value, along, 0, count * width - value.shape[along], filler)
+    return at.reshape(whole, (*value.shape[:along], count, width, *value.shape[along + 1:]))
+
+
+def _line(at: Expansion, rows: Value, along: int | None = None) -> Value:
+    """Undo `_rows`, without removing the padding."""
+    along = rows.type.rank - 2 if along is None else along
+    count, width = rows.shape[along:along + 2]
+    return at.reshape(rows, (*rows.shape[:along], count * width, *rows.shape[along + 2:]))
+
+
+# Dynamic slices.
+
+
+def _moves_along_lanes(value: Value, part: Value, start: Value) -> bool:
+    """Return whether a slice is smaller than its operand in the last dimension only."""
+    return (value.shape[:-1] == part.shape[:-1] and value.shape[-1] > part.shape[-1]
+            and start.dtype is DType.S32)
+
+
+def _place(at: Expansion, start: Value, most: int, lanes: int) -> tuple[Value, Value]:
+    """Clamp a start to 0 … ``most``; return its row, and its place within the row."""
+    low, high = (at.constant(number, DType.S32) for number in (0, most))
+    start = at.binary("minimum", at.binary("maximum", start, low), high)
+    shift = at.constant(lanes.bit_length() - 1, DType.S32)
+    return (at.binary("shift_right_logical", start, shift),
+            at.binary("and", start, at.constant(lanes - 1, DType.S32)))
+
+
+def _corner(at: Expansion, row: Value, along: int) -> list[Value]:
+    """Return the first index of a slice of rows in each dimension; rows are dimension ``along``."""
+    zero = at.constant(0, DType.S32)
+    return [*[zero] * along, row, zero]
+
+
+def _rows_at(at: Expansion, rows: Value, first: Value, count: int) -> Value:
+    """Read ``count`` rows from row ``first`` on, from HBM."""
+    along = rows.type.rank - 2
+    kind = resized(rows.type, along, count)
+    return at.add("dynamic_slice", (rows, *_corner(at, first, along)), kind,
+                  slice_sizes=kind.shape, in_hbm=True)
+
+
+def _shifted(at: Expansion, parts: Sequence[Value], shift: Value) -> Value:
+    """Take one row's width of each pair of rows, from place ``shift`` on."""
+    [one, _], last = parts, parts[0].type.rank - 1
+    pairs = at.concatenate(parts, last)
+    zero = at.constant(0, DType.S32)
+    return at.add("dynamic_slice", (pairs, *[zero] * last, shift), one.type,
+                  slice_sizes=one.shape)
+
+
+def _between(at: Expansion, shape: Sequence[int], first: Value, size: int) -> Value:
+    """Return which of the elements in rows are ``size`` successive ones from ``first`` on."""
+    kind = TensorType(tuple(shape), DType.S32)
+    rows, places = (at.add("iota", (), kind, iota_dimension=kind.rank - n) for n in (2, 1))
+    width = at.broadcast(at.constant(shape[-1], DType.S32), shape, ())
+    place = at.binary("add", at.binary("multiply", rows, width), places)
+    place = at.binary("subtract", place, at.broadcast(first, shape, ()))
+    # As unsigned numbers, negative ones are large.
+    plain = at.convert(place, DType.U32)
+    limit = at.broadcast(at.constant(size, DType.U32), shape, ())
+    return at.add("compare", (plain, limit), TensorType(kind.shape, DType.PRED),
+                  comparison_direction="LT", compare_type="UNSIGNED")
+
+
+# Accumulation.
+
+
+def _accumulated(operation: Operation) -> int | None:
+    """Return the dimension along which windows accumulate all that is before or after an index.
+
+    None if the operation is no accumulation along one dimension.
+    """
+    attributes, shape = operation.attributes, operation.operands[0].shape
+    windows = attributes["window_dimensions"]
+    wide = [n for n, size in enumerate(windows) if size != 1]
+    if len(wide) != 1 or windows[wide[0]] != shape[wide[0]] or any(
+            step != 1 for name in ("window_strides", "base_dilations", "window_dilations")
+            for step in attributes[name]):
+        return None
+    [along] = wide
+    most = shape[along] - 1
+    if any(tuple(pair) not in (((most, 0), (0, most)) if n == along else ((0, 0),))
+           for n, pair in enumerate(attributes["padding"])):
+        return None
+    return along
+
+
+def _reducer(kind: str, dtype: DType) -> Graph:
+    scalar = TensorType((), dtype)
+    region = Graph([Value(scalar), Value(scalar)])
+    region.outputs = [region.add(kind, region.inputs, scalar).result]
+    return region
+
+
+def _identity(at: Expansion, kind: str, dtype: DType) -> Value:
+    word = np.array(identity(kind, dtype), np.uint32)
+    return at.add("constant", (), TensorType((), dtype),
+                  value=from_words(word, array_dtype(dtype)))
+
+
+def _scanned(at: Expansion, values: Sequence[Value], initial: Sequence[Value], region: Graph,
+             along: int, backwards: bool) -> Sequence[Value]:
+    """Accumulate values along a dimension."""
+    rank, size = values[0].type.rank, values[0].shape[along]
+    ones, pads = (1,) * rank, [(0, 0)] * rank
+    pads[along] = (0, size - 1) if backwards else (size - 1, 0)
+    return at.graph.add("reduce_window", [*values, *initial], [value.type for value in values], {
+        "window_dimensions": (*ones[:along], size, *ones[along + 1:]), "window_strides": ones,
+        "base_dilations": ones, "window_dilations": ones, "padding": tuple(pads)},
+        [region.renewed()], at.location).results
