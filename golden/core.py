@@ -29,7 +29,9 @@ class GoldenCore(ArchitecturalState):
 
     A transfer takes place as a whole, after all other operations of the bundle that starts it. A
     program that waits for the transfer's semaphore before it touches the transfer's source and
-    destination behaves as in hardware; for other programs, this is one possible behaviour.
+    destination behaves as in hardware; for other programs, this is one possible behaviour. A
+    transfer to another chip, and a signal, only become part of ``egress``, from which a
+    `golden.torus.pod.GoldenPod` takes them.
 
     Parameters
     ----------
@@ -134,7 +136,7 @@ class GoldenCore(ArchitecturalState):
         self.fault = Fault.NONE
 
     def reset(self) -> None:
-        """Reset the core: stop, and clear pc, fault, semaphores, and the whole array.
+        """Reset the core: stop, and clear pc, fault, semaphores, egress, and the whole array.
 
         Memories, registers and the transposer keep their contents.
         """
@@ -142,6 +144,7 @@ class GoldenCore(ArchitecturalState):
         self.pc = 0
         self.fault = Fault.NONE
         self.semaphores[:] = 0
+        self.egress.clear()
         self.clear_array()
 
     def transfer(self, descriptor: Descriptor) -> Fault:
@@ -158,7 +161,7 @@ class GoldenCore(ArchitecturalState):
             If ``descriptor`` is not a `Descriptor`.
         """
         instance("descriptor", descriptor, Descriptor)
-        fault = descriptor.check(self.config, self.cores)
+        fault = descriptor.check(self.config, self.cores, self.torus)
         if fault is Fault.NONE:
             self.execute_transfer(descriptor)
         return fault

@@ -26,10 +26,12 @@ from hdl.dma.format import (
     DmaSpaceInfo,
     pack_descriptor,
     unpack_descriptor,
+    unpack_remote,
 )
 from hdl.isa import BUNDLE_PITCH, Fault
 
-__all__ = ["Descriptor", "Side", "allocate_hbm", "copy", "read_bundles", "write_bundles"]
+__all__ = ["Descriptor", "Side", "allocate_hbm", "check_remote", "copy", "read_bundles",
+           "write_bundles"]
 
 # Type checkers take uint32 with a Python integer for signed; numpy does not.
 _Words = NDArray[Any]
@@ -91,6 +93,7 @@ class Side:
             DmaSpace.HBM: config.hbm_rows * config.row_bytes,
             DmaSpace.VMEM: config.vmem_vectors,
             DmaSpace.OTHER_VMEM: config.vmem_vectors,
+            DmaSpace.REMOTE_VMEM: config.vmem_vectors,
             DmaSpace.SMEM: config.smem_words,
             DmaSpace.IMEM: config.imem_bundles * BUNDLE_PITCH,
             DmaSpace.VREG: isa.VECTOR_REGISTERS,
@@ -100,6 +103,12 @@ class Side:
     def blocks(self, rows: int, config: Config) -> int:
         """Number of blocks in ``rows`` rows: a block is a vector or, in the other spaces, a row."""
         return rows // config.sublanes if self.info.vector else rows
+
+    def indices(self, rows: int, config: Config) -> NDArray[np.int64]:
+        """Numbers of all blocks of ``rows`` rows in the space, in the order of the transfer."""
+        unit, count = self.unit(config), self.blocks(rows, config)
+        runs, within = np.divmod(np.arange(count, dtype=np.int64), min(self.run or count, count))
+        return self.address // unit + within + runs * (self.stride // unit)
 
     def span(self, rows: int, config: Config) -> tuple[int, int]:
         """The lowest address of all blocks of ``rows`` rows, and the first address behind them.
@@ -142,6 +151,8 @@ class Descriptor:
     semaphore, signal, signal_other : int
         The semaphore to which 1 is added at completion: this core's if ``signal``, the other core's
         if ``signal_other``.
+    signal_remote, remote_semaphore : int
+        Whether a transfer to another chip adds 1 to a semaphore there, and which one.
     reserved : int
         Must be 0.
 
@@ -163,6 +174,8 @@ class Descriptor:
     semaphore: int = 0
     signal: int = 0
     signal_other: int = 0
+    signal_remote: int = 0
+    remote_semaphore: int = 0
     reserved: int = 0
 
     def __post_init__(self) -> None:
@@ -196,11 +209,23 @@ class Descriptor:
 
     @property
     def destination(self) -> Side:
-        """The side to write; its space must exist."""
-        return Side(DmaSpace(self.destination_space), self.destination_address,
-                    self.destination_run, self.destination_stride)
+        """The side to write; its space must exist. A remote address is one of that chip."""
+        space, address = DmaSpace(self.destination_space), self.destination_address
+        if space is DmaSpace.REMOTE_VMEM:
+            address &= 0xFFFFFFFF
+        return Side(space, address, self.destination_run, self.destination_stride)
 
-    def check(self, config: Config, cores: int) -> Fault:
+    @property
+    def is_remote(self) -> bool:
+        """Whether the transfer writes to another chip."""
+        return self.destination_space == DmaSpace.REMOTE_VMEM
+
+    @property
+    def remote(self) -> int:
+        """The word that names the core of another chip, of `hdl.dma.format.REMOTE_LAYOUT`."""
+        return self.destination_address >> 32
+
+    def check(self, config: Config, cores: int, torus: tuple[int, int] = (1, 1)) -> Fault:
         """Find the fault: DMA_DESCRIPTOR, else DMA_ALIGNMENT, else DMA_RANGE, else NONE.
 
         Parameters
@@ -208,21 +233,29 @@ class Descriptor:
         config : Config
         cores : int
             Cores of the chip; with 1, there is no other core.
+        torus : tuple of int
+            Chips along X and along Y; 1 and 1 for a chip that is not on a torus.
         """
-        if self._malformed(cores):
+        if self._malformed(config, cores):
             return Fault.DMA_DESCRIPTOR
         sides = self.source, self.destination
         if any(self._misaligned(side, config) for side in sides):
             return Fault.DMA_ALIGNMENT
         if not all(side.fits(self.rows, config) for side in sides):
             return Fault.DMA_RANGE
-        return Fault.NONE
+        return check_remote(self.remote, config, torus) if self.is_remote else Fault.NONE
 
-    def _malformed(self, cores: int) -> bool:
+    def _malformed(self, config: Config, cores: int) -> bool:
         if (self.source_space not in DMA_SOURCES
                 or self.destination_space not in DMA_DESTINATIONS
                 or self.reserved or not 1 <= self.rows <= DMA_MAX_ROWS
                 or (self.signal_other and cores == 1)):
+            return True
+        if self.is_remote:
+            if (not config.link_bytes or self.source_space != DmaSpace.VMEM
+                    or check_remote(self.remote, config) is Fault.DMA_DESCRIPTOR):
+                return True
+        elif self.signal_remote or self.remote_semaphore:
             return True
         return any(
             side.info.cores > cores
@@ -237,6 +270,29 @@ class Descriptor:
         if side.space is DmaSpace.IMEM:
             return side.address % BUNDLE_PITCH != 0
         return side.info.vector and self.rows % config.sublanes != 0
+
+
+def check_remote(word: int, config: Config, torus: tuple[int, int] = (1, 1)) -> Fault:
+    """Find the fault of a word that names a core of another chip: of `REMOTE_LAYOUT`.
+
+    DMA_DESCRIPTOR if a reserved bit is set or chips have no such core; DMA_RANGE if a number of
+    hops is not less than the side of the torus, or both are 0; else NONE.
+
+    Parameters
+    ----------
+    word : int
+        A word of 32 bits.
+    config : Config
+        Parameters of all chips of the torus.
+    torus : tuple of int
+        Chips along X and along Y.
+    """
+    dx, dy, core, reserved = unpack_remote(word)
+    if reserved or core >= config.cores:
+        return Fault.DMA_DESCRIPTOR
+    if dx == dy == 0 or abs(dx) >= torus[0] or abs(dy) >= torus[1]:
+        return Fault.DMA_RANGE
+    return Fault.NONE
 
 
 def copy(descriptor: Descriptor, config: Config, memories: Mapping[DmaSpace, _Words]) -> None:
@@ -266,13 +322,6 @@ def _extent(side: Side, rows: int, config: Config) -> tuple[int, int, int]:
     return side.address // side.unit(config), count, min(side.run or count, count)
 
 
-def _indices(side: Side, rows: int, config: Config) -> NDArray[np.int64]:
-    """Indices of all blocks of a side in its space, in the order of the transfer."""
-    first, count, length = _extent(side, rows, config)
-    runs, within = np.divmod(np.arange(count, dtype=np.int64), length)
-    return first + within + runs * (side.stride // side.unit(config))
-
-
 def _read(memory: _Words, side: Side, rows: int, config: Config) -> _Words:
     """The rows of a side, shape (rows, lanes); possibly a view of the memory."""
     if not side.info.runs:
@@ -280,7 +329,7 @@ def _read(memory: _Words, side: Side, rows: int, config: Config) -> _Words:
     else:
         first, count, length = _extent(side, rows, config)
         part = (memory[first:first + count] if length == count
-                else memory[_indices(side, rows, config)])
+                else memory[side.indices(rows, config)])
     return part.reshape(rows, config.lanes)
 
 
@@ -293,7 +342,7 @@ def _write(memory: _Words, side: Side, rows: int, config: Config, data: _Words) 
     if length == count:
         memory[first:first + count] = data
         return
-    indices = _indices(side, rows, config)
+    indices = side.indices(rows, config)
     if abs(side.stride) < length * side.unit(config):
         # Runs overlap. Of the blocks at one address keep the last: the first in reverse order.
         indices, last = np.unique(indices[::-1], return_index=True)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from golden import vpu, xlu
+from golden.dma import check_remote
 from golden.state import WORD_MASK, ArchitecturalState
 from hdl import isa
 from hdl.dma.format import DESCRIPTOR_WORDS
@@ -164,6 +165,8 @@ class Decoder:
                 continue
             form = _FORMS[slot].get(code)
             if form is None or form.operation.cores > self.state.cores:
+                raise _IllegalError
+            if form.operation.links and not self.state.config.link_bytes:
                 raise _IllegalError
             for field, exists in form.limited:
                 if not exists(fields[field]):
@@ -421,6 +424,19 @@ def _other_core(decoder: Decoder, operation: Operation, fields: _Fields) -> None
     decoder.do(decoder.source(fields["b"]), lambda amount: peer.signal(index, amount))
 
 
+def _links(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
+    state, index = decoder.state, fields["d"]
+    a, b = decoder.scalar_in[fields["a"]], decoder.source(fields["b"])
+    for fault in operation.faults:
+        decoder.check(fault, _is_fault_of_chip(state, a, fault))
+    decoder.do(lambda: (a(), b()), lambda value: state.egress.put(value[0], (), index, value[1]))
+
+
+def _is_fault_of_chip(state: ArchitecturalState, chip: _Number,
+                      fault: Fault) -> Callable[[], bool]:
+    return lambda: check_remote(chip(), state.config, state.torus) is fault
+
+
 def _dma(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
     state, b = decoder.state, decoder.source(fields["b"])
     decoder.check(Fault.SMEM_RANGE, lambda: b() + DESCRIPTOR_WORDS > state.smem.size)
@@ -568,6 +584,7 @@ _UNITS: dict[Unit, Callable[[Decoder, Operation, _Fields], None]] = {
     Unit.XLU: _cross,
     Unit.SEMAPHORE: _semaphore,
     Unit.OTHER_CORE: _other_core,
+    Unit.LINKS: _links,
     Unit.DMA: _dma,
 }
 

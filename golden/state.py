@@ -6,6 +6,7 @@ a transfer of hdl/dma does to a core. `golden.execute` says what operations do w
 
 from collections import deque
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from golden import dma
 from golden.dma import Descriptor
 from golden.mxu import tile_matmul
 from golden.numerics import bf16, to_bf16
+from golden.torus.egress import Egress
 from hdl import isa
 from hdl.checks import instance, integer
 from hdl.config import Config
@@ -100,6 +102,8 @@ class ArchitecturalState:
         The bundle at ``pc`` was tried, and its semaphore is too low.
     fault : Fault
         The fault that stopped the core, or `Fault.NONE`.
+    egress : Egress
+        Remote transfers and signals that have not left the core yet.
 
     Raises
     ------
@@ -137,6 +141,8 @@ class ArchitecturalState:
         self._results: deque[_Result] = deque()
         self._peer: ArchitecturalState | None = None
         self._descriptors: dict[bytes, tuple[Descriptor, Fault]] = {}
+        self.egress = Egress()
+        self._torus = 1, 1
 
     @property
     def config(self) -> Config:
@@ -164,6 +170,17 @@ class ArchitecturalState:
         """Make ``peer`` the other core of the chip."""
         self._peer = peer
         # Their faults were determined for a chip of one core.
+        self._descriptors.clear()
+
+    @property
+    def torus(self) -> tuple[int, int]:
+        """Chips along X and along Y of the torus to which the core's chip belongs."""
+        return self._torus
+
+    @torus.setter
+    def torus(self, shape: tuple[int, int]) -> None:
+        self._torus = shape
+        # Their faults were determined for another torus.
         self._descriptors.clear()
 
     # Stops and semaphores
@@ -291,12 +308,23 @@ class ArchitecturalState:
             if len(self._descriptors) >= _CACHED_DESCRIPTORS:
                 self._descriptors.clear()
             descriptor = Descriptor.unpack(words)
-            found = descriptor, descriptor.check(self._config, self.cores)
+            found = descriptor, descriptor.check(self._config, self.cores, self._torus)
             self._descriptors[key] = found
         return found
 
     def execute_transfer(self, descriptor: Descriptor) -> None:
-        """Copy the rows of a descriptor without faults, then signal."""
+        """Copy the rows of a descriptor without faults, then signal.
+
+        A transfer to another chip only becomes part of `egress`.
+        """
+        if descriptor.is_remote:
+            source, destination = (
+                side.indices(descriptor.rows, self._config).tolist()
+                for side in (descriptor.source, descriptor.destination))
+            self.egress.put(descriptor.remote, zip(source, destination, strict=True),
+                            descriptor.remote_semaphore, descriptor.signal_remote,
+                            partial(self._complete, descriptor))
+            return
         memories: dict[DmaSpace, _Words] = {
             side.space: self._memory(side.space)
             for side in (descriptor.source, descriptor.destination)
@@ -310,6 +338,10 @@ class ArchitecturalState:
             self.program[first:last] = dma.write_bundles(memories[DmaSpace.IMEM])
         else:
             dma.copy(descriptor, self._config, memories)
+        self._complete(descriptor)
+
+    def _complete(self, descriptor: Descriptor) -> None:
+        """Add to the semaphores of this chip that a transfer signals."""
         if descriptor.signal:
             self.signal(descriptor.semaphore)
         if descriptor.signal_other:

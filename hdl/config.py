@@ -22,6 +22,7 @@ _BOUNDS = {
     "imem_bundles": (2, 1 << 16),
     "hbm_bytes": (1 << 12, 1 << 40),
     "hbm_channels": (1, 32),
+    "link_bytes": (0, 1024),
 }
 """Least and greatest value of each parameter."""
 
@@ -56,6 +57,9 @@ class Config:
         Least number of cycles from the issue of a bundle to that of the next, 1 or 3. With 3, a
         bundle is decoded, examined and issued in different cycles, which shortens the critical
         path. It affects clock frequency and cycles, never a result.
+    link_bytes : int
+        Bytes of data in a flit of the chip's four links (docs/links.md): a power of two from 4 to
+        1024 that divides a row, or 0 for a chip without links.
 
     Raises
     ------
@@ -73,6 +77,7 @@ class Config:
     hbm_channels: int = 4
     mac_latency: int = 2
     issue_cycles: int = 1
+    link_bytes: int = 0
 
     def __post_init__(self) -> None:
         for name, (low, high) in _BOUNDS.items():
@@ -83,6 +88,10 @@ class Config:
             value = getattr(self, name)
             if value & (value - 1):
                 raise ValueError(f"{name} must be a power of two, not {value!r}")
+        if self.link_bytes and (self.link_bytes & (self.link_bytes - 1) or self.link_bytes < 4
+                                or self.row_bytes % self.link_bytes):
+            raise ValueError("link_bytes must be 0 or a power of two that divides row_bytes "
+                             f"({self.row_bytes}), at least 4, not {self.link_bytes!r}")
         if self.array % self.sublanes:
             raise ValueError(f"sublanes must divide array ({self.array}), not {self.sublanes!r}")
         vreg_bytes = self.sublanes * self.lanes * 4

@@ -202,6 +202,7 @@ class MiscOp(IntEnum):
     SIGNAL = 17
     READ_SEMAPHORE = 18
     SIGNAL_OTHER = 19
+    SIGNAL_REMOTE = 20
     DMA = 24
 
 
@@ -228,14 +229,15 @@ class Fault(IntEnum):
     DMA_DESCRIPTOR = 13
     DMA_RANGE = 14
     DMA_ALIGNMENT = 15
+    LINK = 16
 
 
 FAULTS: dict[Fault, str] = {
     Fault.NONE: "No fault.",
     Fault.ILLEGAL: "An operation code that the slot lacks, a scalar source from 35 to 39, "
         "a vector source that names no register, a mask or semaphore or immediate that does not "
-        "exist, m0 as a destination, a reserved bit that is set, or an operation on the other core "
-        "of a chip with one core.",
+        "exist, m0 as a destination, a reserved bit that is set, an operation on the other core of "
+        "a chip with one core, or on another chip from a chip without links.",
     Fault.CONFLICT: "Two operations of the bundle write the same vector register, mask, or scalar "
         "register other than s0.",
     Fault.PC_RANGE: "The program counter left the instruction memory, and keeps the address out of "
@@ -253,17 +255,23 @@ FAULTS: dict[Fault, str] = {
     Fault.FIFO_UNDERFLOW: "A pop without an outstanding result.",
     Fault.SEMAPHORE: "A signal that would raise a semaphore above 2**32 - 1.",
     Fault.WATCHDOG: "No bundle issued for the number of cycles that the host set as the watchdog.",
-    Fault.BUS_ERROR: "The HBM answered a transfer with an error. This is the only fault that is "
-        "not precise: the core stops some time after the transfer started. The transfer's other "
-        "rows are written, and it signals no semaphore.",
+    Fault.BUS_ERROR: "The HBM answered a transfer with an error. This fault is not precise: the "
+        "core stops some time after the transfer started. The transfer's other rows are written, "
+        "and it signals no semaphore.",
     Fault.DMA_DESCRIPTOR: "A malformed descriptor: a space that does not exist or is not allowed "
         "on that side, a reserved bit that is set, no rows or 2**24 or more, a high address word "
-        "outside of HBM, a run on a side whose space has no runs, a stride without a run, or the "
-        "other core of a chip with one core.",
-    Fault.DMA_RANGE: "A block of a transfer lies outside of its space.",
+        "outside of HBM, a run on a side whose space has no runs, a stride without a run, the "
+        "other core of a chip with one core, a remote transfer that does not begin in vector "
+        "memory or of a chip without links, a core that the chips do not have, or a remote signal "
+        "of a transfer that is not remote.",
+    Fault.DMA_RANGE: "A block of a transfer lies outside of its space, or a number of hops is not "
+        "less than the side of the torus, or both are 0.",
     Fault.DMA_ALIGNMENT: "An address or a stride in HBM is not a multiple of a row's bytes, the "
         "rows do not fill whole vectors, or an address in instruction memory is not the start of a "
         "bundle.",
+    Fault.LINK: "A link of the chip is down, or a packet arrived that is meant for another chip, "
+        "for a core that the chip does not have, or for an address beyond vector memory. All cores "
+        "of the chip have this fault. It is not precise.",
 }
 """Meaning of each fault."""
 
@@ -298,6 +306,7 @@ class Unit(StrEnum):
     XLU = "cross-lane"
     SEMAPHORE = "semaphores"
     OTHER_CORE = "other core"
+    LINKS = "links"
     DMA = "transfers"
 
 
@@ -329,6 +338,8 @@ class Operation:
         The faults it can raise, besides ILLEGAL and CONFLICT, which every operation can raise.
     cores : int
         Least number of cores of a chip with this operation; on a smaller chip it is ILLEGAL.
+    links : bool
+        Whether only chips with links have this operation; on others it is ILLEGAL.
     """
 
     op: IntEnum
@@ -338,6 +349,7 @@ class Operation:
     semantics: str
     faults: tuple[Fault, ...] = ()
     cores: int = 1
+    links: bool = False
 
     @property
     def name(self) -> str:
@@ -410,8 +422,8 @@ def _vector(op: VectorOp, operands: str, semantics: str, unit: Unit = Unit.SIMPL
 
 
 def _misc(op: MiscOp, operands: str, semantics: str, *faults: Fault,
-          unit: Unit = Unit.XLU, cores: int = 1) -> Operation:
-    return Operation(op, (Slot.MISC,), _operands(operands), unit, semantics, faults, cores)
+          unit: Unit = Unit.XLU, cores: int = 1, links: bool = False) -> Operation:
+    return Operation(op, (Slot.MISC,), _operands(operands), unit, semantics, faults, cores, links)
 
 
 _F_COMPARE = "as numbers: -0 equals +0, subnormals are zeros; if an operand is NaN, d is {}set."
@@ -560,6 +572,11 @@ OPERATIONS: tuple[Operation, ...] = (
           "Adds b, unsigned, to semaphore d of the other core. A result above 2**32 - 1 is the "
           "other core's fault (SEMAPHORE). ILLEGAL on a chip with one core.",
           unit=Unit.OTHER_CORE, cores=2),
+    _misc(MiscOp.SIGNAL_REMOTE, "d:SEMAPHORE a:SCALAR_IN b:SOURCE",
+          "Adds b, unsigned, to semaphore d of a core of another chip, which a names as the high "
+          "word of a remote address does. A result above 2**32 - 1 is that core's fault "
+          "(SEMAPHORE). ILLEGAL on a chip without links.",
+          Fault.DMA_DESCRIPTOR, Fault.DMA_RANGE, unit=Unit.LINKS, links=True),
     _misc(MiscOp.DMA, "b:SOURCE",
           "Starts the transfer whose descriptor begins at smem[b].",
           Fault.SMEM_RANGE, Fault.DMA_DESCRIPTOR, Fault.DMA_RANGE, Fault.DMA_ALIGNMENT,

@@ -78,6 +78,9 @@ class Chip(wiring.Component):
     def __init__(self, config: Config, *, status: bool = False,
                  probes: wiring.Component | None = None) -> None:
         check_chip(config)
+        if config.link_bytes:
+            raise ValueError("link_bytes must be 0 for a chip in hardware, which has no links yet, "
+                             f"not {config.link_bytes!r}")
         self._config = config
         self._status = status
         self._probes = probes

@@ -23,8 +23,9 @@ from ..dma.format import DESCRIPTOR_WORDS
 from ..isa import BUNDLE_WORDS
 
 __all__ = ["ACCESS_ADDRESS_BITS", "CORE_PITCH", "CORE_REGISTERS", "COUNTER_REGISTERS", "EVENTS",
-           "EVENT_PITCH", "GLOBAL_REGISTERS", "IDENTITY", "MAX_CORES", "OFFSET_BITS", "VERSION",
-           "WAIT_CYCLES", "Access", "Field", "Register", "RegisterBlock", "address", "parameters"]
+           "EVENT_PITCH", "GLOBAL_REGISTERS", "IDENTITY", "LINK_REGISTERS", "MAX_CORES",
+           "OFFSET_BITS", "VERSION", "WAIT_CYCLES", "Access", "Field", "Register",
+           "RegisterBlock", "address", "chip_registers", "parameters"]
 
 OFFSET_BITS = 12
 """Width of a register's offset within its block."""
@@ -230,7 +231,22 @@ GLOBAL_REGISTERS = _table((
              "Enables interrupts by event. The interrupt line is set one cycle after a bit is set "
              "both here and in INTERRUPT_STATUS.", _events(), 0),
 ))
-"""Registers of the chip, by name."""
+"""Registers of every chip, by name."""
+
+LINK_REGISTERS = _table((
+    Register("LINK_BYTES", 0x034, Access.RO, "Bytes of data in a flit of a link."),
+    Register("TORUS", 0x050, Access.RW, "Shape of the torus of chips. Equal in all of them.", (
+        Field("WIDTH", 0, 8, "Chips along X, 1 to 32."),
+        Field("HEIGHT", 8, 8, "Chips along Y, 1 to 32."),
+    ), 0x0101),
+    Register("POSITION", 0x054, Access.RW, "Place of the chip on the torus.", (
+        Field("X", 0, 8, "Coordinate along X, less than TORUS.WIDTH."),
+        Field("Y", 8, 8, "Coordinate along Y, less than TORUS.HEIGHT."),
+    ), 0),
+))
+"""Further registers of a chip with links, by name."""
+assert not {register.offset for register in LINK_REGISTERS.values()} & {
+    register.offset for register in GLOBAL_REGISTERS.values()}
 
 _CONTROL = Register("CONTROL", 0x000, Access.W1, "Commands: writing 1 to a bit executes it.", (
     Field("START", 0, 1, "Starts the program at START_PC and clears the fault. The whole write is "
@@ -336,13 +352,18 @@ def address(name: str, core: int | None = None) -> int:
         If the core does not exist.
     """
     if core is None:
-        return GLOBAL_REGISTERS[name].offset
+        return (GLOBAL_REGISTERS | LINK_REGISTERS)[name].offset
     if core not in range(MAX_CORES):
         raise ValueError(f"core must be from 0 to {MAX_CORES - 1}, not {core!r}")
     return CORE_PITCH * (core + 1) + CORE_REGISTERS[name].offset
 
 
 assert CORE_PITCH * (MAX_CORES + 1) <= 1 << CONTROL_ADDRESS_BITS
+
+
+def chip_registers(config: Config) -> dict[str, Register]:
+    """Registers of a chip with these parameters, by name, without those of its cores."""
+    return GLOBAL_REGISTERS | (LINK_REGISTERS if config.link_bytes else {})
 
 
 def parameters(config: Config) -> dict[str, int]:
@@ -352,6 +373,7 @@ def parameters(config: Config) -> dict[str, int]:
         "VMEM_VECTORS": config.vmem_vectors, "SMEM_WORDS": config.smem_words,
         "IMEM_BUNDLES": config.imem_bundles, "HBM_BYTES_LO": config.hbm_bytes & 0xFFFFFFFF,
         "HBM_BYTES_HI": config.hbm_bytes >> 32, "HBM_CHANNELS": config.hbm_channels,
+        **({"LINK_BYTES": config.link_bytes} if config.link_bytes else {}),
     }
 
 

@@ -51,24 +51,26 @@ __all__ = ["SCALAR_PORTS", "BundleDecoder", "BundleFaults", "ComparingDecoder", 
 _REGISTER_BITS = ceil_log2(SCALAR_REGISTERS)
 assert SCALAR_REGISTERS == VECTOR_REGISTERS == FIRST_IMMEDIATE == 1 << _REGISTER_BITS
 _NOP = 0
+_OPERATIONS = tuple(operation for operation in OPERATIONS if not operation.links)
+"""Operations of a core whose chip has no links."""
 
 
 def kind_codes(slot: Slot, field: str, *kinds: Kind) -> list[int]:
     """Codes of the slot's operations whose ``field`` is an operand of one of ``kinds``."""
-    return [operation.op.value for operation in OPERATIONS if slot in operation.slots
+    return [operation.op.value for operation in _OPERATIONS if slot in operation.slots
             for operand in operation.operands
             if operand.field == field and operand.kind in kinds]
 
 
 def unit_codes(slot: Slot, unit: Unit) -> list[int]:
     """Codes of the slot's operations that the unit executes."""
-    return [operation.op.value for operation in OPERATIONS
+    return [operation.op.value for operation in _OPERATIONS
             if slot in operation.slots and operation.unit == unit]
 
 
 def fault_codes(slot: Slot, fault: Fault) -> list[int]:
     """Codes of the slot's operations that can raise the fault."""
-    return [operation.op.value for operation in OPERATIONS
+    return [operation.op.value for operation in _OPERATIONS
             if slot in operation.slots and fault in operation.faults]
 
 
@@ -195,7 +197,7 @@ class BundleDecoder(wiring.Component):
         self._scalar_writes = _Sets(m, "scalar_writes", SCALAR_REGISTERS)
         for slot, fields in SLOTS.items():
             op = self._fields[slot].op
-            codes = [operation.op.value for operation in OPERATIONS if slot in operation.slots]
+            codes = [operation.op.value for operation in _OPERATIONS if slot in operation.slots]
             self._illegal.append(~op.matches(_NOP, *codes))
             for field in fields:
                 for kind in Kind:
@@ -347,7 +349,7 @@ class BundleFaults(wiring.Component):
             used = fields[slot].op.matches(*fault_codes(slot, fault))
             return used & (getattr(self, f"{slot}_address") >= size)
 
-        other_core = [operation.op.value for operation in OPERATIONS
+        other_core = [operation.op.value for operation in _OPERATIONS
                       if Slot.MISC in operation.slots and operation.cores > config.cores]
         starts = op.matches(*unit_codes(Slot.MISC, Unit.DMA))
         # All words of a descriptor must lie in scalar memory.

@@ -88,7 +88,7 @@ class SideCheck(wiring.Component):
     def __init__(self, config: Config, spaces: Collection[DmaSpace]) -> None:
         check_config(config)
         self._config = config
-        self._spaces = sorted(space for space in spaces if DMA_SPACES[space].cores <= config.cores)
+        self._spaces = sorted(space for space in spaces if DMA_SPACES[space].exists(config))
         super().__init__({
             "space": In(4), "rows": In(32), "address": In(64), "run": In(32),
             "stride": In(signed(32)), "start": In(1), "finish": In(1), "done": Out(1),
@@ -106,7 +106,8 @@ class SideCheck(wiring.Component):
     def _look(self, m: Module) -> None:
         """Find the faults that follow from the fields alone: ``malformed`` and ``misaligned``."""
         config = self._config
-        runs = [space.value for space, info in DMA_SPACES.items() if info.runs]
+        runs = [space.value for space, info in DMA_SPACES.items()
+                if info.runs and not info.links]
         row_bits = exact_log2(config.row_bytes)
         is_hbm = Signal()
         is_vector = Signal()
@@ -318,8 +319,10 @@ class DescriptorFrontEnd(wiring.Component):
         wrong = Signal(FAULT_BITS)
         fault = Signal(FAULT_BITS, reset_less=True)
         malformed = Signal()
+        # Without links, the fields of a remote signal are reserved as well.
+        reserved = words[DESCRIPTOR_LAYOUT["signal_remote"].offset:32]
         m.d.comb += malformed.eq(
-            source.malformed | destination.malformed | (fields.reserved != 0) |
+            source.malformed | destination.malformed | (reserved != 0) |
             (fields.rows == 0) | (fields.rows > DMA_MAX_ROWS) |
             (fields.signal_other & (self._config.cores == 1)))
         with m.If(malformed):

@@ -11,12 +11,13 @@ from enum import IntEnum
 from amaranth import signed, unsigned
 from amaranth.lib import data
 
+from ..config import Config
 from ..isa import BUNDLE_PITCH, BUNDLE_WORDS
 
 __all__ = [
     "DESCRIPTOR", "DESCRIPTOR_LAYOUT", "DESCRIPTOR_WORDS", "DMA_DESTINATIONS", "DMA_MAX_ROWS",
-    "DMA_SOURCES", "DMA_SPACES", "DescriptorField", "DmaSpace", "DmaSpaceInfo",
-    "pack_descriptor", "unpack_descriptor",
+    "DMA_SOURCES", "DMA_SPACES", "REMOTE_LAYOUT", "DescriptorField", "DmaSpace", "DmaSpaceInfo",
+    "pack_descriptor", "pack_remote", "unpack_descriptor", "unpack_remote",
 ]
 
 
@@ -30,6 +31,7 @@ class DmaSpace(IntEnum):
     IMEM = 4
     VREG = 5
     MASK = 6
+    REMOTE_VMEM = 7
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class DmaSpaceInfo:
         Whether a transfer can read the space, and whether a transfer can write it.
     cores : int
         Least number of cores of a chip that has the space.
+    links : bool
+        Whether only chips with links have the space.
     """
 
     meaning: str
@@ -59,6 +63,11 @@ class DmaSpaceInfo:
     source: bool = True
     destination: bool = True
     cores: int = 1
+    links: bool = False
+
+    def exists(self, config: Config) -> bool:
+        """Whether a chip with these parameters has the space."""
+        return self.cores <= config.cores and (config.link_bytes != 0 or not self.links)
 
 
 DMA_SPACES: dict[DmaSpace, DmaSpaceInfo] = {
@@ -78,6 +87,9 @@ DMA_SPACES: dict[DmaSpace, DmaSpaceInfo] = {
     DmaSpace.MASK: DmaSpaceInfo(
         "all masks as one vector: bit i of each element is that of mask i",
         "0", vector=True, runs=True, destination=False),
+    DmaSpace.REMOTE_VMEM: DmaSpaceInfo(
+        "vector memory of a core of another chip", "vectors; the high word names the core",
+        vector=True, runs=True, source=False, links=True),
 }
 """The properties of each space."""
 DMA_SOURCES = frozenset(space for space, info in DMA_SPACES.items() if info.source)
@@ -116,7 +128,12 @@ DESCRIPTOR: dict[str, DescriptorField] = {
     "semaphore": DescriptorField(4, "semaphore to signal at completion"),
     "signal": DescriptorField(1, "add 1 to that semaphore of this core at completion"),
     "signal_other": DescriptorField(1, "add 1 to that semaphore of the other core at completion"),
-    "reserved": DescriptorField(18, "0"),
+    "signal_remote": DescriptorField(
+        1, "add 1 to a semaphore of the destination's core behind the data; 0 unless the "
+        "destination is REMOTE_VMEM"),
+    "remote_semaphore": DescriptorField(
+        4, "that semaphore; 0 unless the destination is REMOTE_VMEM"),
+    "reserved": DescriptorField(13, "0"),
     "rows": DescriptorField(32, f"number of rows, 1 to {DMA_MAX_ROWS}"),
     "source_address": DescriptorField(
         64, "first address of the source; the high word is 0 except in HBM"),
@@ -124,7 +141,7 @@ DESCRIPTOR: dict[str, DescriptorField] = {
         32, "number of consecutive blocks in a run of the source; 0: all blocks"),
     "source_stride": DescriptorField(32, _STRIDE, signed=True),
     "destination_address": DescriptorField(
-        64, "first address of the destination; the high word is 0 except in HBM"),
+        64, "first address of the destination; the high word is 0 except in HBM and REMOTE_VMEM"),
     "destination_run": DescriptorField(
         32, "number of consecutive blocks in a run of the destination; 0: all blocks"),
     "destination_stride": DescriptorField(32, _STRIDE, signed=True),
@@ -190,3 +207,31 @@ def unpack_descriptor(words: Sequence[int]) -> dict[str, int]:
         fields[name] = value
         packed >>= field.width
     return fields
+
+
+REMOTE_LAYOUT = data.StructLayout({
+    "dx": signed(8), "dy": signed(8), "core": unsigned(1), "reserved": unsigned(15)})
+"""Layout of the high word of an address in REMOTE_VMEM, and of operand a of ``signal_remote``:
+signed hops along X and along Y, and the core of the chip that they lead to."""
+
+
+def pack_remote(dx: int, dy: int, core: int) -> int:
+    """Pack the name of a core of another chip into a word of `REMOTE_LAYOUT`.
+
+    Raises
+    ------
+    ValueError
+        If a value does not fit its field.
+    """
+    for name, hops in (("dx", dx), ("dy", dy)):
+        if not -128 <= hops < 128:
+            raise ValueError(f"{name} must fit signed 8 bits, not {hops!r}")
+    if core not in (0, 1):
+        raise ValueError(f"core must be 0 or 1, not {core!r}")
+    return dx & 0xFF | (dy & 0xFF) << 8 | core << 16
+
+
+def unpack_remote(word: int) -> tuple[int, int, int, int]:
+    """Unpack a word of `REMOTE_LAYOUT` into dx, dy, core, and the reserved bits."""
+    dx, dy = (((word >> low & 0xFF) ^ 0x80) - 0x80 for low in (0, 8))
+    return dx, dy, word >> 16 & 1, word >> 17

@@ -31,7 +31,8 @@ SHORT_BITS = BLOCK_BITS // 2
 cycles."""
 assert BLOCK_BITS % (2 * DIVISION_STEP_BITS) == 0
 
-VECTOR_SPACES = tuple(space.value for space, info in DMA_SPACES.items() if info.vector)
+VECTOR_SPACES = tuple(space.value for space, info in DMA_SPACES.items()
+                      if info.vector and not info.links)
 """Spaces whose blocks are vectors."""
 WORD_SPACES = (DmaSpace.SMEM.value, DmaSpace.IMEM.value)
 """Spaces whose blocks are words."""
@@ -61,6 +62,7 @@ def space_size(config: Config, space: DmaSpace) -> int:
         DmaSpace.IMEM: config.imem_bundles * BUNDLE_PITCH,
         DmaSpace.VREG: VECTOR_REGISTERS,
         DmaSpace.MASK: 1,
+        DmaSpace.REMOTE_VMEM: config.vmem_vectors,
     }[space]
 
 

@@ -144,7 +144,9 @@ class XluControl(wiring.Component):
     def _decoded(self, m: Module) -> data.View:
         sublanes = self._config.sublanes
         decoded = Signal(_operation(self._config))
-        is_ = {op: Signal(name=f"is_{op.name.lower()}") for op in MiscOp}
+        # Without the operation of chips with links only, so that all chips have the same unit.
+        is_ = {op: Signal(name=f"is_{op.name.lower()}") for op in MiscOp
+               if op is not MiscOp.SIGNAL_REMOTE}
         m.d.comb += [bit.eq(self.start.op == op) for op, bit in is_.items()]
         amount = self.start.amount
         grouped = Signal()

@@ -338,6 +338,8 @@ class Bundle:
         if config is not None and operation.cores > config.cores:
             raise ValueError(f"{where}: the chip must have {operation.cores} cores, "
                              f"not {config.cores!r}")
+        if config is not None and operation.links and not config.link_bytes:
+            raise ValueError(f"{where}: the chip must have links, not link_bytes=0")
         return operation
 
     def _encode(self, where: str, slot: Slot, operation: Operation, operands: Sequence[Any],

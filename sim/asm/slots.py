@@ -465,6 +465,13 @@ class MiscMethods(SlotMethods):
         """
         self._put(MiscOp.SIGNAL_OTHER, d, b)
 
+    def signal_remote(self, d: Semaphore, a: Scalar, b: Source) -> None:
+        """Adds b, unsigned, to semaphore d of a core of another chip, which a names as the high
+        word of a remote address does. A result above 2**32 - 1 is that core's fault (SEMAPHORE).
+        ILLEGAL on a chip without links.
+        """
+        self._put(MiscOp.SIGNAL_REMOTE, d, a, b)
+
     def dma(self, descriptor: Source) -> None:
         """Starts the transfer whose descriptor begins at smem[descriptor]."""
         self._put(MiscOp.DMA, descriptor)

@@ -63,7 +63,7 @@ _LATENCY = {
     Unit.SIMPLE: str(isa.SIMPLE_LATENCY), Unit.FLOAT: str(isa.FLOAT_LATENCY),
     Unit.TRANSCENDENTAL: str(isa.TRANSCENDENTAL_LATENCY), Unit.SCALAR: "1", Unit.SEMAPHORE: "1",
     Unit.BRANCH: "1", Unit.SMEM: "2", Unit.VMEM: str(isa.LOAD_LATENCY), Unit.MXU: "rows",
-    Unit.XLU: "rows", Unit.DMA: "", Unit.OTHER_CORE: "",
+    Unit.XLU: "rows", Unit.DMA: "", Unit.OTHER_CORE: "", Unit.LINKS: "",
 }
 _WRITTEN = (Kind.SCALAR_OUT, Kind.SCALAR_INOUT, Kind.VECTOR_OUT, Kind.MASK_OUT)
 

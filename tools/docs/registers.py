@@ -12,6 +12,7 @@ from hdl.chip.registers import (
     CORE_PITCH,
     CORE_REGISTERS,
     GLOBAL_REGISTERS,
+    LINK_REGISTERS,
     MAX_CORES,
     WAIT_CYCLES,
     Access,
@@ -62,6 +63,7 @@ def document() -> str:
         access=table(["access", "meaning"],
                      ([access.value, text] for access, text in _ACCESS.items())),
         blocks=_block("The chip", GLOBAL_REGISTERS) + "\n\n"
+        + _block("The chip, if it has links", LINK_REGISTERS) + "\n\n"
         + _block(f"A core: {cores}", CORE_REGISTERS))
 
 

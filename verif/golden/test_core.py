@@ -15,7 +15,7 @@ from golden.vpu import compare, evaluate
 from golden.xlu import max_lanes, sum_lanes
 from hdl import isa
 from hdl.config import Config
-from hdl.dma.format import DESCRIPTOR_WORDS, DmaSpace
+from hdl.dma.format import DESCRIPTOR_WORDS, DmaSpace, pack_remote
 from hdl.encoding import pack, unpack
 from hdl.isa import (
     OPERATIONS,
@@ -498,19 +498,33 @@ def touched(operation: Operation, fields: Mapping[str, int]) -> set[tuple[str, i
     return places
 
 
+LINKED = Config.preset("tiny", link_bytes=8)
 LEGAL = {Kind.SOURCE: inline(1), Kind.VECTOR_SOURCE: vector(7), Kind.MASK_OUT: 5, Kind.MASK_IN: 6,
          Kind.SEMAPHORE: 11, Kind.IMMEDIATE: 1, Kind.SCALAR_OUT: 12, Kind.SCALAR_IN: 0,
          Kind.SCALAR_INOUT: 13, Kind.VECTOR_OUT: 14, Kind.VECTOR_IN: 15}
 CASES = [(slot, operation) for operation in OPERATIONS for slot in operation.slots]
 
 
+CHIP = 16
+"""Scalar register that names a core of another chip."""
+
+
+def legal_fields(operation: Operation) -> dict[str, int]:
+    """Return legal values of the operands' fields."""
+    fields = {operand.field: LEGAL[operand.kind] for operand in operation.operands}
+    return fields | ({"a": CHIP} if operation.unit is isa.Unit.LINKS else {})
+
+
 def ready_for(operation: Operation) -> GoldenCore:
     """Return a core on which the operation with `LEGAL` operands raises no fault."""
-    golden = random_golden()
+    golden = random_golden(LINKED if operation.links else TINY)
     if operation.op in (PushOp.WEIGHTS, PushOp.WEIGHTS_T) and isinstance(operation.op, PushOp):
         golden.loaded = 0
     if operation.unit is isa.Unit.OTHER_CORE:
         golden.connect(GoldenCore(golden.config, golden.hbm))
+    if operation.unit is isa.Unit.LINKS:
+        golden.torus = 3, 4
+        golden.scalars[CHIP] = pack_remote(-2, 3, 1)
     if operation.unit is isa.Unit.DMA:
         # To HBM, so that nothing changes here.
         transfer = Descriptor(DmaSpace.VMEM, DmaSpace.HBM, 4, source_address=3)
@@ -522,7 +536,7 @@ def ready_for(operation: Operation) -> GoldenCore:
 def test_operation_changes_what_its_operands_say_and_unused_fields_do_nothing(
         slot: Slot, operation: Operation) -> None:
     rng = np.random.default_rng(SEED)
-    named = {operand.field: LEGAL[operand.kind] for operand in operation.operands}
+    named = legal_fields(operation)
     outcomes: list[dict[str, Any]] = []
     for _ in range(6):
         fields = {name: int(rng.integers(1 << width)) for name, width in SLOTS[slot].items()}
@@ -614,7 +628,7 @@ ILLEGAL = {
 @pytest.mark.parametrize(("slot", "operation"), CASES, ids=lambda one: getattr(one, "name", one))
 def test_operands_that_do_not_exist(slot: Slot, operation: Operation) -> None:
     golden = ready_for(operation)
-    legal = {operand.field: LEGAL[operand.kind] for operand in operation.operands}
+    legal = legal_fields(operation)
     for operand in operation.operands:
         for value in range(1 << SLOTS[slot][operand.field]):
             fields = legal | {"op": operation.op.value, operand.field: value}

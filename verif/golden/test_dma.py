@@ -99,7 +99,8 @@ def expected_fault(descriptor: Descriptor, config: Config, cores: int = 2) -> Fa
         both = sides(given)
     except ValueError:
         return Fault.DMA_DESCRIPTOR
-    if both[0][0] not in READABLE or both[1][0] not in WRITABLE or given.reserved:
+    if both[0][0] not in READABLE or both[1][0] not in WRITABLE or (
+            given.reserved or given.signal_remote or given.remote_semaphore):
         return Fault.DMA_DESCRIPTOR
     if given.rows == 0 or given.rows >= 1 << 24:
         return Fault.DMA_DESCRIPTOR
@@ -233,11 +234,11 @@ def test_random_descriptors_have_the_faults_that_they_should() -> None:
 def test_words_of_a_descriptor() -> None:
     descriptor = Descriptor(
         source_space=DmaSpace.SMEM, destination_space=DmaSpace.OTHER_VMEM, semaphore=13,
-        signal=1, signal_other=0, reserved=5, rows=0x00ABCDEF,
+        signal=1, signal_other=0, signal_remote=1, remote_semaphore=9, reserved=5, rows=0x00ABCDEF,
         source_address=0x0123456789ABCDEF, source_run=0x11111111, source_stride=-2,
         destination_address=0xFEDCBA9876543210, destination_run=0x22222222,
         destination_stride=-1 << 31)
-    words = (0x00015D23, 0x00ABCDEF, 0x89ABCDEF, 0x01234567, 0x11111111, 0xFFFFFFFE,
+    words = (0x002CDD23, 0x00ABCDEF, 0x89ABCDEF, 0x01234567, 0x11111111, 0xFFFFFFFE,
              0x76543210, 0xFEDCBA98, 0x22222222, 0x80000000)
     assert descriptor.pack() == words
     assert Descriptor.unpack(words) == descriptor
@@ -267,12 +268,15 @@ CHECKS: dict[Fault, list[dict[str, int]]] = {
     Fault.DMA_DESCRIPTOR: [
         {"source_space": 7}, {"source_space": 15}, {"destination_space": 7},
         {"source_space": IMEM}, {"destination_space": DmaSpace.VREG},
-        {"destination_space": DmaSpace.MASK}, {"reserved": 1}, {"reserved": 1 << 17},
+        {"destination_space": DmaSpace.MASK}, {"reserved": 1}, {"reserved": 1 << 12},
         {"rows": 0}, {"rows": 1 << 24}, {"rows": 0xFFFFFFFE}, {"destination_address": 1 << 32},
         {"source_space": SMEM, "source_address": 1 << 63},
         {"source_space": SMEM, "source_run": 1}, {"destination_space": IMEM, "destination_run": 8},
         {"source_stride": ROW}, {"destination_stride": -1},
         {"source_space": SMEM, "source_stride": 4},
+        # Chips without links.
+        {"source_space": DmaSpace.VMEM, "destination_space": DmaSpace.REMOTE_VMEM,
+         "destination_address": 1 << 32}, {"signal_remote": 1}, {"remote_semaphore": 8},
     ],
     Fault.DMA_ALIGNMENT: [
         {"source_address": 4}, {"source_address": ROW - 1}, {"source_run": 1, "source_stride": 8},

@@ -79,7 +79,7 @@ class Parts:
         for slot, own in fields.items():
             if own["op"]:
                 found = operation(slot, own["op"])
-                if found is None:
+                if found is None or found.links:
                     illegal = True
                 else:
                     operations[slot] = found

@@ -92,7 +92,7 @@ class SequencerPrograms:
         return int(self.rng.choice([*range(8), *range(32, 35), *range(40, 64)]))
 
     def codes(self, slot: Slot, *units: Unit) -> list[int]:
-        return [entry.op.value for entry in OPERATIONS if slot in entry.slots
+        return [entry.op.value for entry in OPERATIONS if slot in entry.slots and not entry.links
                 and (not units or entry.unit in units)]
 
     def vector_bundle(self, use: float = 0.4) -> int:

@@ -49,9 +49,10 @@ def test_random_programs_have_all_operations_faults_and_hosts() -> None:
     config = Config.preset("tiny")
     with CoreModel(config) as core:
         outcome = compare_random(config, core, 4500, seed=1, length=100)
-    # A single core has neither DMA engine nor other core.
-    assert outcome.operations == {operation for operation in isa.OPERATIONS
-                                  if operation.unit not in (Unit.DMA, Unit.OTHER_CORE)}
+    # A single core has neither DMA engine nor other core nor links.
+    assert outcome.operations == {
+        operation for operation in isa.OPERATIONS
+        if operation.unit not in (Unit.DMA, Unit.OTHER_CORE, Unit.LINKS)}
     assert set(outcome.faults) == {Fault.NONE, *BUNDLE_FAULTS}
     assert sum(outcome.faults.values()) == outcome.programs
     assert min(outcome.stops, outcome.accesses, outcome.signals) >= 20

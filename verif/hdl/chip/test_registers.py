@@ -20,6 +20,7 @@ from hdl.chip.registers import (
     EVENTS,
     GLOBAL_REGISTERS,
     IDENTITY,
+    LINK_REGISTERS,
     MAX_CORES,
     WAIT_CYCLES,
     Access,
@@ -28,6 +29,7 @@ from hdl.chip.registers import (
     RegisterBlock,
     _table,
     address,
+    chip_registers,
     parameters,
 )
 from hdl.config import PRESETS, Config
@@ -76,12 +78,14 @@ def test_addresses() -> None:
         address("STATUS", 2)
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_parameters_are_registers(name: str) -> None:
-    values = parameters(PRESETS[name])
-    assert set(values) == {name for name, register in GLOBAL_REGISTERS.items()
+@pytest.mark.parametrize("config", [*PRESETS.values(), Config.preset("tiny", link_bytes=8)])
+def test_parameters_are_registers(config: Config) -> None:
+    values, registers = parameters(config), chip_registers(config)
+    assert set(values) == {name for name, register in registers.items()
                            if register.access is Access.RO and register.reset is None}
-    assert values["HBM_BYTES_LO"] | values["HBM_BYTES_HI"] << 32 == PRESETS[name].hbm_bytes
+    assert values["HBM_BYTES_LO"] | values["HBM_BYTES_HI"] << 32 == config.hbm_bytes
+    assert len({address(name) for name in registers}) == len(registers) == (
+        len(GLOBAL_REGISTERS) + bool(config.link_bytes) * len(LINK_REGISTERS))
 
 
 @pytest.mark.parametrize(("make", "message"), [
@@ -498,7 +502,7 @@ def test_status_shows_the_core() -> None:
         for _ in range(12):
             wanted = {name: rng.getrandbits(1) for name in
                       ("RUNNING", "WAITING", "IDLE", "DMA_BUSY", "RESETTING")}
-            wanted["FAULT"] = rng.randrange(len(Fault))
+            wanted["FAULT"] = rng.randrange(Fault.LINK)  # no links
             for name, value in wanted.items():
                 ctx.set(getattr(port, name.lower()), value)
             pc = rng.getrandbits(32)

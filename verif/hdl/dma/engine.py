@@ -10,7 +10,13 @@ from golden.dma import Descriptor, Side, copy
 from hdl.config import Config
 from hdl.core.interface import Space, descriptor_words, write_words
 from hdl.dma.engine import DmaEngine
-from hdl.dma.format import DESCRIPTOR_WORDS, DMA_DESTINATIONS, DMA_SOURCES, DmaSpace
+from hdl.dma.format import (
+    DESCRIPTOR_WORDS,
+    DMA_DESTINATIONS,
+    DMA_SOURCES,
+    DMA_SPACES,
+    DmaSpace,
+)
 from hdl.isa import BUNDLE_PITCH, BUNDLE_WORDS, VECTOR_REGISTERS, Fault
 from hdl.lint import LINT_WAIVERS
 from hdl.tiles import VerilogLibrary
@@ -22,6 +28,8 @@ from sim.verilated.model import Model
 CONFIG = Config(array=4, sublanes=2, vmem_bytes=21 * 32, smem_words=61, imem_bundles=13,
                 hbm_bytes=4096, hbm_channels=1)
 """Small; sizes are no powers of two where possible."""
+DESTINATIONS = sorted(space for space in DMA_DESTINATIONS if not DMA_SPACES[space].links)
+"""Spaces that a transfer within a chip writes."""
 LIMIT = 20_000
 """Limit in cycles of every wait."""
 
@@ -588,7 +596,7 @@ class Transfers:
         """A descriptor, mostly without a fault."""
         rng, config = self.rng, self.config
         source = DmaSpace(int(rng.choice(sorted(DMA_SOURCES)))) if source is None else source
-        destination = (DmaSpace(int(rng.choice(sorted(DMA_DESTINATIONS)))) if destination is None
+        destination = (DmaSpace(int(rng.choice(DESTINATIONS))) if destination is None
                        else destination)
         most = 6 if DmaSpace.SMEM in (source, destination) else (
             2 if source == DmaSpace.MASK else 20)
@@ -615,5 +623,5 @@ class Transfers:
 
     def pairs(self) -> Iterator[tuple[DmaSpace, DmaSpace]]:
         for source in sorted(DMA_SOURCES):
-            for destination in sorted(DMA_DESTINATIONS):
+            for destination in DESTINATIONS:
                 yield DmaSpace(source), DmaSpace(destination)

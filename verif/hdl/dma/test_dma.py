@@ -273,7 +273,7 @@ def near_the_edge(rng: np.random.Generator, config: Config) -> Descriptor:
     """A descriptor with a side that ends at the end of its space, or just beyond."""
     while True:
         spaces = {name: DmaSpace(int(rng.choice(sorted(
-            space for space in known if DMA_SPACES[space].cores <= config.cores))))
+            space for space in known if DMA_SPACES[space].exists(config)))))
             for name, known in (("source", DMA_SOURCES), ("destination", DMA_DESTINATIONS))}
         rows = min(DMA_MAX_ROWS, max(1, random_word(rng) >> 8))
         rows += -rows % config.sublanes

@@ -62,7 +62,7 @@ def test_descriptor_fields_that_do_not_fit(fields: Mapping[str, int], message: s
 
 def test_every_space_is_explained() -> None:
     assert set(DMA_SPACES) == set(DmaSpace)
-    assert set(DmaSpace) - DMA_SOURCES == {DmaSpace.IMEM}
+    assert set(DmaSpace) - DMA_SOURCES == {DmaSpace.IMEM, DmaSpace.REMOTE_VMEM}
     assert set(DmaSpace) - DMA_DESTINATIONS == {DmaSpace.VREG, DmaSpace.MASK}
     assert max(DmaSpace) < 1 << DESCRIPTOR["source_space"].width
     assert isa.SEMAPHORES == 1 << DESCRIPTOR["semaphore"].width

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from amaranth.sim import Simulator, SimulatorContext
 
-from golden.link import wraps
+from golden.torus.route import wraps
 from hdl.link.fabric import Fabric
 from hdl.link.format import (
     CHECK_BITS,

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
-from golden.link import route, wraps
+from golden.torus.route import route, wraps
 from hdl.link.fabric import Fabric
 from hdl.link.format import (
     CHANNELS,

@@ -621,3 +621,11 @@ def test_a_chip_of_one_core_has_no_other() -> None:
         assemble("{ misc.signal_other sem1, 1 }", config)
     assert asm.config is config
     assert Assembler().config is None
+    message = re.escape("bundle 0, misc.signal_remote: the chip must have links, not link_bytes=0")
+    text = "{ misc.signal_remote sem1, s2, 7 }"
+    with pytest.raises(AssemblyError, match=message):
+        assemble(text, config)
+    linked = Assembler(Config.preset("tiny", link_bytes=16))
+    with linked.bundle() as b:
+        b.misc.signal_remote(sem[1], s[2], 7)
+    assert [disassemble(bundle) for bundle in linked.assemble().bundles] == [text]

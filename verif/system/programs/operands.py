@@ -21,7 +21,7 @@ COUNTER = 31
 LEGAL: dict[Slot, list[Operation]] = {
     slot: [operation for operation in isa.OPERATIONS if slot in operation.slots
            # Programs of a single core do not reach beyond it.
-           and operation.unit not in (Unit.DMA, Unit.OTHER_CORE)]
+           and operation.unit not in (Unit.DMA, Unit.OTHER_CORE, Unit.LINKS)]
     for slot in isa.SLOTS}
 BRANCHES: dict[ScalarOp, tuple[int, int]] = {
     ScalarOp.BEQ: (0, 1), ScalarOp.BNE: (1, 0), ScalarOp.BLT: (1, -1), ScalarOp.BGE: (0, 1),

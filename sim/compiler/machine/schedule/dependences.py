@@ -20,7 +20,7 @@ from sim.compiler.machine.schedule.resources import Node
 
 __all__ = ["Graph", "block_graph", "is_barrier", "lifetimes", "loop_graph"]
 
-_BARRIERS = (Unit.SEMAPHORE, Unit.OTHER_CORE, Unit.DMA)
+_BARRIERS = (Unit.SEMAPHORE, Unit.OTHER_CORE, Unit.LINKS, Unit.DMA)
 _MEMORY = (Unit.VMEM, Unit.SMEM)
 _PACE = 2
 """Maximum number of pushes of rows in front of which a load may move in a paced block.

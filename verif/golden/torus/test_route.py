@@ -6,7 +6,7 @@ from itertools import pairwise, product
 
 import pytest
 
-from golden.link import Hop, channel_graph, check_hops, route, wraps
+from golden.torus.route import Hop, channel_graph, check_hops, route, wraps
 from hdl.link.format import Direction
 
 X, _X, Y, _Y = Direction

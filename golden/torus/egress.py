@@ -1,0 +1,125 @@
+"""What leaves a core for other chips: packets of remote transfers, and remote signals.
+
+Specifies the egress queues of hdl/link, as far as programs can observe them: which packets keep
+their order, and when a transfer has left. docs/links.md has the rules.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+__all__ = ["Egress", "Packet"]
+
+
+@dataclass(frozen=True)
+class Packet:
+    """What a core sends to another chip at once: a vector, a signal, or a signal behind a vector.
+
+    Attributes
+    ----------
+    x, y : int
+        Absolute coordinates of the chip for which it is meant.
+    core : int
+        The core of that chip.
+    address : int
+        Number of the vector in that core's vector memory; 0 without data.
+    data : array of uint32, shape (sublanes, lanes), or None
+        The vector.
+    semaphore, amount : int
+        The semaphore of that core to which ``amount`` is added; 0 adds nothing.
+    """
+
+    x: int
+    y: int
+    core: int
+    address: int
+    data: NDArray[Any] | None
+    semaphore: int
+    amount: int
+
+
+@dataclass
+class _Departure:
+    """A transfer or a signal, as far as it has not left.
+
+    ``moves`` has the source and destination of each vector.
+    """
+
+    moves: deque[tuple[int, int]]
+    semaphore: int
+    amount: int
+    left: Callable[[], None]
+
+
+def _nothing() -> None:
+    pass
+
+
+class Egress:
+    """Remote transfers and signals that have not left a core yet.
+
+    What goes to one core by one way keeps its order; all else may leave, and arrive, in any order.
+    A way is named by the word of `hdl.dma.format.REMOTE_LAYOUT`: hops along X and Y, and the core.
+    A vector is read when it leaves.
+    """
+
+    def __init__(self) -> None:
+        self._queues: dict[int, deque[_Departure]] = {}
+
+    @property
+    def ways(self) -> list[int]:
+        """The ways by which something is to leave, in the order of their first use."""
+        return list(self._queues)
+
+    def put(self, way: int, moves: Iterable[tuple[int, int]], semaphore: int, amount: int,
+            left: Callable[[], None] = _nothing) -> None:
+        """Add a transfer or a signal.
+
+        Parameters
+        ----------
+        way : int
+            A word without faults (`golden.dma.check_remote`).
+        moves : iterable of (int, int)
+            For each vector, its number in this core's vector memory, and in that of the other core.
+            Empty: a signal alone.
+        semaphore, amount : int
+            The other core's semaphore to which ``amount`` is added behind the last vector.
+        left : callable
+            Called when all vectors have left.
+        """
+        self._queues.setdefault(way, deque()).append(
+            _Departure(deque(moves), semaphore, amount, left))
+
+    def take(self, way: int, vmem: NDArray[Any], x: int, y: int) -> Packet:
+        """Let the next packet leave by a way, one of `ways`.
+
+        Parameters
+        ----------
+        way : int
+        vmem : array of uint32, shape (vmem_vectors, sublanes, lanes)
+            The core's vector memory.
+        x, y : int
+            Coordinates of the chip to which the way leads.
+        """
+        queue = self._queues[way]
+        first = queue[0]
+        address, data = 0, None
+        if first.moves:
+            source, address = first.moves.popleft()
+            data = vmem[source].copy()
+        last = not first.moves
+        packet = Packet(x, y, way >> 16, address, data, first.semaphore if last else 0,
+                        first.amount if last else 0)
+        if last:
+            queue.popleft()
+            if not queue:
+                del self._queues[way]
+            first.left()
+        return packet
+
+    def clear(self) -> None:
+        """Drop all that has not left."""
+        self._queues.clear()
