@@ -1,6 +1,7 @@
 """Pictures of a training: the loss, and what the cycles of a step were spent on."""
 
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,7 +65,7 @@ def _time_line(axis: Any, kernels: Sequence[KernelCost]) -> None:
                 shown.add(name)
                 left += cost.counts[name]
         if cycles > 0.04 * sum(cost.cycles or 0 for cost in kernels):
-            axis.text(start + cycles / 2, number % 2, cost.kernel.kind.replace("_", "\n"),
+            axis.text(start + cycles / 2, number % 2, re.sub("[_+]", "\n", cost.kernel.kind),
                       ha="center", va="center", fontsize=7)
         start += cycles
     axis.set(xlabel="cycle", yticks=[], xlim=(0, start))

@@ -106,7 +106,8 @@ class Location:
     line : int
         Line number from 1, or 0 if it is unknown.
     name : str
-        Name of the operation as the front end gives it, for instance ``jit(f)/dot_general``.
+        Name of the operation as the front end gives it, for instance ``jit(f)/dot_general``; for
+        several operations, the lines of the others.
     """
 
     file: str = ""

@@ -10,11 +10,12 @@ from hdl.isa import Slot
 from sim.asm.assembler import Assembler
 from sim.compiler.machine.addresses import lower_addresses
 from sim.compiler.machine.ir import Block, Line, Loop, MachineCode, MReg, Op, SReg, VReg
+from sim.compiler.machine.join import by_address
 from sim.compiler.machine.layout import Loops, Options, lay_out
 from sim.compiler.machine.loops import hoist, unroll
 from sim.compiler.machine.registers import Allocation, RegisterPressureError, allocate
 
-__all__ = ["LADDER", "Code", "Loops", "emit", "forget"]
+__all__ = ["JOINED", "LADDER", "Code", "Loops", "emit", "forget"]
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,8 @@ LADDER = (
     Options(constants=0, invariants=False, pipeline=False, ahead=False),
     Options(constants=0, invariants=False, pipeline=False, ahead=False, reduced=False))
 """Ways to schedule, each with fewer registers than the one before."""
+JOINED = (Options(joined=True), Options(joined=True, crowded=True))
+"""Ways to schedule code of `sim.compiler.machine.join.join`."""
 
 
 _EMITTED: dict[tuple[bytes, tuple[Options, ...]], Code] = {}
@@ -167,9 +170,10 @@ def _prepared(code: MachineCode, options: Options) -> MachineCode:
     if not options.schedule:
         return lower_addresses(code)
     if options.pipeline:
-        code = unroll(code)
+        code = unroll(code, joined=options.joined)
     lowered = lower_addresses(code, reduced=options.reduced)
-    return hoist(lowered, constants=options.constants, invariants=options.invariants)
+    code = hoist(lowered, constants=options.constants, invariants=options.invariants)
+    return by_address(code) if options.joined else code
 
 
 def _bundle(line: Line, allocation: Allocation) -> tuple[tuple[Slot, str, tuple[Any, ...]], ...]:

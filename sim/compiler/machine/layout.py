@@ -51,6 +51,9 @@ class Options:
         their variables, and each address is computed where it is used.
     crowded : bool
         Whether each block tries to use at most half of the registers.
+    joined : bool
+        Whether the code consists of several kernels (`sim.compiler.machine.join`); more of its
+        loops are unrolled.
     """
 
     schedule: bool = True
@@ -60,6 +63,7 @@ class Options:
     invariants: bool = True
     reduced: bool = True
     crowded: bool = False
+    joined: bool = False
 
 
 @dataclass(frozen=True)

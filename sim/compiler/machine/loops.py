@@ -36,8 +36,10 @@ from sim.compiler.machine.schedule.resources import Node, is_inline
 
 __all__ = ["hoist", "unroll"]
 
-_COUNT, _OPERATIONS = 8, 48
+_SHORT = 8, 48
 """Limits of a loop that is unrolled: iterations, and operations in all iterations together."""
+_LONGER = 16, 128
+"""The same limits in code that consists of several kernels."""
 _INVARIANTS: dict[type, int] = {VReg: 10, MReg: 2, SReg: 6}
 """Maximum number of registers of each kind that operations moved out of a nest of loops occupy."""
 _PURE = (Unit.SCALAR, Unit.SIMPLE, Unit.FLOAT, Unit.TRANSCENDENTAL)
@@ -45,11 +47,14 @@ _MEMORY = (Unit.VMEM, Unit.SMEM)
 _ADD = scalar_operation(ScalarOp.ADD)
 
 
-def unroll(code: MachineCode) -> MachineCode:
+def unroll(code: MachineCode, *, joined: bool = False) -> MachineCode:
     """Return the code with short innermost loops unrolled.
 
-    Only loops that are within other loops, or use the cross-lane unit, are unrolled.
+    Only loops that are within other loops, or use the cross-lane unit, are unrolled; with
+    ``joined``, so are all others, and loops may be longer: their iterations can overlap with the
+    code before and after them.
     """
+    limits = _LONGER if joined else _SHORT
     reads = Counter(register for op in operations(code.body) for register in op.reads)
     writes = Counter(register for op in operations(code.body) for register in op.writes)
     _count_control(code.body, reads)
@@ -65,7 +70,7 @@ def unroll(code: MachineCode) -> MachineCode:
                                     block(item.otherwise, inside)))
             else:
                 body = block(item.body, True)
-                if _is_short(item, body) and (inside or _crosses(body)):
+                if _is_short(item, body, limits) and (joined or inside or _crosses(body)):
                     found += copies(item, body)
                 else:
                     found.append(Loop(item.variable, item.count, body, item.again))
@@ -106,9 +111,9 @@ def _count_control(block: Block, reads: "Counter[Register]") -> None:
             _count_control(item.otherwise, reads)
 
 
-def _is_short(loop: Loop, body: Block) -> bool:
-    return isinstance(loop.count, int) and loop.count <= _COUNT and \
-        loop.count * len(body) <= _OPERATIONS and all(isinstance(item, Op) for item in body)
+def _is_short(loop: Loop, body: Block, limits: tuple[int, int]) -> bool:
+    return isinstance(loop.count, int) and loop.count <= limits[0] and \
+        loop.count * len(body) <= limits[1] and all(isinstance(item, Op) for item in body)
 
 
 def _crosses(body: Block) -> bool:

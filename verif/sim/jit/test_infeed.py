@@ -131,7 +131,7 @@ def test_host_holds_few_batches(golden: Device, tmp_path: pathlib.Path) -> None:
     left, counts = list(given), list[int]()
     w, *_ = loaded(W, device=golden, infeed=(left.pop(0) for _ in given),
                    progress=lambda: counts.append(len(left)))
-    assert counts[0] >= 10
+    assert counts[0] >= 9
     assert counts[-1] == 0
     same(w, systolith.jit(train)(W, arrays(20), device=golden)[0])
     # An array of batches has no truth value.

@@ -170,7 +170,7 @@ def test_report_joins_predicted_and_measured_cycles() -> None:
     assert 0 < int(product["predicted"]) <= int(product["measured"].replace(",", ""))
     assert float(product["of peak"].rstrip("%")) == round(
         100 * 8**3 / (16 * int(product["measured"].replace(",", ""))), 1)
-    [tanh] = [row for row in found if row["operation"] == "tanh"]
+    [tanh] = [row for row in found if row["operation"].startswith("tanh")]
     assert tanh["source"] == f"{__file__}:{first + 2}"
     assert (tanh["kernels"], tanh["runs"]) == ("1", "3")
     assert 0 < int(tanh["predicted"]) <= int(tanh["measured"].replace(",", ""))
@@ -199,8 +199,10 @@ def test_random_numbers_are_straight_code() -> None:
     key = jax.random.key(1)
     straight = systolith.jit(function).compile(key, config="small")
     loops = systolith.compile(jax.jit(function).lower(key).compiler_ir("stablehlo"), "small")
-    assert 0 < len(compiled_of(straight.executable).kernels) < 10
-    assert len(compiled_of(loops.executable).kernels) > 20
+    for program, repeats in (straight, False), (loops, True):
+        lines = [str(kernel.location) for kernel in compiled_of(program.executable).kernels]
+        assert lines
+        assert any("while" in line for line in lines) == repeats
 
 
 def test_functions_that_are_written_for_one_platform_only(device: Device) -> None:

@@ -3,7 +3,7 @@
 `overlay` splits the stream into segments that fit instruction memory.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, TypeAlias
@@ -85,10 +85,27 @@ class Stream:
         self._together: list[tuple[int, int]] = []
         self.reads_window = False
         self._numbers = count()
+        self._deferred: Callable[[], None] | None = None
+
+    def defer(self, write: Callable[[], None]) -> None:
+        """Have ``write`` called when the next code is appended; it appends code before that."""
+        self._write_deferred()
+        self._deferred = write
+
+    @property
+    def is_deferring(self) -> bool:
+        """Whether no code has been appended since `defer`."""
+        return self._deferred is not None
+
+    def _write_deferred(self) -> None:
+        if self._deferred is not None:
+            write, self._deferred = self._deferred, None
+            write()
 
     @property
     def here(self) -> int:
         """Number that the next bundle will have."""
+        self._write_deferred()
         return self._length
 
     def label(self, name: str = "") -> Label:
@@ -98,10 +115,12 @@ class Stream:
     def bind(self, label: Label) -> None:
         """Bind a label to the next bundle."""
         assert label not in self._places, label
+        self._write_deferred()
         self._places[label] = self._length
 
     def bundle(self, *operations: tuple[Slot, str, tuple[Any, ...]]) -> None:
         """Append a bundle; a label or `TransferWords` as operand is replaced by its address."""
+        self._write_deferred()
         self._pending.append(operations)
         self._length += 1
 
@@ -114,7 +133,7 @@ class Stream:
         if not transfer.terms:
             self.bundle((Slot.MISC, "dma", (transfer,)))
             return
-        first, copy = self._length, replace(transfer, copy=True)
+        first, copy = self.here, replace(transfer, copy=True)
         self.bundle((Slot.S0, "add", (s[1], s[0], transfer)), (Slot.S1, "add", (s[2], s[0], copy)))
         for word in sorted({word for word, _, _ in transfer.terms}):
             wide = word in transfer.wide_words
@@ -153,7 +172,7 @@ class Stream:
 
     def stamp(self) -> None:
         """Append an empty bundle before a kernel; `Device.profile` replaces it by a halt."""
-        self._stamps.append(self._length)
+        self._stamps.append(self.here)
         self.bundle()
 
     def jump(self, label: Label) -> None:
@@ -186,6 +205,7 @@ class Stream:
         ``symbols`` maps symbols in the code to HBM rows; the number of the first row replaces the
         symbol.
         """
+        self._write_deferred()
         self._flush()
         words, fixups = encode(code.bundles)
         first = self._length
@@ -221,6 +241,7 @@ class Stream:
         KeyError
             If a label that is used has not been bound.
         """
+        self._write_deferred()
         self._flush()
         branches, transfers, rows = [], [], []
         for bundle, immediate, symbol in self._fixups:

@@ -10,12 +10,14 @@ from sim.compiler.machine import VmemBuffer, emit
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.emit import Code
 from sim.compiler.machine.estimate import estimate, vector_operations
+from sim.compiler.machine.ir import MachineCode
 from sim.compiler.machine.text import dump_kernel
 from sim.compiler.passes import dump_folder
 from sim.compiler.program.code.transfers import Rows
 from sim.compiler.program.compiled import KernelRecord
 from sim.compiler.program.context import Context
 from sim.compiler.program.launch.buffers import KernelBuffers
+from sim.compiler.program.launch.joiner import Joiner, Part
 from sim.compiler.program.launch.kernel import KernelLowering, lower
 from sim.compiler.program.launch.prefetch import IN_PLACE, Prefetch, Upcoming
 from sim.compiler.program.places.places import Splat, VectorMemoryError
@@ -30,6 +32,8 @@ class _Lowered:
 
     Attributes
     ----------
+    machine : MachineCode
+        The kernel on virtual registers.
     code : Code
         The kernel's code.
     used : list of VmemBuffer
@@ -44,6 +48,7 @@ class _Lowered:
         Predicted cycles.
     """
 
+    machine: MachineCode
     code: Code
     used: list[VmemBuffer]
     own: list[VmemBuffer]
@@ -80,6 +85,7 @@ class Launcher:
         self._stream = context.stream
         self._counted_rows = 0
         self.records: list[KernelRecord] = []
+        self._joiner = Joiner(context, self.records)
         self.received: dict[int, int] = {}
         self.too_large: list[str] = []
         self.stored: set[Value] = set()
@@ -108,14 +114,12 @@ class Launcher:
         if not lifted and not lowered.symbols:
             Prefetch(self._context, following, lowered.own, dying, operation.results).write()
         self._places.memory.settle(lowered.used)
-        self._stream.stamp()
-        self._stream.kernel(lowered.code, lowered.symbols)
         self._places.memory.clock.run(lowered.cycles)
         self._places.memory.moved_rows += lowered.rows
         moved = self._places.memory.moved_rows
-        self.records.append(KernelRecord(operation.kind, operation.location, len(lowered.code),
-                                         lowered.cycles, moved - self._counted_rows,
-                                         _products(operation), vector_operations(lowered.code)))
+        self._joiner.add(Part(lowered.machine, lowered.code, lowered.symbols, KernelRecord(
+            operation.kind, operation.location, len(lowered.code), lowered.cycles,
+            moved - self._counted_rows, _products(operation), vector_operations(lowered.code))))
         self._counted_rows = moved
         for buffer in lowered.own:
             self._places.memory.release(buffer)
@@ -230,7 +234,7 @@ class Launcher:
             self._stream.reads_window |= lowering.reads_window
             transferred = lowering.transferred
             taken.load_absent(transferred.values())
-            code = self._emit(operation, lowering.builder)
+            machine, code = self._emit(operation, lowering.builder)
             copy_scalars(places, self._config, reads)
             for result, value in inherited.items():
                 places.inherit(value, result)
@@ -242,7 +246,7 @@ class Launcher:
         self.stored.update(value for value in transferred.values() if value in goes)
         vectors = sum(self._tilings[value].vectors for value in transferred.values())
         used = [taken.places[value].buffer for value in operation.operands]
-        return _Lowered(code, [*used, *taken.own], taken.own,
+        return _Lowered(machine, code, [*used, *taken.own], taken.own,
                         {symbol: taken.homes[value] for symbol, value in transferred.items()},
                         vectors * self._config.sublanes,
                         estimate(code) if lowering.cycles is None else lowering.cycles)
@@ -264,12 +268,12 @@ class Launcher:
         lowering.is_free = lambda vectors: places.memory.free.smallest(vectors) is not None
         return lowering, reads
 
-    def _emit(self, operation: Operation, builder: Builder) -> Code:
+    def _emit(self, operation: Operation, builder: Builder) -> tuple[MachineCode, Code]:
         machine = builder.finish()
         code = emit(machine, self._config)
         if (folder := dump_folder()) is not None:
             dump_kernel(folder / "kernels", operation.kind, machine, code)
-        return code
+        return machine, code
 
 
 def _products(operation: Operation) -> int:

@@ -16,15 +16,16 @@ SIZE = 40
 
 
 class Writer:
-    """Writes random code of about ``size`` operations."""
+    """Writes random code of about ``size`` operations, on vectors from ``first`` on."""
 
-    def __init__(self, config: Config, seed: int, size: int, *, flow: bool = True) -> None:
+    def __init__(self, config: Config, seed: int, size: int, *, flow: bool = True,
+                 first: int = 0) -> None:
         self.random = random.Random(seed)
         self.b = Builder(config)
         self.config = config
         self.flow = flow
         self.left = size
-        self.buffers = [VmemBuffer(f"b{n}", n * SIZE, SIZE) for n in range(4)]
+        self.buffers = [VmemBuffer(f"b{n}", first + n * SIZE, SIZE) for n in range(4)]
         self.loops: list[tuple[Index, int]] = []
         self.vectors: list[VReg] = []
         self.masks: list[MReg] = [self.b.all_ones]

@@ -2,6 +2,7 @@
 
 import pathlib
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -13,9 +14,10 @@ from sim.asm.assembler import Assembler
 from sim.asm.operands import Scalar
 from sim.compiler.machine import Builder, VmemBuffer, emit
 from sim.compiler.machine.addresses import lower_addresses
-from sim.compiler.machine.emit import LADDER
+from sim.compiler.machine.emit import JOINED, LADDER
 from sim.compiler.machine.estimate import estimate
 from sim.compiler.machine.ir import Loop
+from sim.compiler.machine.join import join
 from sim.compiler.machine.loops import hoist
 from sim.compiler.machine.overlap import Usage, overlap
 from sim.compiler.machine.registers import RegisterPressureError
@@ -40,6 +42,38 @@ def check(config: Config, seed: int, size: int, *, flow: bool = True) -> None:
 def test_random_code_is_unchanged(first: int) -> None:
     for seed in range(first, first + 20):
         check(TINY if seed % 3 else SMALL, seed, 10 + seed % 60, flow=seed % 2 == 0)
+
+
+def test_joined_code_does_what_its_parts_do() -> None:
+    """The parts use the same vectors in different buffers, as kernels do one after the other."""
+    for seed in range(8):
+        config = TINY if seed % 3 else SMALL
+        parts = [Writer(config, seed + 1000 * at, 10 + seed, flow=seed % 2 == 0, first=at).code()
+                 for at in (0, 7, 3)]
+        core = GoldenCore(config)
+        stimulus(core)
+        for part in parts:
+            run(emit(part, config, schedule=False), core)
+        few = replace(LADDER[-1], joined=True)
+        for options in JOINED:
+            joined = run(emit(join(parts), config, ladder=(options, few)))
+            assert (core.vmem == joined.vmem).all(), f"seed {seed}"
+            assert (core.smem == joined.smem).all(), f"seed {seed}"
+
+
+def test_joined_code_compares_addresses() -> None:
+    """A load, also one that moves out of a loop, follows a store to the same vector."""
+    store, load, repeated = Builder(TINY), Builder(TINY), Builder(TINY)
+    store.store(store.cross("sum_lanes", store.load(VmemBuffer("x", 0, 4), 1)),
+                VmemBuffer("x", 0, 4), 3)
+    load.store(load.load(VmemBuffer("y", 2, 4), 1), VmemBuffer("y", 2, 4), 2)
+    with repeated.loop(30) as i:
+        repeated.store(repeated.load(VmemBuffer("z", 3, 4), 0), VmemBuffer("w", 10, 40), i)
+    code = join([part.finish() for part in (store, load, repeated)])
+    joined = run(emit(code, TINY, ladder=JOINED))
+    assert (joined.vmem[10:40] == joined.vmem[3]).all()
+    assert (joined.vmem[4] == joined.vmem[3]).all()
+    assert (joined.vmem == run(emit(code, TINY, schedule=False)).vmem).all()
 
 
 def test_equal_code_is_emitted_once() -> None:

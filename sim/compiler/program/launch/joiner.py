@@ -1,0 +1,143 @@
+"""Joins kernels between which no other code lies, so that they overlap.
+
+While one kernel waits for its last results, the next one starts: the array then receives its first
+weights, for example, and reductions that do not depend on each other share the cross-lane unit.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sim.compiler.graph.ir import Location
+from sim.compiler.machine.emit import JOINED, Code, emit
+from sim.compiler.machine.estimate import estimate
+from sim.compiler.machine.ir import MachineCode, operations
+from sim.compiler.machine.join import join
+from sim.compiler.machine.registers import RegisterPressureError
+from sim.compiler.machine.text import dump_kernel
+from sim.compiler.passes import dump_folder
+from sim.compiler.program.code.transfers import Rows
+from sim.compiler.program.compiled import KernelRecord
+from sim.compiler.program.context import Context
+
+__all__ = ["Joiner", "Part"]
+
+_OPERATIONS = 1024
+"""Maximum number of operations of all kernels that are joined."""
+_CYCLES = 8192
+"""Kernels of more predicted cycles are not joined: it would save a small share of them."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A kernel that may be joined with others.
+
+    Attributes
+    ----------
+    machine : MachineCode
+        The kernel on virtual registers.
+    code : Code
+        Its code if it is not joined.
+    symbols : mapping of str to Rows
+        HBM rows for the symbols in the code.
+    record : KernelRecord
+    """
+
+    machine: MachineCode
+    code: Code
+    symbols: Mapping[str, Rows]
+    record: KernelRecord
+
+    @property
+    def may_join(self) -> bool:
+        """Whether the kernel may be joined: it has no transfers of its own and is not too long."""
+        return (not self.symbols and self.record.cycles <= _CYCLES
+                and self.operations <= _OPERATIONS)
+
+    @property
+    def operations(self) -> int:
+        """Number of operations, those of loops counted once."""
+        return sum(1 for _ in operations(self.machine.body))
+
+
+class Joiner:
+    """Appends kernels to the stream, joined where that is predicted to be faster.
+
+    Parameters
+    ----------
+    context : Context
+    records : list of KernelRecord
+        Receives the records of kernels; kernels that are joined have one record together.
+    """
+
+    def __init__(self, context: Context, records: list[KernelRecord]) -> None:
+        self._config = context.config
+        self._stream = context.stream
+        self._records = records
+        self._parts: list[Part] = []
+
+    def add(self, part: Part) -> None:
+        """Append a kernel; its code is written when other code follows it."""
+        if not part.may_join:
+            self._write(part)
+            return
+        whole = part.operations + sum(other.operations for other in self._parts)
+        if not self._stream.is_deferring or whole > _OPERATIONS:
+            self._stream.defer(self._write_parts)
+        self._parts.append(part)
+
+    def _write_parts(self) -> None:
+        parts, self._parts = self._parts, []
+        for part in self._joined(parts):
+            self._write(part)
+
+    def _write(self, part: Part) -> None:
+        self._stream.stamp()
+        self._stream.kernel(part.code, part.symbols)
+        self._records.append(part.record)
+
+    def _joined(self, parts: Sequence[Part]) -> Iterator[Part]:
+        """Yield the kernels of consecutive parts: all of them joined, if that is faster.
+
+        Otherwise, each half of them is joined, if that is faster.
+        """
+        joined = self._join(parts) if len(parts) > 1 else parts[0]
+        if joined is not None:
+            yield joined
+            return
+        for half in parts[:len(parts) // 2], parts[len(parts) // 2:]:
+            yield from self._joined(half)
+
+    def _join(self, parts: Sequence[Part]) -> Part | None:
+        """Return the kernel that computes all parts; None if that is not faster.
+
+        Code may grow by a bundle for each cycle that is saved: a bundle that does not fit
+        instruction memory takes a cycle to load.
+        """
+        machine = join([part.machine for part in parts])
+        try:
+            code = emit(machine, self._config, ladder=JOINED)
+        except RegisterPressureError:
+            return None
+        cycles = estimate(code)
+        saved = sum(part.record.cycles for part in parts) - cycles
+        if saved <= max(0, len(code) - sum(len(part.code) for part in parts)):
+            return None
+        records = [part.record for part in parts]
+        kind = "+".join(dict.fromkeys(record.kind for record in records))
+        if (folder := dump_folder()) is not None:
+            dump_kernel(folder / "kernels", kind, machine, code)
+        return Part(machine, code, {}, KernelRecord(
+            kind, _location(records), len(code), cycles,
+            sum(record.rows for record in records), sum(record.products for record in records),
+            sum(record.vector_operations for record in records)))
+
+
+def _location(records: Sequence[KernelRecord]) -> Location | None:
+    """Return the location of the kernel with the most cycles; its name lists the other lines."""
+    longest = max(records, key=lambda record: record.cycles).location
+    places = dict.fromkeys(f"{record.location.file}:{record.location.line}" for record in records
+                           if record.location is not None and record.location.file)
+    if longest is None or not longest.file or len(places) < 2:
+        return longest
+    del places[f"{longest.file}:{longest.line}"]
+    return replace(longest, name=f"and {', '.join(places)}")
