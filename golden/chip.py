@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from golden.core import GoldenCore
 from golden.dma import allocate_hbm
+from golden.torus.egress import Packet
 from hdl.checks import integer
 from hdl.config import Config
 from hdl.isa import Fault
@@ -58,6 +59,8 @@ class GoldenChip:
         The cores.
     hbm : array of uint32, shape (hbm_rows, lanes)
         Their shared memory. May be read and written in place; untouched parts take no memory.
+    position : tuple of int
+        Coordinates of the chip on its torus: register POSITION.
 
     Raises
     ------
@@ -71,11 +74,46 @@ class GoldenChip:
         self.cores = tuple(GoldenCore(config, self.hbm) for _ in range(config.cores))
         if len(self.cores) == 2:
             self.cores[0].connect(self.cores[1])
+        self.position = 0, 0
 
     @property
     def config(self) -> Config:
         """The chip's parameters."""
         return self._config
+
+    @property
+    def torus(self) -> tuple[int, int]:
+        """Chips along X and along Y of the torus of the chip: register TORUS."""
+        return self.cores[0].torus
+
+    @torus.setter
+    def torus(self, shape: tuple[int, int]) -> None:
+        for core in self.cores:
+            core.torus = shape
+
+    def destination(self, dx: int, dy: int) -> tuple[int, int]:
+        """Absolute coordinates of the chip to which ``dx`` and ``dy`` hops lead from this one."""
+        return (self.position[0] + dx) % self.torus[0], (self.position[1] + dy) % self.torus[1]
+
+    def receive(self, packet: Packet) -> None:
+        """Write the vector of a packet that arrived, then add to its semaphore.
+
+        A packet for another chip, for a core that the chip does not have, or for an address beyond
+        vector memory does nothing but a `link_fault`.
+        """
+        if ((packet.x, packet.y) != self.position or packet.core >= len(self.cores)
+                or packet.address >= self._config.vmem_vectors):
+            self.link_fault()
+            return
+        core = self.cores[packet.core]
+        if packet.data is not None:
+            core.vmem[packet.address] = packet.data
+        core.signal(packet.semaphore, packet.amount)
+
+    def link_fault(self) -> None:
+        """Stop all cores with the fault LINK."""
+        for core in self.cores:
+            core.stop(Fault.LINK)
 
     def run(self, max_bundles: int, turn: int = 1) -> ChipRun:
         """Execute bundles of all cores in turn until none can continue.

@@ -8,17 +8,25 @@ from vector 32 on, and then adds 1 to semaphore 3. The words must be in scalar m
 start the transfer any number of times by their address.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from golden.dma import Descriptor, Side
 from hdl.checks import instance, integer
 from hdl.config import Config
-from hdl.dma.format import DMA_DESTINATIONS, DMA_MAX_ROWS, DMA_SOURCES, DmaSpace
+from hdl.dma.format import (
+    DMA_DESTINATIONS,
+    DMA_MAX_ROWS,
+    DMA_SOURCES,
+    DmaSpace,
+    pack_remote,
+)
 from hdl.isa import BUNDLE_PITCH, Fault
+from hdl.link.format import MAX_SIDE
 from sim.asm.operands import Semaphore, Vector
 
-__all__ = ["Place", "descriptor", "hbm", "imem", "masks", "other_vmem", "smem", "vmem", "vreg"]
+__all__ = ["Place", "descriptor", "hbm", "imem", "masks", "other_vmem", "remote_vmem", "smem",
+           "vmem", "vreg"]
 
 
 @dataclass(frozen=True)
@@ -35,12 +43,15 @@ class Place:
         Number of consecutive rows (HBM) or vectors (other spaces) before a stride; 0 for all.
     stride : int
         Distance from the start of one run to the start of the next, in the address's unit.
+    remote : int
+        Core of another chip, a word of `hdl.dma.format.REMOTE_LAYOUT`; 0 in the other spaces.
     """
 
     space: DmaSpace
     address: int
     run: int = 0
     stride: int = 0
+    remote: int = 0
 
 
 def _place(space: DmaSpace, address_name: str, address: Any, run: Any = 0,
@@ -105,6 +116,36 @@ def other_vmem(address: int, *, run: int = 0, stride: int = 0) -> Place:
     return _place(DmaSpace.OTHER_VMEM, "address", address, run, stride)
 
 
+def remote_vmem(address: int, dx: int, dy: int, core: int = 0, *, run: int = 0,
+                stride: int = 0) -> Place:
+    """Destination of a transfer: vectors of the vector memory of a core of another chip.
+
+    The source must be vector memory of this core.
+
+    Parameters
+    ----------
+    address : int
+        Address of the first vector there.
+    dx, dy : int
+        Signed hops along X and Y from this chip to the other, -31 to 31, not both 0.
+    core : int
+        Number of the core there.
+    run, stride : int
+        As for `vmem`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not an integer or out of range, or a stride is given without a run.
+    """
+    for name, hops in (("dx", dx), ("dy", dy)):
+        integer(name, hops, 1 - MAX_SIDE, MAX_SIDE - 1)
+    if dx == dy == 0:
+        raise ValueError("dx and dy must not both be 0: the chip itself is not remote")
+    remote = pack_remote(dx, dy, integer("core", core, 0, 1))
+    return replace(_place(DmaSpace.REMOTE_VMEM, "address", address, run, stride), remote=remote)
+
+
 def smem(word: int) -> Place:
     """Side of a transfer: scalar memory from address ``word`` on, ``config.lanes`` words a row.
 
@@ -154,7 +195,8 @@ def masks() -> Place:
 
 def descriptor(config: Config, source: Place, destination: Place, *, rows: int,
                semaphore: Semaphore | None = None,
-               other_semaphore: Semaphore | None = None) -> tuple[int, ...]:
+               other_semaphore: Semaphore | None = None,
+               remote_semaphore: Semaphore | None = None) -> tuple[int, ...]:
     """The `hdl.dma.format.DESCRIPTOR_WORDS` words of a descriptor that is valid on the chip.
 
     Parameters
@@ -162,15 +204,19 @@ def descriptor(config: Config, source: Place, destination: Place, *, rows: int,
     config : Config
         The chip.
     source, destination : Place
-        The two sides of the transfer, made by `hbm`, `vmem`, `other_vmem`, `smem`, `imem`, `vreg`
-        or `masks`.
+        The two sides of the transfer, made by `hbm`, `vmem`, `other_vmem`, `remote_vmem`, `smem`,
+        `imem`, `vreg` or `masks`.
     rows : int
         Number of rows, of ``config.row_bytes`` bytes each; a multiple of ``config.sublanes``
         unless both sides are HBM, scalar or instruction memory.
     semaphore : Semaphore or None
-        This core's semaphore to which the transfer adds 1 when it is complete.
+        This core's semaphore to which the transfer adds 1 when it is complete; if it is remote,
+        when all vectors have left this core.
     other_semaphore : Semaphore or None
         The other core's semaphore to which it adds 1; both semaphores must have the same number.
+    remote_semaphore : Semaphore or None
+        For a remote transfer: the semaphore of the destination's core to which it adds 1 behind the
+        last vector.
 
     Raises
     ------
@@ -186,9 +232,10 @@ def descriptor(config: Config, source: Place, destination: Place, *, rows: int,
     made = Descriptor(
         source.space, destination.space, count,
         source.address, source.run, source.stride,
-        destination.address, destination.run, destination.stride,
-        *_signals(config, semaphore, other_semaphore))
-    fault = made.check(config, config.cores)
+        destination.address | destination.remote << 32, destination.run, destination.stride,
+        *_signals(config, semaphore, other_semaphore),
+        *_remote_signal(source, destination, remote_semaphore))
+    fault = made.check(config, config.cores, (MAX_SIDE, MAX_SIDE))
     assert fault is Fault.NONE, fault
     return made.pack()
 
@@ -207,6 +254,23 @@ def _signals(config: Config, semaphore: Semaphore | None,
     return used.number if used else 0, semaphore is not None, other is not None
 
 
+def _remote_signal(source: Place, destination: Place,
+                   semaphore: Semaphore | None) -> tuple[bool, int]:
+    """Values of the descriptor's fields ``signal_remote`` and ``remote_semaphore``."""
+    remote = destination.space is DmaSpace.REMOTE_VMEM
+    if remote and source.space is not DmaSpace.VMEM:
+        raise ValueError("source must be in VMEM for a remote transfer, "
+                         f"not in {source.space.name}")
+    if semaphore is None:
+        return False, 0
+    if not isinstance(semaphore, Semaphore):
+        raise TypeError(f"remote_semaphore must be a semaphore or None, not {semaphore!r}")
+    if not remote:
+        raise ValueError("remote_semaphore must be None unless destination is in REMOTE_VMEM, "
+                         f"not {semaphore!r}")
+    return True, semaphore.number
+
+
 def _check_place(name: str, place: Place, allowed: frozenset[DmaSpace], rows: int,
                  config: Config) -> None:
     instance(name, place, Place)
@@ -216,6 +280,11 @@ def _check_place(name: str, place: Place, allowed: frozenset[DmaSpace], rows: in
     side = Side(place.space, place.address, place.run, place.stride)
     if side.info.cores > config.cores:
         raise ValueError(f"{name} must not be in {place.space.name} on a chip of one core")
+    if not side.info.exists(config):
+        raise ValueError(f"{name} must not be in {place.space.name} on a chip without links")
+    if place.remote >> 16 >= config.cores:
+        raise ValueError(f"core of the {name} must be less than {config.cores}, "
+                         f"not {place.remote >> 16}")
     if side.info.vector and rows % config.sublanes:
         raise ValueError(f"rows must be a multiple of {config.sublanes}, which a vector of "
                          f"{place.space.name} has ({name}), not {rows!r}")
