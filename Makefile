@@ -22,8 +22,8 @@ unexport MAKEFLAGS MFLAGS
 
 .DEFAULT_GOAL := help
 .PHONY: help setup sim digits resnet50 roofline softmax test test-quick cocotb lint verilog fpga \
-        board bench exhaustive random products packets fuzz-compiler examples jax-table mutate \
-        soak pictures docs fresh clean
+        board bench exhaustive random products gate-level packets fuzz-compiler examples \
+        jax-table mutate soak pictures docs fresh clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -102,6 +102,10 @@ random: setup  ## run random programs on the core in RTL and the golden core; CO
 
 products: setup  ## run random products on the chip in RTL and the golden chip; CONFIG, COUNT, SEED
 	$(PY) -m verif.system.random_products $(CONFIG) --count $(COUNT) --seed $(SEED)
+
+gate-level: COUNT = 50
+gate-level: setup  ## run programs and products on the netlist for an FPGA; BUNDLES, COUNT, SEED
+	$(PY) -m verif.system.gate_level --bundles $(BUNDLES) --products $(COUNT) --seed $(SEED)
 
 packets: COUNT = 1000000
 packets: setup  ## send random packets over an 8x8 torus of routers in RTL; COUNT, SEED
