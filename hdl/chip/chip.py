@@ -2,7 +2,7 @@
 
 from amaranth import Cat, Const, Module
 from amaranth.lib import wiring
-from amaranth.lib.wiring import Out, connect
+from amaranth.lib.wiring import In, Out, connect
 
 from ..axi.interface import (
     CONTROL_ADDRESS_BITS,
@@ -16,9 +16,13 @@ from ..axi.interface import (
 )
 from ..config import Config
 from ..dma.interface import check_config
+from ..dma.remote import PLACE_PORTS
+from ..link.format import frame_layout
+from ..link.packet import link_config
 from ..tiles import instantiate
 from ..vpu.interface import check_vmem
 from .control import ControlSlave
+from .links import LINKS, ChipLinks
 from .node import CoreNode
 from .registers import CORE_REGISTERS
 
@@ -32,11 +36,15 @@ def check_chip(config: Config) -> None:
     ------
     TypeError, ValueError
         If ``config`` is not a `Config`, ``array`` is not a power of two, a channel is too narrow or
-        too wide, or vector memory is too small or too large.
+        too wide, vector memory is too small or too large, or a chip with links has
+        ``issue_cycles`` other than 1.
     """
     check_config(config)
     channel_bits(config)
     check_vmem(config)
+    if config.link_bytes and config.issue_cycles > 1:
+        raise ValueError(f"issue_cycles must be 1 for a chip with links, not "
+                         f"{config.issue_cycles!r}")
 
 
 class Chip(wiring.Component):
@@ -63,11 +71,18 @@ class Chip(wiring.Component):
     m_axi_hbm{core}{channel}_* : Out(Axi4)
         Memory: ``hbm_channels`` masters for each core. All cores share one memory, in which row r
         lies at address r * channel_bytes of each channel.
+    link_{xp,xn,yp,yn}_{rx,tx}_{valid,frame} : In or Out
+        Wires from and to the neighbours in the four directions, present only if the chip has links:
+        with ``valid``, ``frame`` is of `hdl.link.format.frame_layout`.
     interrupt : Out(1)
         Level-sensitive: set while some bit is set in both INTERRUPT_STATUS and INTERRUPT_ENABLE.
     status_{core}, pc_{core} : Out(32)
         Values of the registers STATUS and PC of each core in this cycle; present only if ``status``
         is true.
+    link_busy : Out(1)
+        A packet that a core of this chip has sent has not left the chip that it was for, or has not
+        had its effect there, as far as this chip can know. If no chip of a torus is busy, no packet
+        is under way. Present only if ``status`` is true and the chip has links.
 
     Raises
     ------
@@ -78,9 +93,6 @@ class Chip(wiring.Component):
     def __init__(self, config: Config, *, status: bool = False,
                  probes: wiring.Component | None = None) -> None:
         check_chip(config)
-        if config.link_bytes:
-            raise ValueError("link_bytes must be 0 for a chip in hardware, which has no links yet, "
-                             f"not {config.link_bytes!r}")
         self._config = config
         self._status = status
         self._probes = probes
@@ -93,8 +105,18 @@ class Chip(wiring.Component):
             **flat_members({prefix: memory for core in self._prefixes for prefix in core}),
             **{f"{name}_{core}": Out(32) for name in ("status", "pc")
                for core in range(config.cores) if status},
+            **(self._link_ports(config, status) if config.link_bytes else {}),
             **(dict(probes.signature.members.items()) if probes else {}),
         })
+
+    @staticmethod
+    def _link_ports(config: Config, status: bool) -> dict[str, wiring.Member]:
+        frame = frame_layout(link_config(config)).size
+        ports: dict[str, wiring.Member] = {"link_busy": Out(1)} if status else {}
+        for name in LINKS.values():
+            ports |= {f"link_{name}_rx_valid": In(1), f"link_{name}_rx_frame": In(frame),
+                      f"link_{name}_tx_valid": Out(1), f"link_{name}_tx_frame": Out(frame)}
+        return ports
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -111,6 +133,8 @@ class Chip(wiring.Component):
         if len(nodes) == 2:
             connect(m, nodes[0].peer, nodes[1].guest)
             connect(m, nodes[1].peer, nodes[0].guest)
+        if config.link_bytes:
+            self._connect_links(m, platform, control, nodes)
         if self._status:
             self._show_status(m, control)
         if self._probes:
@@ -118,6 +142,26 @@ class Chip(wiring.Component):
             m.d.comb += [getattr(self, name).eq(getattr(probes, name))
                          for name in probes.signature.members]
         return m
+
+    def _connect_links(self, m: Module, platform: object, control: ControlSlave,
+                       nodes: list[CoreNode]) -> None:
+        """Connect the nodes to the links, and the links to the ports."""
+        links = instantiate(m, platform, "links", "chip_links", lambda: ChipLinks(self._config))
+        for unit in (links, *nodes):
+            m.d.comb += [getattr(unit, name).eq(getattr(control, name)) for name in PLACE_PORTS]
+        for number, node in enumerate(nodes):
+            for outgoing, incoming in zip(node.flit, getattr(links, f"flit_{number}"), strict=True):
+                connect(m, outgoing, incoming)
+            connect(m, links.core[number], node.arrivals)
+            m.d.comb += node.link_error.eq(links.error)
+        for port, name in LINKS.items():
+            m.d.comb += [
+                links.rx_valid[port].eq(getattr(self, f"link_{name}_rx_valid")),
+                links.rx_frame[port].eq(getattr(self, f"link_{name}_rx_frame")),
+                getattr(self, f"link_{name}_tx_valid").eq(links.tx_valid[port]),
+                getattr(self, f"link_{name}_tx_frame").eq(links.tx_frame[port])]
+        if self._status:
+            m.d.comb += self.link_busy.eq(links.busy | Cat(node.link_busy for node in nodes).any())
 
     def _show_status(self, m: Module, control: ControlSlave) -> None:
         """Drive the status ports from the status that the cores report to the control slave."""

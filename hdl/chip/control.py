@@ -19,6 +19,7 @@ from ..core.interface import (
     semaphore_addition,
 )
 from ..dma.format import DESCRIPTOR_WORDS
+from ..dma.remote import PLACE_PORTS
 from ..isa import BUNDLE_WORDS
 from ..mxu.mxu import COUNTER_BITS
 from ..tiles import instantiate
@@ -29,10 +30,12 @@ from .registers import (
     EVENT_PITCH,
     EVENTS,
     GLOBAL_REGISTERS,
+    LINK_REGISTERS,
     OFFSET_BITS,
     WAIT_CYCLES,
     Register,
     RegisterBlock,
+    chip_registers,
     parameters,
 )
 
@@ -58,13 +61,18 @@ class CoreSide(wiring.Signature):
     engine answers with ``host_ready`` and a ``host_fault``, like a `hdl.core.interface.DmaIssue`.
     **The slave may withdraw an offer** that was not accepted within `WAIT_CYCLES`; a withdrawn
     offer must have no effect.
+
+    Parameters
+    ----------
+    links : bool
+        Whether the chip has links, and so the fault LINK.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, links: bool = False) -> None:
         super().__init__({
             "start": Out(1), "start_pc": Out(32), "stop": Out(1), "clear_counters": Out(1),
             "watchdog": Out(32), "reset_request": Out(1), "resetting": In(1),
-            "running": In(1), "waiting": In(1), "idle": In(1), "fault": In(FAULT_BITS),
+            "running": In(1), "waiting": In(1), "idle": In(1), "fault": In(FAULT_BITS + links),
             "pc": In(32), "dma_busy": In(1), "transfer_done": In(1), "transfer_failed": In(1),
             "request": Out(stream.Signature(core_request())), "response": In(Response()),
             "signal": Out(stream.Signature(semaphore_addition())),
@@ -74,7 +82,7 @@ class CoreSide(wiring.Signature):
         })
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, CoreSide)
+        return isinstance(other, CoreSide) and self.members == other.members
 
     def __hash__(self) -> int:
         return hash(CoreSide)
@@ -88,6 +96,11 @@ def _fields(register: Register, word: Signal) -> dict[str, Signal]:
 class CoreControl(wiring.Component):
     """The registers of one core.
 
+    Parameters
+    ----------
+    links : bool
+        Whether the chip has links.
+
     Attributes
     ----------
     access : In(RegisterAccess)
@@ -98,8 +111,8 @@ class CoreControl(wiring.Component):
         Events of this cycle, as listed in `EVENTS`.
     """
 
-    def __init__(self) -> None:
-        super().__init__({"access": In(RegisterAccess(OFFSET_BITS)), "core": Out(CoreSide()),
+    def __init__(self, links: bool = False) -> None:
+        super().__init__({"access": In(RegisterAccess(OFFSET_BITS)), "core": Out(CoreSide(links)),
                           "events": Out(len(EVENTS))})
 
     def elaborate(self, platform: object) -> Module:
@@ -262,7 +275,7 @@ class CoreControl(wiring.Component):
     def _find_events(self, m: Module) -> None:
         core = self.core
         was_running = Signal()
-        last_fault = Signal(FAULT_BITS)
+        last_fault = Signal(core.fault.shape())
         m.d.sync += [was_running.eq(core.running), last_fault.eq(core.fault)]
         m.d.comb += self.events.eq(Cat(was_running & ~core.running,
                                        (core.fault != 0) & (core.fault != last_fault),
@@ -285,6 +298,8 @@ class ControlSlave(wiring.Component):
         Control of each core.
     interrupt : Out(1)
         Level-sensitive: some bit is set in both INTERRUPT_STATUS and INTERRUPT_ENABLE.
+    width, height, x, y : Out
+        Present if the chip has links: the fields of the registers TORUS and POSITION.
 
     Raises
     ------
@@ -295,16 +310,21 @@ class ControlSlave(wiring.Component):
     def __init__(self, config: Config) -> None:
         instance("config", config, Config)
         self._config = config
+        self._links = config.link_bytes != 0
         super().__init__({"axi": In(Axi4Lite(CONTROL_ADDRESS_BITS)),
-                          "core": Out(CoreSide()).array(config.cores), "interrupt": Out(1)})
+                          "core": Out(CoreSide(self._links)).array(config.cores),
+                          "interrupt": Out(1),
+                          **({name: Out(width) for name, width in PLACE_PORTS.items()}
+                             if self._links else {})})
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
         slave = instantiate(m, platform, "slave", "axi_lite_slave",
                             lambda: AxiLiteSlave(CONTROL_ADDRESS_BITS))
         block = instantiate(m, platform, "block", "chip_registers",
-                            lambda: RegisterBlock(GLOBAL_REGISTERS))
-        cores = [instantiate(m, platform, f"control_{k}", "core_control", CoreControl)
+                            lambda: RegisterBlock(chip_registers(self._config)))
+        cores = [instantiate(m, platform, f"control_{k}", "core_control",
+                             lambda: CoreControl(self._links))
                  for k in range(self._config.cores)]
         connect(m, flipped(self.axi), slave.axi)
         for core, port in zip(cores, self.core, strict=True):
@@ -339,3 +359,7 @@ class ControlSlave(wiring.Component):
             if name in ("ID", "VERSION")}
         for name, value in constants.items():
             m.d.comb += getattr(block, name.lower()).eq(value)
+        if self._links:
+            place = (_fields(LINK_REGISTERS["TORUS"], block.torus)
+                     | _fields(LINK_REGISTERS["POSITION"], block.position))
+            m.d.comb += [getattr(self, name).eq(place[name.upper()]) for name in PLACE_PORTS]

@@ -12,6 +12,11 @@ from ..core.counters import COUNTERS
 from ..core.interface import SEMAPHORE_BITS, semaphore_addition
 from ..dma.engine import DmaEngine
 from ..dma.interface import check_config
+from ..dma.remote import PLACE_PORTS
+from ..link.egress import Egress
+from ..link.eject import ArrivalPort, Arrivals
+from ..link.format import Direction, flit_layout
+from ..link.packet import link_config
 from ..tiles import instantiate
 from ..vpu.interface import host_read_request, host_write_row, row_bits
 from .arbiter import RequestArbiter, SignalArbiter, VectorPort
@@ -31,7 +36,8 @@ class NodeLink(wiring.Signature):
     ``read``, ``rows``, ``write``, ``busy``: the engine's accesses to vector memory, like
     ``other_*`` of `hdl.dma.engine.DmaEngine`. ``transfer_signal``, a stream of semaphore numbers,
     and ``program_signal``, a stream of `semaphore_addition`: additions to semaphores by the engine
-    and by the program.
+    and by the program. ``departure_signal``, present if the chip has links: additions by the egress
+    of remote transfers.
 
     Parameters
     ----------
@@ -46,6 +52,8 @@ class NodeLink(wiring.Signature):
             "write": Out(stream.Signature(host_write_row(config))), "busy": In(1),
             "transfer_signal": Out(stream.Signature(SEMAPHORE_BITS)),
             "program_signal": Out(stream.Signature(semaphore_addition())),
+            **({"departure_signal": Out(stream.Signature(SEMAPHORE_BITS))}
+               if config.link_bytes else {}),
         })
 
     def __eq__(self, other: object) -> bool:
@@ -125,6 +133,10 @@ class CoreNode(wiring.Component):
     peer, guest : Out(NodeLink), In(NodeLink)
         Accesses of this node to the other core, and of the other node to this core. Present only if
         the chip has two cores.
+    flit, arrivals, link_error, width, height, x, y, link_busy
+        Present only if the chip has links, see `hdl.chip.links.ChipLinks`: packets of this core,
+        and packets for it; the cause of the fault LINK; the torus and the place of this chip; a
+        packet of this core has not left it, or a packet for it has not had its effect.
 
     Raises
     ------
@@ -136,12 +148,21 @@ class CoreNode(wiring.Component):
         check_config(config)
         self._config = config
         self._two = config.cores == 2
+        self._links = config.link_bytes != 0
         super().__init__({
-            "control": In(CoreSide()),
+            "control": In(CoreSide(config.link_bytes != 0)),
             "axi": Out(Axi4(config.hbm_address_bits, channel_bits(config))).array(
                 config.hbm_channels),
             **({"peer": Out(NodeLink(config)), "guest": In(NodeLink(config))} if self._two else {}),
+            **(self._link_ports(config) if config.link_bytes else {}),
         })
+
+    @staticmethod
+    def _link_ports(config: Config) -> dict[str, wiring.Member]:
+        flit = stream.Signature(flit_layout(link_config(config)))
+        return {"flit": Out(flit).array(len(Direction)), "arrivals": In(ArrivalPort(config)),
+                "link_error": In(1), "link_busy": Out(1),
+                **{name: In(width) for name, width in PLACE_PORTS.items()}}
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -154,16 +175,39 @@ class CoreNode(wiring.Component):
         self._engine = instantiate(m, platform, "engine", "dma_engine", lambda: DmaEngine(config),
                                    reset=self._reset)
         self._port = instantiate(m, platform, "port", "hbm_port", lambda: HbmPort(config))
+        if self._links:
+            self._egress = instantiate(m, platform, "egress", "egress", lambda: Egress(config))
+            self._arrivals = instantiate(m, platform, "arrived", "arrivals",
+                                         lambda: Arrivals(config))
         self._connect_control(m, resets)
         self._connect_memory(m)
         self._share_vectors(m, platform)
         self._share_requests(m, platform)
         self._share_semaphores(m, platform)
+        if self._links:
+            self._connect_links(m)
         return m
+
+    def _connect_links(self, m: Module) -> None:
+        """Connect the egress of remote transfers, and the packets that arrive."""
+        engine, egress, arrivals = self._engine, self._egress, self._arrivals
+        m.d.comb += [
+            egress.push.eq(engine.remote_push), egress.transfer.eq(engine.remote_transfer),
+            engine.remote_room.eq(egress.room), egress.stop.eq(engine.abort),
+            *(getattr(engine, name).eq(getattr(self, name)) for name in PLACE_PORTS),
+            self._core.link_error.eq(self.link_error),
+            self.link_busy.eq(egress.busy | egress.full | arrivals.busy)]
+        for inside, outside in zip(egress.flit, self.flit, strict=True):
+            connect(m, inside, flipped(outside))
+        connect(m, flipped(self.arrivals), arrivals.source)
 
     def _connect_control(self, m: Module, resets: CoreReset) -> None:
         """Connect commands, status and reset. A reset stops the program and aborts transfers."""
         control, core, engine = self.control, self._core, self._engine
+        busy, done = engine.busy, engine.host_done
+        if self._links:
+            busy |= self._egress.busy
+            done |= self._egress.host_done
         m.d.comb += [
             core.start.eq(control.start), core.start_pc.eq(control.start_pc),
             core.stop.eq(control.stop | resets.resetting),
@@ -174,12 +218,12 @@ class CoreNode(wiring.Component):
             engine.host_descriptor.eq(control.host_descriptor),
             engine.host_valid.eq(control.host_valid),
             control.host_ready.eq(engine.host_ready), control.host_fault.eq(engine.host_fault),
-            control.dma_busy.eq(engine.busy), control.transfer_done.eq(engine.host_done),
+            control.dma_busy.eq(busy), control.transfer_done.eq(done),
             control.transfer_failed.eq(engine.host_failed),
             core.bus_error.eq(engine.bus_error),
             resets.request.eq(control.reset_request),
             control.resetting.eq(resets.resetting), engine.abort.eq(resets.resetting),
-            resets.at_rest.eq(~engine.busy & ~self._port.busy),
+            resets.at_rest.eq(~busy & ~self._port.busy),
         ]
         connect(m, core.dma, engine.dma)
 
@@ -194,9 +238,9 @@ class CoreNode(wiring.Component):
             connect(m, inside, flipped(outside))
 
     def _share_vectors(self, m: Module, platform: object) -> None:
-        """Share the core's vector memory between its own engine and the other core's engine."""
+        """Share the core's vector memory among its own engine, the other core's, and the links."""
         config, core, engine = self._config, self._core, self._engine
-        clients = 2 if self._two else 1
+        clients = config.cores + self._links
         port = instantiate(m, platform, "vectors", "vector_port",
                            lambda: VectorPort(config, clients))
         connect(m, port.host_read, core.host_read)
@@ -206,6 +250,11 @@ class CoreNode(wiring.Component):
         connect(m, port.rows[0], engine.vmem_rows)
         connect(m, engine.vmem_write, port.write[0])
         m.d.comb += [port.reset.eq(self._reset), engine.vmem_busy.eq(port.busy)]
+        if self._links:
+            connect(m, self._egress.read, port.read[-1])
+            connect(m, port.rows[-1], self._egress.rows)
+            connect(m, self._arrivals.write, port.write[-1])
+            m.d.comb += self._arrivals.vector_busy.eq(port.busy)
         if not self._two:
             return
         connect(m, flipped(self.guest.read), port.read[1])
@@ -238,14 +287,23 @@ class CoreNode(wiring.Component):
         The arbiter is reset together with the core, but accepts additions even then: their loss
         does not matter, because the reset clears the semaphores.
         """
-        core, engine = self._core, self._engine
+        config, core, engine = self._config, self._core, self._engine
         sources = 4 if self._two else 2
+        first = sources
+        if self._links:
+            sources += 1 + config.cores
         signals = instantiate(m, platform, "signals", "signal_arbiter",
                               lambda: SignalArbiter(sources),
                               reset=self._reset)
         connect(m, signals.signal, core.signal)
         connect(m, flipped(self.control.signal), signals.source[0])
         self._count_one(m, engine.signal, signals.source[1])
+        if self._links:
+            connect(m, self._arrivals.signal, signals.source[first])
+            self._count_one(m, self._egress.signal, signals.source[first + 1])
+        if self._links and self._two:
+            self._count_one(m, flipped(self.guest.departure_signal), signals.source[first + 2])
+            connect(m, self._egress.other_signal, flipped(self.peer.departure_signal))
         if not self._two:
             return
         self._count_one(m, flipped(self.guest.transfer_signal), signals.source[2])

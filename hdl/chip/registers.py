@@ -263,7 +263,8 @@ _STATUS = Register("STATUS", 0x004, Access.RO, "State of the core.", (
     Field("IDLE", 2, 1, "No operation is in progress; the array may hold results for later pops."),
     Field("DMA_BUSY", 3, 1, "Transfers are in progress or queued."),
     Field("RESETTING", 4, 1, "The core is being reset."),
-    Field("FAULT", 8, FAULT_BITS, "Why the core stopped: a fault number of isa.md, 0 for none."),
+    Field("FAULT", 8, FAULT_BITS + 1,
+          "Why the core stopped: a fault number of isa.md, 0 for none."),
 ))
 
 _ACCESS = (

@@ -14,12 +14,12 @@ from ..xlu.xlu import Xlu
 from .counters import COUNTERS, CoreCounters
 from .feeder import RowCollector, RowFeeder
 from .interface import (
-    FAULT_BITS,
     WAITS,
     DmaIssue,
     Response,
     SemaphoreSignal,
     core_request,
+    fault_bits,
     semaphore_addition,
     word_write,
 )
@@ -42,7 +42,7 @@ class Core(wiring.Component):
     Attributes
     ----------
     start, start_pc, stop, watchdog, running, fault, pc, request, response, word_write, signal
-    other_signal, dma, bus_error
+    other_signal, dma, bus_error, link_error
         Same as in `hdl.core.sequencer.Sequencer`.
     waiting : Out(1)
         The bundle at ``pc`` waits only for a semaphore.
@@ -68,12 +68,13 @@ class Core(wiring.Component):
         super().__init__({
             "start": In(1), "start_pc": In(32), "stop": In(1), "watchdog": In(32),
             "running": Out(1), "waiting": Out(1), "idle": Out(1),
-            "fault": Out(FAULT_BITS), "pc": Out(32),
+            "fault": Out(fault_bits(config)), "pc": Out(32),
             "request": In(stream.Signature(core_request())), "response": Out(Response()),
             "word_write": In(stream.Signature(word_write(config))),
             "signal": In(SemaphoreSignal()),
             "other_signal": Out(stream.Signature(semaphore_addition())),
             "dma": Out(DmaIssue(config)), "bus_error": In(1),
+            **({"link_error": In(1)} if config.link_bytes else {}),
             "host_read": In(stream.Signature(host_read_request())),
             "host_rows": Out(stream.Signature(row_bits(config))),
             "host_write": In(stream.Signature(host_write_row(config))), "host_busy": Out(1),
@@ -121,6 +122,8 @@ class Core(wiring.Component):
     def _connect_host(self, m: Module, sequencer: Sequencer, vpu: Vpu) -> None:
         for name in ("start", "start_pc", "stop", "watchdog", "bus_error"):
             m.d.comb += getattr(sequencer, name).eq(getattr(self, name))
+        if self._config.link_bytes:
+            m.d.comb += sequencer.link_error.eq(self.link_error)
         for name in ("running", "fault", "pc"):
             m.d.comb += getattr(self, name).eq(getattr(sequencer, name))
         m.d.comb += self.waiting.eq(sequencer.waiting_semaphore)

@@ -10,7 +10,7 @@ from ..config import Config
 from ..isa import BUNDLE_BITS, BUNDLE_WORDS, Fault
 from ..sram import Sram
 from ..tiles import instantiate
-from .interface import FAULT_BITS, REQUEST_WORD_BITS, write_words
+from .interface import FAULT_BITS, REQUEST_WORD_BITS, fault_bits, write_words
 
 __all__ = ["Examination", "InstructionMemory", "ProgramControl"]
 
@@ -101,7 +101,8 @@ class ProgramControl(wiring.Component):
             "start": In(1), "start_pc": In(32), "stop": In(1), "watchdog": In(32),
             "issue": In(1), "next_pc": In(32), "halt": In(1), "faulty": In(FAULT_BITS),
             "interrupt": In(1), "bus_error": In(1),
-            "running": Out(1), "fault": Out(FAULT_BITS), "pc": Out(32),
+            **({"link_error": In(1)} if config.link_bytes else {}),
+            "running": Out(1), "fault": Out(fault_bits(config)), "pc": Out(32),
             "valid": Out(1), "fetching": Out(1),
             "read": Out(1), "read_address": Out(ceil_log2(config.imem_bundles)),
         })
@@ -111,7 +112,7 @@ class ProgramControl(wiring.Component):
         fetched = Signal()
         in_range = Signal()
         expired = Signal()
-        failure = Signal(FAULT_BITS)
+        failure = Signal(fault_bits(self._config))
         m.d.comb += [
             in_range.eq(self.pc < self._config.imem_bundles),
             self.valid.eq(self.running & fetched & in_range),
@@ -132,6 +133,9 @@ class ProgramControl(wiring.Component):
             m.d.comb += failure.eq(Fault.WATCHDOG.value)
         with m.Elif(self.bus_error):
             m.d.comb += failure.eq(Fault.BUS_ERROR.value)
+        if self._config.link_bytes:
+            with m.Elif(self.link_error):
+                m.d.comb += failure.eq(Fault.LINK.value)
 
         with m.If(self.running):
             # The first bundle arrives one cycle after a start; from then on there is always one.

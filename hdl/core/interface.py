@@ -18,12 +18,12 @@ from ..vpu.interface import REGISTER_BITS
 __all__ = ["AMOUNT_BITS", "FAULT_BITS", "REQUEST_ADDRESS_BITS", "REQUEST_WORD_BITS",
            "SEMAPHORE_BITS", "SMEM_ADDRESS_BITS", "WAITS", "DmaIssue", "Response", "RowPush",
            "SemaphoreSignal", "Space", "XluIssue", "core_request", "descriptor_words",
-           "semaphore_addition", "word_write", "write_words"]
+           "fault_bits", "semaphore_addition", "word_write", "write_words"]
 
 AMOUNT_BITS = 8
 """Width of the cross-lane unit's scalar operand b, such as the number of a lane."""
 FAULT_BITS = 4
-"""Width of a `hdl.isa.Fault`."""
+"""Width of a `hdl.isa.Fault` of a bundle or a descriptor; see `fault_bits`."""
 SEMAPHORE_BITS = ceil_log2(SEMAPHORES)
 """Width of a semaphore's number."""
 SMEM_ADDRESS_BITS = 16
@@ -32,6 +32,12 @@ REQUEST_ADDRESS_BITS = 20
 """Width of the address in a request to the sequencer."""
 REQUEST_WORD_BITS = 4
 """Number of low bits of an instruction memory address that select a word of the bundle."""
+
+
+def fault_bits(config: Config) -> int:
+    """Width of a `hdl.isa.Fault` of a core: only a core whose chip has links can have LINK."""
+    return FAULT_BITS + (config.link_bytes != 0)
+
 
 WAITS = ("vector", "memory", "semaphore", "instruction")
 """Reasons why the sequencer waits; at most one of its outputs ``waiting_{wait}`` is set."""

@@ -44,6 +44,7 @@ from .interface import (
     Response,
     SemaphoreSignal,
     core_request,
+    fault_bits,
     semaphore_addition,
     word_write,
 )
@@ -129,6 +130,9 @@ class Sequencer(wiring.Component):
         Starts of transfers.
     bus_error : In(1)
         The HBM answered a transfer with an error: the core stops with a fault at the next bundle.
+    link_error : In(1)
+        Present if the chip has links: one of them is down, or a packet was wrong. The core stops
+        with a fault at the next bundle.
     v0, v1, load, store, push_x, push_w, pop, xlu : Out
         Operations that issue in this cycle.
     x_ready, w_ready, pop_ready, xlu_ready : In(1)
@@ -159,12 +163,13 @@ class Sequencer(wiring.Component):
         self._stages = config.issue_cycles > 1
         super().__init__({
             "start": In(1), "start_pc": In(32), "stop": In(1), "watchdog": In(32),
-            "running": Out(1), "fault": Out(FAULT_BITS), "pc": Out(32),
+            "running": Out(1), "fault": Out(fault_bits(config)), "pc": Out(32),
             "request": In(stream.Signature(core_request())), "response": Out(Response()),
             "word_write": In(stream.Signature(word_write(config))),
             "signal": In(SemaphoreSignal()),
             "other_signal": Out(stream.Signature(semaphore_addition())),
             "dma": Out(DmaIssue(config)), "bus_error": In(1),
+            **({"link_error": In(1)} if config.link_bytes else {}),
             **{name: Out(port) for name, port in unit_ports(config).items()},
             "x_ready": In(1), "w_ready": In(1), "pop_ready": In(1), "xlu_ready": In(1),
             "x_free": In(1), "w_free": In(1), "xlu_free": In(1),
@@ -233,7 +238,8 @@ class Sequencer(wiring.Component):
             self.waiting_semaphore.eq(waits_for_semaphore),
             self.busy.eq(self._scoreboard.busy),
         ]
-        for name in ("start", "start_pc", "stop", "watchdog", "bus_error"):
+        for name in ("start", "start_pc", "stop", "watchdog", "bus_error",
+                     *(["link_error"] if config.link_bytes else [])):
             m.d.comb += getattr(control, name).eq(getattr(self, name))
         for name in ("running", "fault", "pc"):
             m.d.comb += getattr(self, name).eq(getattr(control, name))

@@ -19,6 +19,7 @@ from amaranth.utils import exact_log2
 from ..config import Config
 from ..core.interface import FAULT_BITS, DmaIssue, descriptor_words
 from ..isa import BUNDLE_PITCH, Fault
+from ..link.format import Direction
 from ..tiles import instantiate
 from .format import (
     DESCRIPTOR_LAYOUT,
@@ -43,6 +44,7 @@ from .interface import (
     space_size,
     transfer,
 )
+from .remote import PLACE_PORTS, RemoteCheck, directions
 
 __all__ = ["DescriptorFrontEnd", "SideCheck"]
 
@@ -89,6 +91,8 @@ class SideCheck(wiring.Component):
         check_config(config)
         self._config = config
         self._spaces = sorted(space for space in spaces if DMA_SPACES[space].exists(config))
+        self._vectors = [*VECTOR_SPACES, *(space.value for space in self._spaces
+                                           if DMA_SPACES[space].links)]
         super().__init__({
             "space": In(4), "rows": In(32), "address": In(64), "run": In(32),
             "stride": In(signed(32)), "start": In(1), "finish": In(1), "done": Out(1),
@@ -107,16 +111,19 @@ class SideCheck(wiring.Component):
         """Find the faults that follow from the fields alone: ``malformed`` and ``misaligned``."""
         config = self._config
         runs = [space.value for space, info in DMA_SPACES.items()
-                if info.runs and not info.links]
+                if info.runs and (config.link_bytes or not info.links)]
         row_bits = exact_log2(config.row_bytes)
         is_hbm = Signal()
         is_vector = Signal()
+        high = self.address[32:].any()
+        if DmaSpace.REMOTE_VMEM in self._spaces:
+            high &= self.space != DmaSpace.REMOTE_VMEM.value  # there it names the core
         m.d.comb += [
             is_hbm.eq(self.space == DmaSpace.HBM.value),
-            is_vector.eq(self.space.matches(*VECTOR_SPACES)),
+            is_vector.eq(self.space.matches(*self._vectors)),
             self.malformed.eq(
                 ~self.space.matches(*(space.value for space in self._spaces)) |
-                (~is_hbm & self.address[32:].any()) |
+                (~is_hbm & high) |
                 ((self.run != 0) & ~self.space.matches(*runs)) |
                 ((self.stride != 0) & (self.run == 0))),
             self.misaligned.eq(
@@ -153,7 +160,10 @@ class SideCheck(wiring.Component):
             m.d.comb += [address.eq(self.address >> row_bits), stride.eq(self.stride >> row_bits)]
         with m.Else():
             m.d.comb += [address.eq(self.address), stride.eq(self.stride)]
-        with m.If(self.space.matches(*VECTOR_SPACES)):
+        if DmaSpace.REMOTE_VMEM in self._spaces:
+            with m.If(self.space == DmaSpace.REMOTE_VMEM.value):
+                m.d.comb += address.eq(self.address[:32])
+        with m.If(self.space.matches(*self._vectors)):
             m.d.comb += blocks.eq(self.rows[:BLOCK_BITS] >> exact_log2(config.sublanes))
         with m.Elif(self.space.matches(*WORD_SPACES)):
             m.d.comb += blocks.eq(self.rows[:BLOCK_BITS] << row_words_log2(config))
@@ -283,6 +293,9 @@ class DescriptorFrontEnd(wiring.Component):
         With ``host_ready``: the descriptor's `Fault`; no transfer was started unless it is `NONE`.
     room : In(1)
         The queue has room for a transfer.
+    remote_room, width, height, x, y : In(4), In(6), In(6), In(5), In(5)
+        Present if the chip has links: the queues of remote transfers have room, one bit for each
+        `Direction`; the sides of the torus, and the place of this chip.
     push, transfer : Out(1), Out(transfer)
         If ``push`` is set, ``transfer`` starts in this cycle.
     busy : Out(1)
@@ -296,6 +309,9 @@ class DescriptorFrontEnd(wiring.Component):
             "dma": In(DmaIssue(config)), "host_descriptor": In(32 * DESCRIPTOR_WORDS),
             "host_valid": In(1), "host_ready": Out(1), "host_fault": Out(FAULT_BITS),
             "room": In(1), "push": Out(1), "transfer": Out(transfer(config)), "busy": Out(1),
+            **({"remote_room": In(len(Direction)),
+                **{name: In(width) for name, width in PLACE_PORTS.items()}}
+               if config.link_bytes else {}),
         })
 
     def elaborate(self, platform: object) -> Module:
@@ -319,23 +335,57 @@ class DescriptorFrontEnd(wiring.Component):
         wrong = Signal(FAULT_BITS)
         fault = Signal(FAULT_BITS, reset_less=True)
         malformed = Signal()
-        # Without links, the fields of a remote signal are reserved as well.
-        reserved = words[DESCRIPTOR_LAYOUT["signal_remote"].offset:32]
+        # Except in a remote transfer, the fields of a remote signal are reserved as well.
+        reserved = words[DESCRIPTOR_LAYOUT["signal_remote"].offset:32] != 0
+        outside = source.outside | destination.outside
+        if self._config.link_bytes:
+            remote, unclear, far = self._check_remote(m, platform, fields)
+            reserved = Mux(remote, (fields.reserved != 0) | unclear, reserved)
+            outside |= far
         m.d.comb += malformed.eq(
-            source.malformed | destination.malformed | (reserved != 0) |
+            source.malformed | destination.malformed | reserved |
             (fields.rows == 0) | (fields.rows > DMA_MAX_ROWS) |
             (fields.signal_other & (self._config.cores == 1)))
         with m.If(malformed):
             m.d.comb += wrong.eq(Fault.DMA_DESCRIPTOR.value)
         with m.Elif(source.misaligned | destination.misaligned):
             m.d.comb += wrong.eq(Fault.DMA_ALIGNMENT.value)
-        with m.Elif(source.outside | destination.outside):
+        with m.Elif(outside):
             m.d.comb += wrong.eq(Fault.DMA_RANGE.value)
         compares = self._control(m, words, fault, source, destination)
         with m.If(compares):
             m.d.sync += [fault.eq(wrong), self.transfer.source.eq(source.side),
                          self.transfer.destination.eq(destination.side)]
         return m
+
+    def _check_remote(self, m: Module, platform: object,
+                      fields: data.View) -> tuple[Signal, Value, Value]:
+        """Check what only a remote transfer has, and add it to ``transfer``.
+
+        Return three values: the transfer is remote; its destination is malformed, or its source is
+        not vector memory; the torus does not have the destination.
+        """
+        check = instantiate(m, platform, "remote_check", "remote_check",
+                            lambda: RemoteCheck(self._config))
+        moved = self.transfer
+        remote = Signal()
+        m.d.comb += [
+            remote.eq(fields.destination_space == DmaSpace.REMOTE_VMEM.value),
+            check.word.eq(fields.destination_address[32:]),
+            *(getattr(check, name).eq(getattr(self, name)) for name in PLACE_PORTS),
+            moved.signal_remote.eq(fields.signal_remote),
+            moved.remote_semaphore.eq(fields.remote_semaphore)]
+        # In registers, as the sides: the other parts of a transfer are parts of the descriptor.
+        m.d.sync += [moved.remote.eq(remote), moved.to.eq(check.to)]
+        return (remote, check.malformed | (fields.source_space != DmaSpace.VMEM.value),
+                remote & check.outside)
+
+    def _room(self) -> Value:
+        """Whether the queue of ``transfer`` has room."""
+        if not self._config.link_bytes:
+            return self.room
+        there = Cat(directions(self.transfer.to)) & self.remote_room
+        return Mux(self.transfer.remote, there.any(), self.room)
 
     def _control(self, m: Module, words: Signal, fault: Signal, source: SideCheck,
                  destination: SideCheck) -> Signal:
@@ -353,7 +403,7 @@ class DescriptorFrontEnd(wiring.Component):
         m.d.comb += [
             given_up.eq(~Mux(from_host, self.host_valid, self.dma.valid)),
             self.transfer.from_host.eq(from_host),
-            can.eq(offered & ((fault != Fault.NONE.value) | self.room)),
+            can.eq(offered & ((fault != Fault.NONE.value) | self._room())),
             self.dma.ready.eq(can & ~from_host), self.dma.fault.eq(fault),
             self.host_ready.eq(can & from_host), self.host_fault.eq(fault),
             self.push.eq(self.dma.taken |

@@ -1,6 +1,6 @@
 """The DMA engine: moves rows between memories while the program runs."""
 
-from amaranth import Module, Signal
+from amaranth import Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
@@ -15,13 +15,15 @@ from ..core.interface import (
     core_request,
     word_write,
 )
+from ..link.format import Direction
 from ..tiles import instantiate
 from ..vpu.interface import host_read_request, host_write_row, row_bits
 from .descriptor import DescriptorFrontEnd
 from .format import DESCRIPTOR_WORDS
-from .interface import check_config
+from .interface import check_config, transfer
 from .queue import STAGES, TransferQueue
 from .reader import Collector, Reader
+from .remote import PLACE_PORTS
 from .rows import RowBuffer
 from .writer import BurstIssuer, Completion, Writer
 
@@ -78,6 +80,10 @@ class DmaEngine(wiring.Component):
         Writes of words of this core.
     signal, other_signal : Out(stream of 4)
         Numbers of semaphores of this core, and of the other core, to which 1 is added.
+    remote_push, remote_transfer, remote_room, width, height, x, y
+        Present if the chip has links: starts of remote transfers, to ``push``, ``transfer`` and
+        ``room`` of `hdl.link.egress.Egress`, and the inputs of the same names of
+        `DescriptorFrontEnd`.
     hbm_read, hbm_rows, hbm_write, hbm_write_rows, discard, hbm_write_done
         To the ports of the same names of `hdl.axi.master.HbmPort`.
 
@@ -110,6 +116,10 @@ class DmaEngine(wiring.Component):
             "hbm_write": Out(stream.Signature(hbm_burst(config))),
             "hbm_write_rows": Out(row), "discard": Out(1),
             "hbm_write_done": In(stream.Signature(hbm_done())),
+            **({"remote_push": Out(1), "remote_transfer": Out(transfer(config)),
+                "remote_room": In(len(Direction)),
+                **{name: In(width) for name, width in PLACE_PORTS.items()}}
+               if config.link_bytes else {}),
         })
 
     def elaborate(self, platform: object) -> Module:
@@ -168,8 +178,17 @@ class DmaEngine(wiring.Component):
             front.host_descriptor.eq(self.host_descriptor), front.host_valid.eq(self.host_valid),
             self.host_ready.eq(front.host_ready), self.host_fault.eq(front.host_fault),
             front.room.eq(queue.room & ~stop),
-            queue.push.eq(front.push), queue.transfer.eq(front.transfer),
+            queue.transfer.eq(front.transfer),
         ]
+        if not self._config.link_bytes:
+            m.d.comb += queue.push.eq(front.push)
+            return
+        remote = front.transfer.remote
+        m.d.comb += [
+            queue.push.eq(front.push & ~remote), self.remote_push.eq(front.push & remote),
+            self.remote_transfer.eq(front.transfer),
+            front.remote_room.eq(Mux(stop, 0, self.remote_room)),
+            *(getattr(front, name).eq(getattr(self, name)) for name in PLACE_PORTS)]
 
     def _queue_up(self, m: Module) -> None:
         """Connect each stage to its next transfer in the queue."""

@@ -10,11 +10,12 @@ from ..checks import instance
 from ..config import Config
 from ..core.interface import SEMAPHORE_BITS, descriptor_words
 from ..isa import BUNDLE_PITCH, VECTOR_REGISTERS
+from ..link.format import COORDINATE_BITS, HOP_BITS
 from .format import DESCRIPTOR_WORDS, DMA_MAX_ROWS, DMA_SPACES, DmaSpace
 
 __all__ = ["BLOCK_BITS", "DIVISION_STEP_BITS", "MAX_BURST", "QUEUE_DEPTH", "SHORT_BITS",
            "SPACE_BITS", "VECTOR_SPACES", "WORD_SPACES", "CheckTimes", "address_bits",
-           "check_config", "row_words_log2", "side", "space_size", "transfer"]
+           "check_config", "remote_chip", "row_words_log2", "side", "space_size", "transfer"]
 
 QUEUE_DEPTH = 4
 """Number of transfers that the queue can hold; a power of two."""
@@ -88,14 +89,25 @@ def side(config: Config) -> data.StructLayout:
                               "run": BLOCK_BITS, "blocks": BLOCK_BITS})
 
 
+def remote_chip() -> data.StructLayout:
+    """Layout of a core of another chip: hops, and the coordinates and the core at their end."""
+    return data.StructLayout({"dx": signed(HOP_BITS), "dy": signed(HOP_BITS),
+                              "x": COORDINATE_BITS, "y": COORDINATE_BITS, "core": 1})
+
+
 def transfer(config: Config) -> data.StructLayout:
     """Layout of a transfer: two sides, the number of ``rows``, and the semaphores to signal.
 
-    ``from_host`` is set if the host started the transfer, not a program.
+    ``from_host`` is set if the host started the transfer, not a program. If the chip has links,
+    ``remote`` is set for a remote transfer, which goes ``to`` a `remote_chip`, and
+    ``signal_remote`` and ``remote_semaphore`` are those of the descriptor.
     """
+    links = {"remote": 1, "to": remote_chip(), "signal_remote": 1,
+             "remote_semaphore": SEMAPHORE_BITS}
     return data.StructLayout({
         "source": side(config), "destination": side(config), "rows": BLOCK_BITS,
-        "semaphore": SEMAPHORE_BITS, "signal": 1, "signal_other": 1, "from_host": 1})
+        "semaphore": SEMAPHORE_BITS, "signal": 1, "signal_other": 1, "from_host": 1,
+        **(links if config.link_bytes else {})})
 
 
 _DIVISIBLE = 6

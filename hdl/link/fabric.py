@@ -29,8 +29,8 @@ class Fabric(wiring.Component):
         From the wire of each `Direction`.
     tx_valid, tx_frame : Out(1).array(4), Out(frame_layout).array(4)
         To the wire of each direction.
-    down : Out(4)
-        The link was given up; see `LinkSender`.
+    down, busy : Out(4), Out(4)
+        The link was given up; a flit that was sent is on its way. See `LinkSender`.
     wraps, inject, eject
         As in `Router`.
 
@@ -47,7 +47,7 @@ class Fabric(wiring.Component):
         super().__init__({
             "rx_valid": In(1).array(ports), "rx_frame": In(frame).array(ports),
             "tx_valid": Out(1).array(ports), "tx_frame": Out(frame).array(ports),
-            "down": Out(ports), "wraps": In(ports),
+            "down": Out(ports), "busy": Out(ports), "wraps": In(ports),
             "inject": In(stream.Signature(flit)).array(ports),
             "eject": Out(stream.Signature(flit)).array(ports)})
 
@@ -70,7 +70,7 @@ class Fabric(wiring.Component):
                 router.room[port].eq(sender.room), sender.send.eq(router.send[port]),
                 sender.channel.eq(router.to_channel[port]), sender.flit.eq(router.to_flit[port]),
                 self.tx_valid[port].eq(sender.valid), self.tx_frame[port].eq(sender.frame),
-                self.down[port].eq(sender.down)]
+                self.down[port].eq(sender.down), self.busy[port].eq(sender.busy)]
             wiring.connect(m, wiring.flipped(self.inject[port]), router.inject[port])
             wiring.connect(m, router.eject[port], wiring.flipped(self.eject[port]))
         return m

@@ -10,14 +10,18 @@ from amaranth.utils import ceil_log2, exact_log2
 
 from ..checks import integer
 
-__all__ = ["CHANNELS", "CHECK_BITS", "HOP_BITS", "MAX_SIDE", "Direction", "LinkConfig",
-           "flit_layout", "frame_body", "frame_check", "frame_layout"]
+__all__ = ["CHANNELS", "CHECK_BITS", "COORDINATE_BITS", "HOP_BITS", "MAX_SIDE", "SIDE_BITS",
+           "Direction", "LinkConfig", "flit_layout", "frame_body", "frame_check", "frame_layout"]
 
 CHANNELS = 2
 """Virtual channels of a link."""
 MAX_SIDE = 32
 """Largest number of chips along a dimension of a torus."""
-HOP_BITS = ceil_log2(MAX_SIDE) + 1
+COORDINATE_BITS = ceil_log2(MAX_SIDE)
+"""Width of a coordinate of a chip."""
+SIDE_BITS = ceil_log2(MAX_SIDE + 1)
+"""Width of the number of chips along a side of the torus."""
+HOP_BITS = COORDINATE_BITS + 1
 """Width of a signed number of hops."""
 CHECK_BITS = 32
 """Width of a frame's checksum."""

@@ -40,6 +40,8 @@ class LinkSender(wiring.Component):
     down : Out(1)
         The link is given up, until the reset: the other end did not answer ``retries`` repetitions,
         or was reset, or acknowledges or frees what was not sent. No flit has ``room`` then.
+    busy : Out(1)
+        A flit is not known to have left the other end's buffer; never set while ``down``.
 
     Raises
     ------
@@ -54,7 +56,7 @@ class LinkSender(wiring.Component):
             "room": Out(CHANNELS), "send": In(1), "channel": In(1),
             "flit": In(flit_layout(config)), "freed": In(CHANNELS),
             "report": In(report_layout(config)),
-            "valid": Out(1), "frame": Out(frame_layout(config)), "down": Out(1)})
+            "valid": Out(1), "frame": Out(frame_layout(config)), "down": Out(1), "busy": Out(1)})
 
     @staticmethod
     def module(config: LinkConfig) -> str:
@@ -95,6 +97,7 @@ class LinkSender(wiring.Component):
             control.eq(slots.free & ~self.send & ~again & due & ~leaving & ~self.down),
             slots.use.eq(self.send | again | control),
             window.again.eq(again),
+            self.busy.eq(timer.waiting & ~self.down),
         ]
         m.d.sync += leaving.eq(slots.use)
         with m.If(timer.expired):

@@ -57,6 +57,7 @@ def chip_library(config: Config, *, kernels: bool = True, trace: bool = False) -
     if trace:
         waivers += hide(sources["verilog"], (
             Probes.module, *(grid.module for grid in core_grids(config))))
-    cpp = {name: (_CPP / name).read_text() for name in ("chip.cpp", "watch.hpp")} | HBM_SOURCES
+    cpp = {name: (_CPP / name).read_text() for name in (
+        "chip.cpp", "torus.hpp", "watch.hpp", "wire.hpp")} | HBM_SOURCES
     return build_model(_TOP, sources["verilog"], cpp=cpp | sources["cpp"], waivers=waivers,
                        hierarchical=blocks, optimise=worth_optimising(config, kernels), trace=trace)

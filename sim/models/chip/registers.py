@@ -13,8 +13,10 @@ from hdl.chip.registers import (
     ACCESS_ADDRESS_BITS,
     CORE_REGISTERS,
     GLOBAL_REGISTERS,
+    LINK_REGISTERS,
     Register,
     address,
+    chip_registers,
 )
 from hdl.core.interface import Space
 from sim.models.chip.simulation import ChipSimulation, Words
@@ -48,7 +50,7 @@ class RegisterError(Exception):
 
 def _register_name(number: int) -> str:
     for core in (None, 0, 1):
-        for register in GLOBAL_REGISTERS if core is None else CORE_REGISTERS:
+        for register in (GLOBAL_REGISTERS | LINK_REGISTERS) if core is None else CORE_REGISTERS:
             if address(register, core) == number:
                 return f"{register} of " + ("the chip" if core is None else f"core {core}")
     return f"address {number:#x}"
@@ -136,7 +138,7 @@ class RegisterPort(ChipSimulation):
 
     def _address(self, register: str | Register, core: int | None) -> tuple[int, Register]:
         name = register.name if isinstance(register, Register) else register
-        found = (GLOBAL_REGISTERS if core is None else CORE_REGISTERS).get(name)
+        found = (chip_registers(self._config) if core is None else CORE_REGISTERS).get(name)
         if found is None:
             of = "the chip" if core is None else "a core"
             raise KeyError(f"register must be one of {of}, not {name!r}")

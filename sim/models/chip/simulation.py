@@ -135,6 +135,12 @@ class ChipSimulation(Closeable):
         return self._model
 
     @property
+    def handle(self) -> int:
+        """Address of the chip (a ``Chip`` of chip.cpp), for other functions of its library."""
+        assert self._chip is not None
+        return self._chip
+
+    @property
     def hbm(self) -> Words:
         """Contents of HBM, shape (hbm_rows, lanes), which may be read and written in place."""
         return self._data

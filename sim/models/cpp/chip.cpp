@@ -5,6 +5,7 @@
 // and be interrupted. The clock runs only within calls.
 #include "hbm.hpp"
 #include "model.hpp"
+#include "torus.hpp"
 #include "watch.hpp"
 
 #include <cstdint>
@@ -16,11 +17,13 @@
 
 using systolith::AxiPins;
 using systolith::Hbm;
+using systolith::LinkPins;
 using systolith::Model;
 using systolith::Pin;
 using systolith::Port;
 using systolith::PORT_COUNT;
 using systolith::PORTS;
+using systolith::Torus;
 using systolith::Watch;
 
 namespace {
@@ -131,6 +134,14 @@ public:
             for (uint32_t channel = 0; channel < channels; ++channel)
                 hbm.bind(core, channel, axi_pins(model, core, channel));
         }
+        for (size_t link = 0; link < systolith::LINKS; ++link) {
+            const std::string prefix = std::string("link_") + LINK_NAMES[link] + "_";
+            links[link] = {find_pin(model, prefix + "rx_valid"),
+                           find_pin(model, prefix + "rx_frame"),
+                           find_pin(model, prefix + "tx_valid"),
+                           find_pin(model, prefix + "tx_frame")};
+        }
+        link_busy_ = find_pin(model, "link_busy");
         model.top.s_axil_wstrb = 0xf;
         model.top.s_axil_bready = 1;
         model.top.s_axil_rready = 1;
@@ -151,19 +162,31 @@ public:
         model_.settled = false;
     }
 
-    // Runs a cycle. `look` is called before the clock rises, when the outputs have settled.
+    // Runs a cycle, of all chips of its torus. `look` is called before the clock rises, when the
+    // outputs have settled.
     template <typename Look>
     void step(Look look) {
+        if (torus_) return torus_->step(look);
         fall();
         look();
-        hbm_.sample();
-        rise();
-        hbm_.drive();
-        model_.settled = false;
+        finish();
     }
     void step() {
         step([] {});
     }
+
+    // The two halves of a cycle of a chip of a torus.
+    void begin() {
+        model_.context.enter();
+        fall();
+    }
+    void end() {
+        model_.context.enter();
+        finish();
+    }
+
+    // From now on the chip runs with all chips of the torus, or alone if it is null.
+    void join(Torus<Chip>* torus) { torus_ = torus; }
 
     void access(Access& access) {
         if (access.write) {
@@ -175,13 +198,20 @@ public:
 
     // Whether the run ends. Inputs from memory may not have settled yet, but the cores' status is
     // in registers.
-    bool ends(Run& run) const {
+    bool ends(Run& run) {
+        watched_ = run.watched;
         if (run.until_interrupt && interrupt_.get()) return true;
-        bool rest = run.until_rest;
-        for (size_t core = 0; rest && core < status_.size(); ++core)
-            rest = rests(run, uint32_t(status_[core].get()), run.watched >> core & 1);
+        const bool rest = run.until_rest && (torus_ ? torus_->rests(run) : rests(run));
         run.still = rest ? run.still + 1 : 0;
         return run.still > STILL;
+    }
+
+    // Whether no core is active, and no packet of this chip is under way.
+    bool rests(const Run& run) const {
+        if (link_busy_.get()) return false;
+        for (size_t core = 0; core < status_.size(); ++core)
+            if (!rests(run, uint32_t(status_[core].get()), watched_ >> core & 1)) return false;
+        return true;
     }
 
     // Starts to write a waveform and to keep records.
@@ -196,7 +226,18 @@ public:
 
     Records& records(uint32_t core) { return records_.at(core); }
 
+    LinkPins links[systolith::LINKS];
+
 private:
+    static constexpr const char* LINK_NAMES[] = {"xp", "xn", "yp", "yn"};
+
+    void finish() {
+        hbm_.sample();
+        rise();
+        hbm_.drive();
+        model_.settled = false;
+    }
+
     // The two halves of a cycle. Outputs are read between them.
     void fall() {
         model_.fall();
@@ -269,6 +310,9 @@ private:
     Hbm& hbm_;
     Pin interrupt_;
     std::vector<Pin> status_;
+    Pin link_busy_;
+    Torus<Chip>* torus_ = nullptr;
+    uint32_t watched_ = 0;  // cores with a watchdog, in the last run
     std::vector<Records> records_;
     bool tracing_ = false;
 #if VM_TRACE
@@ -284,6 +328,26 @@ SYSTOLITH_EXPORT Chip* systolith_chip_create(Model* model, Hbm* hbm, uint32_t co
     Chip* chip = nullptr;
     model->guard([&] { chip = new Chip(*model, *hbm, cores, channels); });
     return chip;
+}
+
+// Joins chips of equal ports to a torus, in rows along X; `latencies` are those of the wires that
+// leave each chip by its four links. All chips must outlive the torus.
+SYSTOLITH_EXPORT Torus<Chip>* systolith_torus_create(Chip* const* chips, uint32_t columns,
+                                                     uint32_t rows, uint32_t bits,
+                                                     const uint32_t* latencies, uint64_t seed) {
+    return new Torus<Chip>(chips, columns, rows, bits, latencies, seed);
+}
+
+SYSTOLITH_EXPORT void systolith_torus_destroy(Torus<Chip>* torus) { delete torus; }
+
+SYSTOLITH_EXPORT void systolith_torus_faults(Torus<Chip>* torus, uint32_t wire,
+                                             const systolith::WireFaults* faults) {
+    torus->wire(wire).faults = *faults;
+}
+
+// Frames that were sent on each wire.
+SYSTOLITH_EXPORT void systolith_torus_sent(Torus<Chip>* torus, uint64_t* frames) {
+    for (size_t wire = 0; wire < torus->wires(); ++wire) frames[wire] = torus->wire(wire).sent;
 }
 
 SYSTOLITH_EXPORT void systolith_chip_destroy(Chip* chip) { delete chip; }

@@ -1,0 +1,280 @@
+"""Ejection: packets from the torus are checked, and written to the core that they are for."""
+
+from typing import Any
+
+from amaranth import Cat, Module, Mux, Signal, Value
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import ceil_log2
+
+from ..axi.fifo import Fifo
+from ..chip.arbiter import RoundRobin
+from ..config import Config
+from ..core.interface import SEMAPHORE_BITS, semaphore_addition
+from ..tiles import instantiate
+from ..vpu.interface import HOST_ADDRESS_BITS, host_write_row, row_bits
+from .format import COORDINATE_BITS, Direction, flit_layout
+from .packet import buffer_rows, flits_per_row, link_config, payload_layout
+
+__all__ = ["ArrivalPort", "Arrivals", "Ejection", "PacketSink", "arrival"]
+
+
+def arrival() -> data.StructLayout:
+    """A packet that has arrived as a whole, for a core of this chip.
+
+    ``vector``: it has a vector, for ``address``. ``signal``: behind it, ``amount`` is to be added
+    to ``semaphore``.
+    """
+    return data.StructLayout({"core": 1, "vector": 1, "address": HOST_ADDRESS_BITS, "signal": 1,
+                              "semaphore": SEMAPHORE_BITS, "amount": 32})
+
+
+class PacketSink(wiring.Component):
+    """Collects the flits of a port to whole packets, and drops those that are wrong.
+
+    It always drains: the buffer has room for two vectors, a packet is given to its core as soon as
+    it is complete, and a core writes it without waiting for anything but its vector memory
+    (`Arrivals`). So a packet that has begun never waits for room that only its own end would free.
+
+    Parameters
+    ----------
+    config : Config
+
+    Attributes
+    ----------
+    flit : In(stream of flit_layout)
+        The flits of a router's ejector; an offer may be withdrawn.
+    x, y : In(COORDINATE_BITS)
+        Coordinates of this chip.
+    packet : Out(stream of arrival)
+        Packets that have arrived as a whole.
+    row : Out(stream of row_bits)
+        The rows of the vectors, in the order of the packets.
+    wrong : Out(1)
+        For one cycle: a packet is for another chip, for a core or an address that does not exist,
+        or of a wrong length. It is dropped. After a wrong length, all packets are.
+    full : Out(1)
+        A packet has begun and has not left.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``config`` is not a `Config`, or has no links.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        super().__init__({
+            "flit": In(stream.Signature(flit_layout(link_config(config)))),
+            "x": In(COORDINATE_BITS), "y": In(COORDINATE_BITS),
+            "packet": Out(stream.Signature(arrival())),
+            "row": Out(stream.Signature(row_bits(config))), "wrong": Out(1), "full": Out(1)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        config = self._config
+        rows, kind = buffer_rows(config), arrival()
+        depth = max(2, 1 << ceil_log2(rows // config.sublanes))
+        buffer = instantiate(m, platform, "rows", Fifo.module(row_bits(config), rows),
+                             lambda: Fifo(row_bits(config), rows))
+        packets = instantiate(m, platform, "packets", Fifo.module(kind.size, depth),
+                              lambda: Fifo(kind.size, depth))
+        total = flits_per_row(config) * config.sublanes
+        number = Signal(range(max(total, 2)))  # of the flit in its packet
+        moves, good, dropped, broken, begun = Signal(), Signal(), Signal(), Signal(), Signal()
+        left = Signal(range(depth + 3))
+        payload = data.View(payload_layout(config), self.flit.payload.payload)
+        header, tail = payload.header, self.flit.payload.tail
+        length = Signal()  # the packet ends where it should
+        enters = Signal()
+        m.d.comb += [
+            self.flit.ready.eq(buffer.input.ready & packets.input.ready),
+            moves.eq(self.flit.valid & self.flit.ready),
+            good.eq((header.x == self.x) & (header.y == self.y) & (header.core < config.cores)
+                    & (~header.vector | (header.address < config.vmem_vectors))
+                    & ~dropped & ~broken),
+            length.eq(tail == (~header.vector | (number == total - 1))),
+            self.wrong.eq(moves & ~dropped & ~broken & ~(good & length)),
+            enters.eq(moves & tail & good & length),
+            packets.input.valid.eq(enters),
+            self.full.eq(begun | (left != 0))]
+        entry = data.View(kind, packets.input.payload)
+        m.d.comb += [*(entry[name].eq(header[name])
+                       for name in ("core", "vector", "address", "signal", "semaphore")),
+                     entry.amount.eq(Mux(header.vector, 1, payload.data[:32]))]
+        m.d.sync += left.eq(left + enters - (self.packet.valid & self.packet.ready))
+        with m.If(moves):
+            m.d.sync += [begun.eq(~tail), dropped.eq(~tail & ~good),
+                         broken.eq(broken | (good & ~length)),
+                         number.eq(Mux(tail, 0, number + 1))]
+        self._gather(m, buffer, payload.data, number, moves & good & length & header.vector)
+        wiring.connect(m, buffer.output, wiring.flipped(self.row))
+        m.d.comb += [self.packet.valid.eq(packets.output.valid),
+                     self.packet.payload.eq(packets.output.payload),
+                     packets.output.ready.eq(self.packet.ready)]
+        return m
+
+    def _gather(self, m: Module, buffer: Fifo, part: Value, number: Signal,
+                moves: Value) -> None:
+        """Put rows into ``buffer``: with ``moves``, ``part`` is in flit ``number`` of a vector."""
+        parts = flits_per_row(self._config)
+        m.d.comb += buffer.input.valid.eq(moves & ((number & (parts - 1)) == parts - 1))
+        if parts == 1:
+            m.d.comb += buffer.input.payload.eq(part)
+            return
+        earlier = Signal(row_bits(self._config) - len(part), reset_less=True)
+        m.d.comb += buffer.input.payload.eq(Cat(earlier, part))
+        with m.If(moves):
+            m.d.sync += earlier.eq(Cat(earlier, part)[len(part):])
+
+
+class ArrivalPort(wiring.Signature):
+    """Packets for a core, from the `Ejection` of the chip to the core's `Arrivals`.
+
+    For each port of the chip, ``packet_{port}`` is a stream of `arrival`, and ``row_{port}`` is a
+    stream of the rows of their vectors.
+
+    Parameters
+    ----------
+    config : Config
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__({name: member for port in Direction for name, member in (
+            (f"packet_{port}", Out(stream.Signature(arrival()))),
+            (f"row_{port}", Out(stream.Signature(row_bits(config)))))})
+
+    @staticmethod
+    def streams(port: wiring.PureInterface) -> list[tuple[Any, Any]]:
+        """The streams of packets and of rows of each port of the chip."""
+        return [(getattr(port, f"packet_{number}"), getattr(port, f"row_{number}"))
+                for number in Direction]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ArrivalPort) and self.members == other.members
+
+    def __hash__(self) -> int:
+        return hash(ArrivalPort)
+
+
+class Ejection(wiring.Component):
+    """Collects the packets of all ports of a chip, and offers each to its core.
+
+    Parameters
+    ----------
+    config : Config
+
+    Attributes
+    ----------
+    flit : In(stream of flit_layout).array(4)
+        The flits of the router's ejectors.
+    x, y, wrong, full
+        As in `PacketSink`; of any port.
+    core : Out(ArrivalPort).array(cores)
+        Packets, by the core that they are for.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        super().__init__({
+            "flit": In(stream.Signature(flit_layout(link_config(config)))).array(len(Direction)),
+            "x": In(COORDINATE_BITS), "y": In(COORDINATE_BITS), "wrong": Out(1), "full": Out(1),
+            "core": Out(ArrivalPort(config)).array(config.cores)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        sinks = [instantiate(m, platform, f"sink_{port}", "packet_sink",
+                             lambda: PacketSink(self._config)) for port in Direction]
+        for port, sink in enumerate(sinks):
+            m.d.comb += [sink.x.eq(self.x), sink.y.eq(self.y)]
+            wiring.connect(m, wiring.flipped(self.flit[port]), sink.flit)
+            for number, core in enumerate(self.core):
+                packet, row = ArrivalPort.streams(core)[port]
+                here = Signal(name=f"here_{port}_{number}")
+                m.d.comb += [
+                    here.eq(sink.packet.payload.core == number),
+                    packet.valid.eq(sink.packet.valid & here),
+                    packet.payload.eq(sink.packet.payload),
+                    row.valid.eq(sink.row.valid & packet.valid), row.payload.eq(sink.row.payload)]
+                with m.If(here):
+                    m.d.comb += [sink.packet.ready.eq(packet.ready), sink.row.ready.eq(row.ready)]
+        m.d.comb += [self.wrong.eq(Cat(sink.wrong for sink in sinks).any()),
+                     self.full.eq(Cat(sink.full for sink in sinks).any())]
+        return m
+
+
+class Arrivals(wiring.Component):
+    """Writes packets for a core to its vector memory, and then adds to its semaphores.
+
+    It waits for nothing but vector memory, which gives each client its turn, and the semaphores,
+    which accept an addition from each source in turn.
+
+    Parameters
+    ----------
+    config : Config
+
+    Attributes
+    ----------
+    source : In(ArrivalPort)
+        Packets for this core.
+    write : Out(stream of host_write_row)
+        To vector memory.
+    vector_busy : In(1)
+        The last row was accepted but its vector is not yet written at the end of this cycle.
+    signal : Out(stream of semaphore_addition)
+        Additions to the core's semaphores.
+    busy : Out(1)
+        An addition is to be made.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        super().__init__({
+            "source": In(ArrivalPort(config)),
+            "write": Out(stream.Signature(host_write_row(config))), "vector_busy": In(1),
+            "signal": Out(stream.Signature(semaphore_addition())), "busy": Out(1)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        ports = len(Direction)
+        source = ArrivalPort.streams(self.source)
+        turns = instantiate(m, platform, "turns", RoundRobin.module(ports),
+                            lambda: RoundRobin(ports))
+        kept = Signal(ports)
+        due = Signal()  # an addition waits until the vector before it is written
+        sublane = Signal(range(max(self._config.sublanes, 2)))
+        chosen = Signal(arrival())
+        moves, ends = Signal(), Signal()
+        m.d.comb += [
+            turns.wants.eq(Mux(kept.any(), kept, Mux(
+                due, 0, Cat(packet.valid for packet, _ in source)))),
+            turns.turn.eq(ends),
+            moves.eq(self.write.valid & self.write.ready),
+            ends.eq(turns.choice.any() & Mux(
+                chosen.vector, moves & (sublane == self._config.sublanes - 1), 1)),
+            self.write.payload.address.eq(chosen.address),
+            self.busy.eq(due | self.signal.valid)]
+        for number, (packet, row) in enumerate(source):
+            choice = turns.choice[number]
+            with m.If(choice):
+                m.d.comb += [chosen.eq(packet.payload),
+                             self.write.valid.eq(packet.payload.vector & row.valid),
+                             self.write.payload.data.eq(row.payload)]
+            m.d.comb += [packet.ready.eq(choice & ends), row.ready.eq(choice & moves)]
+        m.d.sync += kept.eq(Mux(ends, 0, turns.choice))
+        with m.If(moves):
+            m.d.sync += sublane.eq(Mux(ends, 0, sublane + 1))
+
+        waiting = Signal(semaphore_addition(), reset_less=True)
+        leaves = Signal()
+        m.d.comb += leaves.eq(due & ~self.vector_busy & (~self.signal.valid | self.signal.ready))
+        with m.If(ends & chosen.signal):
+            m.d.sync += [due.eq(1), waiting.index.eq(chosen.semaphore),
+                         waiting.amount.eq(chosen.amount)]
+        with m.Elif(leaves):
+            m.d.sync += due.eq(0)
+        with m.If(leaves):
+            m.d.sync += [self.signal.valid.eq(1), self.signal.payload.eq(waiting)]
+        with m.Elif(self.signal.ready):
+            m.d.sync += self.signal.valid.eq(0)
+        return m

@@ -1,0 +1,142 @@
+"""Simulated chips on a torus, joined by wires that delay, lose and damage frames."""
+
+import ctypes
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.checks import instance, integer
+from hdl.config import Config
+from hdl.link.format import MAX_SIDE, Direction, frame_layout
+from hdl.link.packet import link_config
+from sim.closing import Closeable
+from sim.models.chip.model import ChipModel
+from sim.models.chip.simulation import Until
+from sim.models.hbm import HbmOptions
+
+__all__ = ["ChipTorus", "WireFaults"]
+
+_RATE = 1 << 16
+
+
+class WireFaults(ctypes.Structure):
+    """What a wire does to frames; mirrors ``WireFaults`` in wire.hpp.
+
+    Parameters
+    ----------
+    lose, damage : float
+        Probability that a frame is lost; that some of its bits are flipped.
+    dead : tuple of int, optional
+        First cycle in which all frames are lost, and the first in which they are not any more,
+        counted from the creation of the wire.
+    """
+
+    _fields_ = (("lose", ctypes.c_uint32), ("damage", ctypes.c_uint32),
+                ("dead_from", ctypes.c_uint64), ("dead_until", ctypes.c_uint64))
+
+    def __init__(self, lose: float = 0, damage: float = 0, dead: tuple[int, int] | None = None,
+                 ) -> None:
+        never = (1 << 64) - 1
+        super().__init__(round(lose * _RATE), round(damage * _RATE), *(dead or (never, never)))
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    pointer, u32 = ctypes.c_void_p, ctypes.c_uint32
+    for name, result, arguments in (
+            ("create", pointer, (pointer, u32, u32, u32, pointer, ctypes.c_uint64)),
+            ("destroy", None, (pointer,)),
+            ("faults", None, (pointer, u32, ctypes.POINTER(WireFaults))),
+            ("sent", None, (pointer, pointer))):
+        function = getattr(library, f"systolith_torus_{name}")
+        function.restype, function.argtypes = result, arguments
+
+
+class ChipTorus(Closeable):
+    """Equal chips on a torus, which run in lockstep: whatever runs one of them runs all.
+
+    Each chip knows the torus and its own place (registers TORUS and POSITION). `ChipModel.run` of
+    any chip until rest runs until all chips rest and no packet is under way.
+
+    Parameters
+    ----------
+    config : Config
+        Parameters of the chips, which must have links.
+    shape : tuple of int
+        Chips along X and along Y.
+    latencies : int or array of int, shape (chips, 4)
+        Cycles that a frame spends on each wire, at least 1, by the chip that it leaves and the
+        `Direction`. Chips are numbered along X first.
+    kernels, memory
+        As in `ChipModel`.
+    seed : int
+        Seed of the wires' faults.
+
+    Attributes
+    ----------
+    chips : list of ChipModel
+        The chips.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has a wrong type or is out of range, or the chips have no links.
+    """
+
+    def __init__(self, config: Config, shape: tuple[int, int], latencies: npt.ArrayLike = 64, *,
+                 kernels: bool = True, memory: HbmOptions | None = None, seed: int = 1) -> None:
+        instance("config", config, Config)
+        bits = frame_layout(link_config(config)).size
+        self.config = config
+        columns, rows = (integer("side of the torus", side, 1, MAX_SIDE) for side in shape)
+        self.shape = columns, rows
+        cycles = np.ascontiguousarray(
+            np.broadcast_to(np.asarray(latencies), (columns * rows, len(Direction))), np.uint32)
+        if not cycles.all():
+            raise ValueError(f"latencies must be at least 1, not {latencies!r}")
+        self.chips: list[ChipModel] = []
+        self._torus: int | None = None
+        try:
+            for _ in range(columns * rows):
+                self.chips.append(ChipModel(config, kernels=kernels, memory=memory))
+            for number, chip in enumerate(self.chips):
+                chip.write("TORUS", WIDTH=columns, HEIGHT=rows)
+                chip.write("POSITION", X=number % columns, Y=number // columns)
+            self._library = self.chips[0].model.library
+            _declare(self._library)
+            handles = (ctypes.c_void_p * len(self.chips))(*(chip.handle for chip in self.chips))
+            self._torus = self._library.systolith_torus_create(
+                handles, columns, rows, bits, cycles.ctypes.data, seed)
+        except BaseException:
+            self.close()
+            raise
+
+    def __getitem__(self, place: tuple[int, int]) -> ChipModel:
+        """The chip at coordinates (x, y)."""
+        x, y = place
+        return self.chips[integer("y", y, 0, self.shape[1] - 1) * self.shape[0]
+                          + integer("x", x, 0, self.shape[0] - 1)]
+
+    def run(self, max_cycles: int | None = None, *, until: Until | str = Until.REST) -> int:
+        """Run all chips, as `ChipModel.run`; an interrupt is that of the first chip."""
+        return self.chips[0].run(max_cycles, until=until)
+
+    def set_faults(self, faults: Mapping[tuple[int, Direction], WireFaults]) -> None:
+        """Set the faults of wires, by the number of the chip that they leave and the direction."""
+        for (chip, direction), kinds in faults.items():
+            self._library.systolith_torus_faults(
+                self._torus, chip * len(Direction) + direction, kinds)
+
+    def sent(self) -> npt.NDArray[np.uint64]:
+        """Frames that each chip has sent in each direction, shape (chips, 4)."""
+        frames = np.zeros((len(self.chips), len(Direction)), np.uint64)
+        self._library.systolith_torus_sent(self._torus, frames.ctypes.data)
+        return frames
+
+    def close(self) -> None:
+        """End the simulation; closing twice does nothing."""
+        if self._torus is not None:
+            self._library.systolith_torus_destroy(self._torus)
+            self._torus = None
+        for chip in self.chips:
+            chip.close()

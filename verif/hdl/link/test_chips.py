@@ -1,0 +1,184 @@
+"""Remote transfers between whole chips on small tori, in RTL."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hdl.config import Config
+from hdl.core.interface import Space
+from hdl.dma.format import DmaSpace, pack_descriptor, pack_remote
+from hdl.isa import SEMAPHORES, Fault
+from hdl.link.format import Direction
+from sim.models.chip.torus import ChipTorus, WireFaults
+from sim.models.chip.transfers import DescriptorError
+from sim.models.hbm import HbmOptions
+
+CONFIG = Config.preset("tiny", link_bytes=16)
+_LIMIT = 20_000
+
+
+def remote(source: int, destination: int, vectors: int, dx: int, dy: int, core: int,
+           **fields: int) -> tuple[int, ...]:
+    """The descriptor of a remote transfer of ``vectors`` vectors."""
+    return pack_descriptor({
+        "source_space": DmaSpace.VMEM, "destination_space": DmaSpace.REMOTE_VMEM,
+        "rows": vectors * CONFIG.sublanes, "source_address": source,
+        "destination_address": destination | pack_remote(dx, dy, core) << 32, **fields})
+
+
+class Torus:
+    """Chips on a torus, and what their vector memories and semaphores must contain."""
+
+    def __init__(self, shape: tuple[int, int], seed: int, **options: Any) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.shape = shape
+        count = shape[0] * shape[1]
+        self.torus = ChipTorus(CONFIG, shape, self.rng.integers(1, 30, (count, 4)), seed=seed,
+                               **options)
+        self.chips = self.torus.chips
+        self.memory = self.rng.integers(
+            1 << 32, dtype=np.uint32,
+            size=(count, CONFIG.cores, CONFIG.vmem_vectors, CONFIG.sublanes, CONFIG.lanes))
+        self.semaphores = np.zeros((count, CONFIG.cores, SEMAPHORES), np.uint32)
+        for chip, cores in zip(self.chips, self.memory, strict=True):
+            for core, vectors in enumerate(cores):
+                chip.write_vmem(core, 0, vectors)
+
+    def neighbour(self, chip: int, dx: int, dy: int) -> int:
+        columns, rows = self.shape
+        return (chip // columns + dy) % rows * columns + (chip % columns + dx) % columns
+
+    def send(self, chip: int, core: int, source: int, destination: int, vectors: int,
+             to: tuple[int, int, int], **fields: int) -> None:
+        """Start a transfer, and note what it must do."""
+        dx, dy, far = to
+        self.chips[chip].start_transfer(core, remote(source, destination, vectors, *to, **fields))
+        there = self.neighbour(chip, dx, dy)
+        run, stride, semaphore, signal, signal_other, signal_remote, remote_semaphore = (
+            fields.get(name, 0) for name in (
+                "destination_run", "destination_stride", "semaphore", "signal", "signal_other",
+                "signal_remote", "remote_semaphore"))
+        for number in range(vectors):
+            at = destination + (number // run * stride + number % run if run else number)
+            self.memory[there, far, at] = self.memory[chip, core, source + number]
+        self.semaphores[there, far, remote_semaphore] += signal_remote
+        self.semaphores[chip, core, semaphore] += signal
+        self.semaphores[chip, 1 - core, semaphore] += signal_other
+
+    def check(self) -> None:
+        for number, chip in enumerate(self.chips):
+            for core in range(CONFIG.cores):
+                assert chip.fault(core) is Fault.NONE
+                np.testing.assert_array_equal(
+                    chip.read_words(core, Space.SEMAPHORE, 0, SEMAPHORES),
+                    self.semaphores[number, core])
+                np.testing.assert_array_equal(
+                    chip.read_vmem(core, 0, CONFIG.vmem_vectors), self.memory[number, core])
+
+
+@contextmanager
+def opened(shape: tuple[int, int], seed: int = 1, **options: Any) -> Iterator[Torus]:
+    torus = Torus(shape, seed, **options)
+    try:
+        yield torus
+    finally:
+        torus.torus.close()
+
+
+@pytest.mark.parametrize(("shape", "seed"), [((2, 1), 1), ((2, 2), 2)])
+def test_vectors_and_signals_arrive(shape: tuple[int, int], seed: int) -> None:
+    """From every core to every core of the torus, either way round, over wires with errors."""
+    memory = HbmOptions(latency=20, stalls=9000, seed=seed)
+    with opened(shape, seed, memory=memory) as pod:
+        pod.torus.set_faults({(chip, port): WireFaults(0.01, 0.01)
+                              for chip in range(len(pod.chips)) for port in Direction})
+        rng = pod.rng
+        senders = [(chip, core) for chip in range(len(pod.chips)) for core in range(2)]
+        # Each sender has a part of every vector memory, so the order of senders does not matter.
+        # While transfers are under way, all go the same way round: two ways have no common order.
+        part = 192 // len(senders)
+        way = 1
+        for _ in range(40):
+            number = int(rng.integers(len(senders)))
+            dx, dy = (way * int(rng.integers(side)) for side in shape)
+            vectors = int(rng.integers(1, part // 2))
+            pod.send(*senders[number], 192 + int(rng.integers(64 - vectors)),
+                     part * number + int(rng.integers(part - 2 * vectors)), vectors,
+                     (dx or way * (dy == 0), dy, int(rng.integers(2))),
+                     destination_run=int(rng.integers(1, 3)), destination_stride=2,
+                     semaphore=int(rng.integers(16)),
+                     signal=int(rng.integers(2)), signal_other=int(rng.integers(2)),
+                     signal_remote=int(rng.integers(2)), remote_semaphore=int(rng.integers(16)))
+            if rng.random() < 0.3:
+                pod.torus.run(_LIMIT)
+                way = -way
+        pod.torus.run(_LIMIT)
+        pod.check()
+        used = 4 if shape[1] > 1 else 2
+        assert (pod.torus.sent()[:, :used] > 20).all()
+
+
+def test_faults_of_links_stop_all_cores() -> None:
+    """Wrong descriptors are refused at once; a packet for another chip, or a dead wire, later."""
+    with opened((2, 1)) as pod:
+        first, second = pod.chips
+        for hops in ((2, 0), (-2, 0), (0, 1), (0, 0)):
+            with pytest.raises(DescriptorError, match="DMA_RANGE"):
+                first.start_transfer(0, remote(0, 0, 1, *hops, 0))
+        for fields in ({"reserved": 1}, {"source_space": DmaSpace.HBM},
+                       {"destination_address": 1 << 49 | 1 << 32}):
+            with pytest.raises(DescriptorError, match="DMA_DESCRIPTOR"):
+                first.start_transfer(0, remote(0, 0, 1, 1, 0, 0, **fields))
+        local = {"destination_space": DmaSpace.VMEM, "destination_address": 0}
+        for fields in ({"remote_semaphore": 1}, {"signal_remote": 1}):
+            with pytest.raises(DescriptorError, match="DMA_DESCRIPTOR"):
+                first.start_transfer(0, remote(0, 0, 1, 1, 0, 0, **local, **fields))
+        with pytest.raises(DescriptorError, match="DMA_RANGE"):
+            first.start_transfer(0, remote(0, CONFIG.vmem_vectors - 1, 2, 1, 0, 0))
+        pod.send(0, 1, 5, 9, 20, (1, 0, 1))
+        pod.torus.run(_LIMIT)
+        pod.check()
+
+        second.write("POSITION", X=0)
+        first.start_transfer(0, remote(0, 0, 3, 1, 0, 0, signal_remote=1))
+        pod.torus.run(_LIMIT)
+        assert [second.fault(core) for core in range(2)] == [Fault.LINK] * 2
+        assert [first.fault(core) for core in range(2)] == [Fault.NONE] * 2
+        second.write("POSITION", X=1)
+        for core in range(2):
+            second.reset_core(core)
+        pod.check()
+
+        # The link goes down; its sender knows first. Nothing is written, or all of a vector.
+        pod.torus.set_faults({(0, Direction.X_PLUS): WireFaults(dead=(0, 1 << 40))})
+        first.start_transfer(0, remote(0, 0, 30, 1, 0, 0))
+        pod.torus.run(20_000)
+        assert first.fault(0) is first.fault(1) is Fault.LINK
+        first.start(0)
+        pod.torus.run(200)
+        assert first.fault(0) is Fault.LINK
+
+
+def test_reset_of_a_core_drops_its_transfers_only() -> None:
+    with opened((2, 1), 5) as pod:
+        first = pod.chips[0]
+        pod.send(0, 1, 0, 100, 60, (1, 0, 1), signal_remote=1, remote_semaphore=3)
+        for _ in range(5):
+            first.start_transfer(0, remote(100, 0, 90, 1, 0, 0, signal_remote=1))
+        first.reset_core(0)
+        assert not first.status(0)["DMA_BUSY"]
+        pod.torus.run(_LIMIT)
+        got = pod.chips[1].read_vmem(0, 0, 90)
+        arrived = (got == pod.memory[0, 0, 100:190]).all(axis=(1, 2))
+        assert not arrived.all()
+        # What has arrived are whole vectors, the first of the first transfer.
+        count = int(arrived.sum())
+        assert arrived[:count].all()
+        pod.memory[1, 0, :count] = pod.memory[0, 0, 100:100 + count]
+        pod.check()
+        pod.send(0, 0, 100, 0, 90, (-1, 0, 0), signal_remote=1)
+        pod.torus.run(_LIMIT)
+        pod.check()
