@@ -116,7 +116,7 @@ fuzz-compiler: setup  ## run compiled random graphs on the golden chip; CONFIG, 
 	$(PY) -m verif.sim.compiler.fuzz $(CONFIG) --count $(COUNT) --seed $(SEED)
 
 examples: $(VENV)/.frameworks-ready  ## run the programs in examples/ on the golden chip and a CPU
-	$(PY) -m pytest verif/sim/apps/test_examples.py
+	$(PY) -m pytest verif/sim/apps/test_examples.py verif/sim/pjrt/test_steps.py
 
 jax-table: setup  ## run JAX's functions on the golden chip and a CPU; writes docs/jax-api.md
 	$(PY) -m tools.jax_table --only .
