@@ -10,7 +10,8 @@ Stages, in order:
 - `addresses` turns affine indexes into scalar registers and offsets.
 - `layout` places the blocks one after the other, each scheduled by `schedule`; `overlap` chooses
   how the iterations of innermost loops overlap.
-- `registers` assigns physical registers.
+- `registers` assigns physical registers; if there are too few, `spill` keeps some vectors in vector
+  memory.
 - `emit` runs the stages and returns `Code`.
 """
 

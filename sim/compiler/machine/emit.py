@@ -1,7 +1,7 @@
 """Emission: machine code becomes bundles of operations on physical registers."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +9,23 @@ from hdl.config import Config
 from hdl.isa import Slot
 from sim.asm.assembler import Assembler
 from sim.compiler.machine.addresses import lower_addresses
-from sim.compiler.machine.ir import Block, Line, Loop, MachineCode, MReg, Op, SReg, VReg
+from sim.compiler.machine.ir import (
+    Block,
+    Line,
+    Loop,
+    MachineCode,
+    MReg,
+    Op,
+    SReg,
+    VmemBuffer,
+    VReg,
+)
 from sim.compiler.machine.join import by_address
 from sim.compiler.machine.layout import Loops, Options, lay_out
 from sim.compiler.machine.loops import hoist, unroll
-from sim.compiler.machine.registers import Allocation, RegisterPressureError, allocate
+from sim.compiler.machine.registers.coloring import Allocation, RegisterPressureError
+from sim.compiler.machine.registers.coloring import allocate as assign
+from sim.compiler.machine.registers.spill import spill
 
 __all__ = ["JOINED", "LADDER", "Code", "Loops", "emit", "forget"]
 
@@ -91,8 +103,16 @@ _EMITTED: dict[tuple[bytes, tuple[Options, ...]], Code] = {}
 Both cores run the same kernels, which are therefore emitted only once."""
 
 
+_SPILLED = LADDER[-3:]
+"""Ways to schedule code with spilled registers."""
+_FEWER = 24, 16, 8
+"""Numbers of vector registers that may be live in such code, tried in order: a schedule needs some
+registers in addition."""
+
+
 def emit(code: MachineCode, config: Config, *, schedule: bool = True,
-         ladder: Sequence[Options] = LADDER) -> Code:
+         ladder: Sequence[Options] = LADDER,
+         allocate: Callable[[int], VmemBuffer] | None = None) -> Code:
     """Translate machine code to bundles.
 
     Code that equals earlier code, such as that of the other core, is not translated again, until
@@ -107,6 +127,9 @@ def emit(code: MachineCode, config: Config, *, schedule: bool = True,
         If False, each operation gets a bundle of its own, in the order of the code.
     ladder : sequence of Options
         Ways to schedule; the first one whose registers suffice is used.
+    allocate : callable, optional
+        Allocates a buffer for a number of vectors, in which vector registers are kept if there are
+        too few (`sim.compiler.machine.spill`); it may be called several times.
 
     Raises
     ------
@@ -123,8 +146,24 @@ def emit(code: MachineCode, config: Config, *, schedule: bool = True,
     key = hashlib.sha256(repr(content).encode()).digest(), ways
     found = _EMITTED.get(key)
     if found is None:
-        found = _EMITTED[key] = _emitted(code, ways)
+        try:
+            found = _EMITTED[key] = _emitted(code, ways)
+        except RegisterPressureError as error:
+            if allocate is None or error.kind is not VReg:
+                raise
+            return _with_spills(code, config, allocate, error)
     return found
+
+
+def _with_spills(code: MachineCode, config: Config, allocate: Callable[[int], VmemBuffer],
+                 error: RegisterPressureError) -> Code:
+    """Translate code with spilled vector registers; raise the last error if that fails."""
+    for most in _FEWER:
+        try:
+            return emit(spill(code, most, allocate), config, ladder=_SPILLED)
+        except RegisterPressureError as failure:
+            error = failure
+    raise error
 
 
 def forget() -> None:
@@ -156,7 +195,7 @@ def _emitted(code: MachineCode, ladder: Sequence[Options]) -> Code:
     for options in ladder:
         try:
             layout = lay_out(_prepared(code, options), options)
-            allocation = allocate(layout.lines, layout.labels)
+            allocation = assign(layout.lines, layout.labels)
         except RegisterPressureError as failure:
             error = failure
             continue

@@ -16,7 +16,7 @@ from sim.compiler.machine.ir import (
     operations,
     scalar_operation,
 )
-from sim.compiler.machine.registers import COLORS
+from sim.compiler.machine.registers.coloring import COLORS
 from sim.compiler.machine.schedule.dependences import block_graph, is_barrier, loop_graph
 from sim.compiler.machine.schedule.modulo import (
     feasible_interval,

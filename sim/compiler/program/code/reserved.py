@@ -2,7 +2,7 @@
 
 from hdl import isa
 from sim.asm.operands import s
-from sim.compiler.machine.registers import RESERVED_SCALARS
+from sim.compiler.machine.registers.coloring import RESERVED_SCALARS
 
 __all__ = ["BLOCK_READ", "BLOCK_WRITTEN", "EXCHANGED", "FED", "FREE", "LOADED", "MOVED", "PAIR",
            "SCALAR_READ", "SLICES_READ", "STAMP", "TARGET", "WORK"]

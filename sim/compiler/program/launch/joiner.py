@@ -12,7 +12,7 @@ from sim.compiler.machine.emit import JOINED, Code, emit
 from sim.compiler.machine.estimate import estimate
 from sim.compiler.machine.ir import MachineCode, operations
 from sim.compiler.machine.join import join
-from sim.compiler.machine.registers import RegisterPressureError
+from sim.compiler.machine.registers.coloring import RegisterPressureError
 from sim.compiler.machine.text import dump_kernel
 from sim.compiler.passes import dump_folder
 from sim.compiler.program.code.transfers import Rows

@@ -1,9 +1,10 @@
 """Writes kernels and exchanges: transfers that load their operands, then their code."""
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from sim.compiler.graph.ir import Operation, Value
 from sim.compiler.machine import VmemBuffer, emit
@@ -233,8 +234,9 @@ class Launcher:
             lower(operation, lowering)
             self._stream.reads_window |= lowering.reads_window
             transferred = lowering.transferred
+            machine, code = self._emit(operation, lowering.builder,
+                                       partial(taken.allocate, "spilled"))
             taken.load_absent(transferred.values())
-            machine, code = self._emit(operation, lowering.builder)
             copy_scalars(places, self._config, reads)
             for result, value in inherited.items():
                 places.inherit(value, result)
@@ -268,9 +270,11 @@ class Launcher:
         lowering.is_free = lambda vectors: places.memory.free.smallest(vectors) is not None
         return lowering, reads
 
-    def _emit(self, operation: Operation, builder: Builder) -> tuple[MachineCode, Code]:
+    def _emit(self, operation: Operation, builder: Builder,
+              allocate: Callable[[int], VmemBuffer]) -> tuple[MachineCode, Code]:
+        """Translate a kernel; ``allocate`` returns room for spilled vector registers."""
         machine = builder.finish()
-        code = emit(machine, self._config)
+        code = emit(machine, self._config, allocate=allocate)
         if (folder := dump_folder()) is not None:
             dump_kernel(folder / "kernels", operation.kind, machine, code)
         return machine, code

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 
+import numpy as np
 import pytest
 
 from golden.core import GoldenCore
@@ -20,7 +21,8 @@ from sim.compiler.machine.ir import Loop
 from sim.compiler.machine.join import join
 from sim.compiler.machine.loops import hoist
 from sim.compiler.machine.overlap import Usage, overlap
-from sim.compiler.machine.registers import RegisterPressureError
+from sim.compiler.machine.registers.coloring import RegisterPressureError
+from sim.compiler.machine.registers.spill import spill
 from sim.compiler.machine.text import bundles_text, code_text, dump_kernel
 from sim.models.core.model import CoreModel
 from verif.sim.compiler.machine.harness import run, stimulus
@@ -74,6 +76,26 @@ def test_joined_code_compares_addresses() -> None:
     assert (joined.vmem[10:40] == joined.vmem[3]).all()
     assert (joined.vmem[4] == joined.vmem[3]).all()
     assert (joined.vmem == run(emit(code, TINY, schedule=False)).vmem).all()
+
+
+@pytest.mark.parametrize("most", [2, 6])
+def test_random_code_with_spilled_vectors_is_unchanged(most: int) -> None:
+    sizes = []
+    for seed in range(200, 208):
+        spare: list[VmemBuffer] = []
+
+        def allocate(vectors: int, spare: list[VmemBuffer] = spare) -> VmemBuffer:
+            spare.append(VmemBuffer("spilled", TINY.vmem_vectors - vectors, vectors))
+            return spare[0]
+
+        code = Writer(TINY, seed, 20 + seed % 60, flow=seed % 2 == 0).code()
+        naive = run(emit(code, TINY, schedule=False))
+        spilled = run(emit(spill(code, most, allocate), TINY, ladder=LADDER[-2:]))
+        [buffer] = spare
+        assert (naive.vmem[:buffer.address] == spilled.vmem[:buffer.address]).all(), f"seed {seed}"
+        assert (naive.smem == spilled.smem).all(), f"seed {seed}"
+        sizes.append(buffer.vectors)
+    assert max(sizes) > 10 - most
 
 
 def test_equal_code_is_emitted_once() -> None:
@@ -311,3 +333,40 @@ def test_too_many_live_vectors_are_refused() -> None:
     code = b.finish()
     with pytest.raises(RegisterPressureError, match="vector registers must be at most 32, not 33"):
         emit(code, SMALL)
+    # With room in vector memory, some are spilled.
+    spilled: list[VmemBuffer] = []
+
+    def allocate(vectors: int) -> VmemBuffer:
+        spilled.append(VmemBuffer("spilled", 100, vectors))
+        return spilled[-1]
+
+    core = GoldenCore(SMALL)
+    stimulus(core)
+    core.smem[0] = 1
+    loaded = core.vmem[:33].copy()
+    run(emit(code, SMALL, allocate=allocate), core)
+    assert (core.vmem[40:73] == loaded).all()
+    assert len(spilled) == 1
+    assert 1 <= spilled[0].vectors <= 20
+
+
+def test_sums_in_spilled_vectors() -> None:
+    """Variables that loops change are loaded and stored in each iteration."""
+    x, y = VmemBuffer("x", 0, 60), VmemBuffer("y", 60, 40)
+    b = Builder(SMALL)
+    sums = [b.variable(b.load(x, number)) for number in range(40)]
+    with b.loop(3), b.loop(5) as step:
+        for number, value in enumerate(sums):
+            b.assign(value, b.vector("add", value, b.load(x, step + number)))
+    for number, value in enumerate(sums):
+        b.store(value, y, number)
+    core = GoldenCore(SMALL)
+    stimulus(core)
+    loaded = core.vmem[:60].copy()
+    code = b.finish()
+    with pytest.raises(RegisterPressureError):
+        emit(code, SMALL)
+    run(emit(code, SMALL, allocate=lambda vectors: VmemBuffer("spilled", 100, vectors)), core)
+    for number in range(40):
+        added = loaded[number:number + 5].sum(axis=0, dtype=np.uint32)
+        assert (core.vmem[60 + number] == loaded[number] + 3 * added).all()

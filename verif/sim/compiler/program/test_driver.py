@@ -54,8 +54,20 @@ def test_values_that_do_not_fit_vector_memory_are_spilled(device: Device,
     assert any(spec.role is Role.SCRATCH for spec in executable.buffers)
 
 
+def test_vectors_that_do_not_fit_registers_are_spilled(device: Device) -> None:
+    """A reduction of many arrays at once."""
+    count = 18
+    m, region = Maker(*[f32(5, 6)] * count), Graph([Value(f32()) for _ in range(2 * count)])
+    region.outputs = [region.add("add", (region.inputs[n], region.inputs[count + n]), f32()).result
+                      for n in range(count)]
+    initial = [m.constant(np.array(0, np.float32), f32()) for _ in range(count)]
+    sums = m.graph.add("reduce", (*m.inputs, *initial), [f32(5)] * count, {"dimensions": (1,)},
+                       (region,)).results
+    check(m.returns(*sums), device)
+
+
 def test_operations_that_do_not_fit_are_refused_together() -> None:
-    """Lines cannot be sorted, or reversed, block by block."""
+    """Lines cannot be sorted, or get padding between their elements, block by block."""
     m = Maker(f32(1501), f32(3))
     line, small = m.inputs
     less = Graph([Value(f32()), Value(f32())])
@@ -63,12 +75,14 @@ def test_operations_that_do_not_fit_are_refused_together() -> None:
         "comparison_direction": "LT", "compare_type": "FLOAT"}).result]
     ordered = m.graph.add("sort", (line,), line.type, {"dimension": 0, "is_stable": True},
                           (less,)).result
-    graph = m.returns(m.op("negate", small), m.op("reverse", ordered, dimensions=(0,)))
+    padded = m.op("pad", ordered, m.constant(np.array(0, np.float32), f32()), to=f32(3001),
+                  edge_padding_low=(0,), edge_padding_high=(0,), interior_padding=(1,))
+    graph = m.returns(m.op("negate", small), padded)
     with pytest.raises(MemoryError) as caught:
         compile_graph(graph, TINY)
     first, *lines, advice = str(caught.value).splitlines()
     assert first == "vector memory has 256 vectors, which is too small for:"
-    assert [line.split(" needs ")[0] for line in lines] == ["  sort", "  reverse"]
+    assert [line.split(" needs ")[0] for line in lines] == ["  sort", "  pad"]
     assert "smaller pieces" in advice
 
 

@@ -1,0 +1,1 @@
+"""Registers: physical ones for virtual ones, and vectors of which there are too many."""
