@@ -1,7 +1,8 @@
 """Errors that end a run (a core's fault, a stop by the host, a timeout) or prevent it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hdl.isa import FAULTS, Fault
 
@@ -24,21 +25,26 @@ class CoreFaultError(RuntimeError):
     ----------
     core : int
         Number of the core.
+    chip : tuple of int or None
+        Coordinates of its chip in a pod.
     cause : Fault
         The fault.
     pc : int
-        Address of the faulting bundle; for a BUS_ERROR, of a bundle that issued somewhat later.
+        Address of the faulting bundle; for BUS_ERROR and LINK, of a bundle that issued later.
     bundle : int or None
         The encoded bundle at ``pc``; None if ``pc`` is outside instruction memory.
     text : str
         The bundle in text form; empty if ``bundle`` is None.
     """
 
-    def __init__(self, core: int, cause: Fault, pc: int, bundle: int | None, text: str) -> None:
+    def __init__(self, core: int, cause: Fault, pc: int, bundle: int | None, text: str,
+                 chip: tuple[int, int] | None = None) -> None:
         self.core, self.cause, self.pc = core, cause, pc
-        self.bundle, self.text = bundle, text
-        where = f"at bundle {pc}" if cause is not Fault.BUS_ERROR else f"near bundle {pc}"
-        super().__init__(f"core {core} stopped with fault {cause.name} {where}"
+        self.bundle, self.text, self.chip = bundle, text, chip
+        imprecise = cause in (Fault.BUS_ERROR, Fault.LINK)
+        where = f"near bundle {pc}" if imprecise else f"at bundle {pc}"
+        core_name = f"core {core}" if chip is None else f"chip {chip}, core {core},"
+        super().__init__(f"{core_name} stopped with fault {cause.name} {where}"
                          f"{': ' + text if text else ''}. {FAULTS[cause]}")
 
 
@@ -90,14 +96,15 @@ class DeviceTimeoutError(TimeoutError):
 
     Attributes
     ----------
-    states : dict of int to CoreState
-        State of each core whose program was waited for.
+    states : dict of CoreState
+        State of each core whose program was waited for, by the core's number, or by the coordinates
+        of its chip and its number in a pod.
     stuck : bool
         Whether no core can continue unless the host signals a semaphore.
     """
 
-    def __init__(self, message: str, states: dict[int, CoreState], stuck: bool) -> None:
-        self.states, self.stuck = states, stuck
+    def __init__(self, message: str, states: Mapping[Any, CoreState], stuck: bool) -> None:
+        self.states, self.stuck = dict(states), stuck
         super().__init__(message)
 
 

@@ -14,11 +14,11 @@
 program that the compiler does not support. `profile` records all programs that run, with their
 cycles. An `Infeed` is an argument of a jitted function that the host writes batch by batch during
 the run. `Device` runs matrix products, dense layers (`Dense`) and compiled programs (`Executable`),
-on the simulated hardware, on the golden model or on a board. `BoardError` means that a board cannot
-be used. `Config` holds the parameters of a chip, `HbmOptions` those of the simulated memory. A
-`Buffer` is a contiguous part of the device's memory. The other errors end a run: a core's fault, a
-stop by another thread, a timeout. `Fault` lists the faults, and `CoreState` describes the state of
-a core.
+on the simulated hardware, on the golden model or on a board; a `Pod` is a torus of devices.
+`BoardError` means that a board cannot be used. `Config` holds the parameters of a chip,
+`HbmOptions` those of the simulated memory. A `Buffer` is a contiguous part of the device's memory.
+The other errors end a run: a core's fault, a stop by another thread, a timeout. `Fault` lists the
+faults, and `CoreState` describes the state of a core.
 
 This package defines nothing itself. Users import from it; the modules that define the names may
 move.
@@ -30,6 +30,7 @@ from sim.compiler.dense.layers import Dense
 from sim.compiler.executable import Executable
 from sim.driver.device import Device
 from sim.driver.heap import Buffer
+from sim.driver.pod import Pod
 from sim.errors import (
     BoardError,
     CoreFaultError,
@@ -47,5 +48,5 @@ from sim.models.hbm import HbmOptions
 
 __all__ = ["BoardError", "Buffer", "CompiledProgram", "Config", "CoreFaultError", "CoreState",
            "CoreStoppedError", "Dense", "Device", "DeviceTimeoutError", "Executable", "Fault",
-           "HbmOptions", "Infeed", "JitFunction", "Profile", "ProgramRuns", "Unsupported",
+           "HbmOptions", "Infeed", "JitFunction", "Pod", "Profile", "ProgramRuns", "Unsupported",
            "UnsupportedError", "compile", "jit", "load", "profile"]

@@ -5,7 +5,7 @@ and lets only one thread call it at a time.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -23,7 +23,8 @@ from sim.errors import CoreState
 from sim.models.chip import ChipModel, Until
 from sim.models.hbm import HbmOptions
 
-__all__ = ["BACKENDS", "SIMULATED", "Backend", "open_backend"]
+__all__ = ["BACKENDS", "SIMULATED", "Backend", "GoldenRun", "golden_backend", "open_backend",
+           "rtl_backend"]
 
 SIMULATED = ("rtl", "golden")
 """Names of the simulated backends: the hardware in RTL, and the golden model."""
@@ -166,17 +167,29 @@ class Backend(Protocol):
         """Release everything."""
 
 
+GoldenRun = Callable[[int], tuple[int, bool]]
+"""Function that executes at most that many bundles of each core. It returns the number of bundles
+of the core that executed most, and whether any core can continue."""
+
+
 class _GoldenBackend:
-    """The golden chip. It has no clock: all counters are zero.
+    """A golden chip. It has no clock: all counters are zero.
 
     With any watchdog other than 0, a waiting program faults as soon as no core can continue.
+
+    Parameters
+    ----------
+    chip : GoldenChip
+        The chip.
+    run : callable
+        Runs the chip, and others with it if they exchange packets.
     """
 
-    def __init__(self, config: Config) -> None:
-        self._chip = GoldenChip(config)
-        self._config = config
+    def __init__(self, chip: GoldenChip, run: GoldenRun) -> None:
+        self._chip, self._run = chip, run
+        self._config = chip.config
         self._steps = 0
-        self._watched = [False] * config.cores
+        self._watched = [False] * chip.config.cores
 
     @property
     def config(self) -> Config:
@@ -223,12 +236,13 @@ class _GoldenBackend:
         end = self._steps + steps
         before = [core.running for core in self._chip.cores]
         while self._steps < end:
-            run = self._chip.run(min(_TURN, end - self._steps), turn=_TURN)
-            self._steps += max(run.executed)
-            if not run.running:
-                expired = [core for core in run.waiting if self._watched[core]]
+            executed, can_continue = self._run(min(_TURN, end - self._steps))
+            self._steps += executed
+            if not can_continue:
+                expired = [core for core, watched in zip(self._chip.cores, self._watched,
+                                                         strict=True) if core.waiting and watched]
                 for core in expired:
-                    self._chip.cores[core].stop(Fault.WATCHDOG)
+                    core.stop(Fault.WATCHDOG)
                 return not expired
             if interrupt and before != [core.running for core in self._chip.cores]:
                 return False
@@ -236,7 +250,8 @@ class _GoldenBackend:
 
     def state(self, core: int) -> CoreState:
         golden = self._chip.cores[core]
-        return CoreState(golden.running, golden.waiting, False, golden.fault, golden.pc)
+        return CoreState(golden.running, golden.waiting, bool(golden.egress.ways), golden.fault,
+                         golden.pc)
 
     def set_watchdog(self, core: int, cycles: int) -> None:
         self._watched[core] = cycles != 0
@@ -278,12 +293,11 @@ class _GoldenBackend:
 
 
 class _RtlBackend:
-    """The chip in RTL, driven through its registers as by any host."""
+    """A chip in RTL, driven through its registers as by any host."""
 
-    def __init__(self, config: Config, memory: HbmOptions | None,
-                 trace: str | os.PathLike[str] | None) -> None:
-        self._chip = ChipModel(config, memory=memory, trace=trace)
-        self._config = config
+    def __init__(self, chip: ChipModel) -> None:
+        self._chip = chip
+        self._config = config = chip.config
         self._events = sum(
             1 << EVENT_PITCH * core + EVENTS.index(event)
             for core in range(config.cores) for event in ("STOPPED", "FAULT"))
@@ -392,6 +406,16 @@ class _RtlBackend:
         self._chip.close()
 
 
+def golden_backend(chip: GoldenChip, run: GoldenRun) -> Backend:
+    """Drive a golden chip. ``run`` runs it, and others with it if they exchange packets."""
+    return _GoldenBackend(chip, run)
+
+
+def rtl_backend(chip: ChipModel) -> Backend:
+    """Drive a chip in RTL; closing the backend closes it."""
+    return _RtlBackend(chip)
+
+
 def open_backend(name: str, config: Config, memory: HbmOptions | None,
                  trace: str | os.PathLike[str] | None, port: str | None, baud: int) -> Backend:
     """Open the backend called ``name``, one of `BACKENDS`.
@@ -418,4 +442,12 @@ def open_backend(name: str, config: Config, memory: HbmOptions | None,
             raise ValueError("port must be the name of a serial port, such as /dev/ttyUSB0, not "
                              f"{port!r}")
         return SerialBackend(config, port, integer("baud", baud, 1, (1 << 31) - 1))
-    return _GoldenBackend(config) if name == "golden" else _RtlBackend(config, memory, trace)
+    if name == "rtl":
+        return rtl_backend(ChipModel(config, memory=memory, trace=trace))
+    chip = GoldenChip(config)
+
+    def run(bundles: int) -> tuple[int, bool]:
+        result = chip.run(bundles, turn=bundles)
+        return max(result.executed), bool(result.running)
+
+    return golden_backend(chip, run)

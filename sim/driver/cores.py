@@ -15,11 +15,11 @@ from sim.driver.heap import Buffer
 from sim.driver.memory import Memory
 from sim.errors import CoreFaultError, CoreState, CoreStoppedError, DeviceTimeoutError
 
-__all__ = ["Cores", "Progress"]
+__all__ = ["SLICE", "Cores", "Progress", "check_limits", "timeout"]
 
 Progress = Callable[[], object]
 
-_SLICE = 1024
+SLICE = 1024
 """Cycles (RTL) or bundles (golden model) after which a wait reads the states of the cores and the
 host's clock again."""
 _MOST_SIGNAL = (1 << 28) - 1
@@ -119,7 +119,7 @@ class Cores(Memory, Counters):
             raise TypeError(f"cores must be a sequence of cores, not {cores!r}")
         watched = [self._core(core) for core in
                    (range(self._config.cores) if cores is None else cores)]
-        _check_limits(cycles, seconds, poll)
+        check_limits(cycles, seconds, poll)
         ends = None if seconds is None else time.monotonic() + seconds
         first: int | None = None
         kills = list(self._kills)
@@ -130,16 +130,16 @@ class Cores(Memory, Counters):
                 self._raise_stopped(backend, watched, kills)
                 if not any(state.running or state.transfers for state in states.values()):
                     return
-                left = _SLICE if cycles is None else min(_SLICE, first + cycles - backend.steps)
+                left = SLICE if cycles is None else min(SLICE, first + cycles - backend.steps)
                 if left <= 0 or (ends is not None and time.monotonic() >= ends):
-                    raise _timeout("programs have not ended in time", states, stuck=False)
+                    raise timeout("programs have not ended in time", states, stuck=False)
                 states, signals = {}, self._signals
                 if backend.advance(left, interrupt=not poll):
                     states = self._states(backend, watched)
             if progress is not None:
                 progress()
             if self._signals == signals and any(state.running for state in states.values()):
-                raise _timeout("programs wait for semaphores that only the host can signal",
+                raise timeout("programs wait for semaphores that only the host can signal",
                                states, stuck=True)
 
     def run(self, programs: Mapping[int, Program | Sequence[int]],
@@ -317,7 +317,7 @@ class Cores(Memory, Counters):
             if state.fault is not Fault.NONE and not state.running:
                 bundle = backend.bundle(core, state.pc)
                 text = "" if bundle is None else disassemble(bundle, self._labels[core])
-                raise CoreFaultError(core, state.fault, state.pc, bundle, text)
+                raise CoreFaultError(core, state.fault, state.pc, bundle, text, self._chip)
         return states
 
     def _raise_stopped(self, backend: Backend, cores: Iterable[int],
@@ -331,7 +331,7 @@ class Cores(Memory, Counters):
                 raise CoreStoppedError(core, backend.state(core).pc)
 
 
-def _check_limits(cycles: object, seconds: object, poll: object) -> None:
+def check_limits(cycles: object, seconds: object, poll: object) -> None:
     """Check arguments of `Cores.wait`."""
     if cycles is not None:
         integer("cycles", cycles, 0, 1 << 62)
@@ -341,11 +341,17 @@ def _check_limits(cycles: object, seconds: object, poll: object) -> None:
         raise TypeError(f"poll must be True or False, not {poll!r}")
 
 
-def _timeout(what: str, states: dict[int, CoreState], stuck: bool) -> DeviceTimeoutError:
+def timeout(what: str, states: Mapping[Any, CoreState], stuck: bool) -> DeviceTimeoutError:
+    """The error that names each core and what it does."""
     where = "; ".join(
-        f"core {core} {'waits' if state.waiting else 'runs'} at bundle {state.pc}"
-        if state.running else f"core {core} is stopped" for core, state in states.items())
+        f"{_name(core)} {'waits' if state.waiting else 'runs'} at bundle {state.pc}"
+        if state.running else f"{_name(core)} is stopped" for core, state in states.items())
     return DeviceTimeoutError(f"{what}: {where}", states, stuck)
+
+
+def _name(core: int | tuple[int, int, int]) -> str:
+    """Name a core for messages: its number, or the coordinates of its chip and its number."""
+    return f"chip {core[:2]} core {core[2]}" if isinstance(core, tuple) else f"core {core}"
 
 
 def _bundle(number: int, bundle: object) -> int:

@@ -14,6 +14,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Self
 
 import numpy as np
@@ -23,17 +24,33 @@ from hdl.chip.chip import check_chip
 from hdl.config import Config
 from sim.compiler.dense.layers import Dense, check_layers, check_matrix
 from sim.compiler.dense.program import compile_layers
-from sim.driver.backend import BACKENDS, open_backend
+from sim.driver.backend import BACKENDS, Backend, open_backend
 from sim.driver.residents import Residents
 from sim.models.chip import ChipModel
 from sim.models.hbm import HbmOptions
 
-__all__ = ["DEFAULT_BAUD", "Device"]
+__all__ = ["DEFAULT_BAUD", "Device", "chip_config"]
 
 DEFAULT_BAUD = 1_000_000
 """Rate of the serial line, unless another one is given; also that of `make fpga`."""
 
 Float32 = npt.NDArray[np.float32]
+
+
+def chip_config(config: str | Config) -> Config:
+    """Return the preset of that name, or ``config`` itself, if a chip can have it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If there is no such preset, or a chip cannot have this configuration. The golden model alone
+        would accept more.
+    """
+    made = Config.preset(config) if isinstance(config, str) else config
+    if not isinstance(made, Config):
+        raise TypeError(f"config must be a preset's name or a Config, not {config!r}")
+    check_chip(made)
+    return made
 
 
 class Device(Residents):
@@ -49,27 +66,18 @@ class Device(Residents):
     ends programs that may still run.
     """
 
-    def __init__(self, config: Config, backend: str, memory: HbmOptions | None = None,
-                 trace: str | os.PathLike[str] | None = None, port: str | None = None,
-                 baud: int = DEFAULT_BAUD) -> None:
-        if not isinstance(config, Config):
-            raise TypeError(f"config must be a preset's name or a Config, not {config!r}")
-        if not isinstance(backend, str):
-            raise TypeError(f"backend must be a string, not {backend!r}")
-        if backend not in BACKENDS:
-            raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
-        if not isinstance(memory, HbmOptions | None):
-            raise TypeError(f"memory must be HbmOptions or None, not {memory!r}")
-        # The golden model alone would accept configurations that no chip can have.
-        check_chip(config)
-        opened = open_backend(backend, config, memory, trace, port, baud)
+    def __init__(self, backend: Backend, name: str, chip: tuple[int, int] | None = None,
+                 lock: AbstractContextManager[Any] | None = None) -> None:
         try:
-            # The board has its own size of memory.
-            super().__init__(opened.config)
+            # A board has its own size of memory.
+            super().__init__(backend.config)
         except BaseException:
-            opened.close()
+            backend.close()
             raise
-        self._backend_name, self._backend = backend, opened
+        self._backend_name, self._backend = name, backend
+        # In a pod: coordinates of the chip, and the lock that all devices of the pod share.
+        self._chip = chip
+        self._lock = lock or self._lock
 
     @classmethod
     def open(cls, config: str | Config = "v2", backend: str = "rtl", *,
@@ -115,8 +123,14 @@ class Device(Residents):
         RuntimeError
             If the simulation cannot be built; the message says what is missing.
         """
-        return cls(Config.preset(config) if isinstance(config, str) else config, backend, memory,
-                   trace, port, baud)
+        checked = chip_config(config)
+        if not isinstance(backend, str):
+            raise TypeError(f"backend must be a string, not {backend!r}")
+        if backend not in BACKENDS:
+            raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
+        if not isinstance(memory, HbmOptions | None):
+            raise TypeError(f"memory must be HbmOptions or None, not {memory!r}")
+        return cls(open_backend(backend, checked, memory, trace, port, baud), backend)
 
     @property
     def backend(self) -> str:

@@ -2,7 +2,8 @@
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 from hdl.checks import integer
 from hdl.config import Config
@@ -15,13 +16,14 @@ __all__ = ["Session"]
 class Session(Closeable):
     """Base class of all parts of a `Device`: gives one thread at a time access to the backend.
 
-    `Device` sets ``_backend``; `close` clears it.
+    `Device` sets ``_backend``, which `close` clears, and ``_chip``, the coordinates in a pod.
     """
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._lock = threading.RLock()
+        self._lock: AbstractContextManager[Any] = threading.RLock()
         self._backend: Backend | None = None
+        self._chip: tuple[int, int] | None = None
 
     @property
     def config(self) -> Config:

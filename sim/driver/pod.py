@@ -1,0 +1,260 @@
+"""A pod: chips on a torus, of which each is a `Device`.
+
+    with Pod.open((2, 2), "tiny", backend="golden") as pod:
+        pod[1, 0].write_vmem(0, 0, vectors)
+        pod.run({0: program})           # on core 0 of all chips
+        result = pod[0, 1].read_vmem(0, 0, count)
+"""
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import product
+from typing import Any, Self
+
+from golden.torus.pod import GoldenPod, Place
+from hdl.checks import integer
+from hdl.config import Config
+from hdl.isa import Fault
+from hdl.link.format import MAX_SIDE
+from sim.asm.assembler import Program
+from sim.closing import Closeable
+from sim.driver.backend import SIMULATED, Backend, golden_backend
+from sim.driver.cores import SLICE, check_limits, timeout
+from sim.driver.device import Device, chip_config
+from sim.errors import CoreState
+
+__all__ = ["Pod"]
+
+_MAX_LINK_BYTES = 128
+"""Bytes of data in a flit, if the configuration does not say: this, or a row if that is less."""
+
+
+class Pod(Closeable):
+    """Chips on a torus, open for work. Use `Pod.open`.
+
+    ``pod[x, y]`` is the `Device` of the chip at these coordinates. Simulated time is that of the
+    pod: whatever runs one chip runs all. Threads may share a pod as they may share a device.
+    """
+
+    def __init__(self, shape: tuple[int, int], name: str,
+                 backends: Mapping[tuple[int, int], Backend]) -> None:
+        self._shape, self._backend_name = shape, name
+        self._lock = threading.RLock()
+        self._backends = dict(backends)
+        self._devices = {place: Device(backend, name, place, self._lock)
+                         for place, backend in backends.items()}
+
+    @classmethod
+    def open(cls, shape: tuple[int, int] = (2, 2), config: str | Config = "v2",
+             backend: str = "golden", *, seed: int = 0) -> Self:
+        """Open a pod.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Chips along X and along Y, 1 to 32 each.
+        config : str or Config
+            Name of a preset, or parameters, of each chip. If ``link_bytes`` is 0, as in all
+            presets, it becomes 128, or the bytes of a row if these are less.
+        backend : str
+            ``"golden"``, the numpy model; hardware with links cannot be simulated yet.
+        seed : int
+            Chooses the order of events that the specification leaves open: docs/links.md.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of the wrong type or out of range.
+        """
+        if not isinstance(shape, Sequence) or len(shape) != 2:
+            raise TypeError(f"shape must be a pair of integers, not {shape!r}")
+        width, height = (integer("side of the torus", side, 1, MAX_SIDE) for side in shape)
+        if backend not in SIMULATED:
+            raise ValueError(f"backend must be one of {', '.join(SIMULATED)}, not {backend!r}")
+        if backend != "golden":
+            raise ValueError(f"backend of a pod must be golden until chips have links in RTL, "
+                             f"not {backend!r}")
+        linked = _with_links(chip_config(config))
+        return cls((width, height), backend, _golden((width, height), linked, seed))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Chips along X and along Y."""
+        return self._shape
+
+    @property
+    def config(self) -> Config:
+        """Parameters of each chip."""
+        return self._devices[0, 0].config
+
+    @property
+    def backend(self) -> str:
+        """Name of the backend."""
+        return self._backend_name
+
+    def __getitem__(self, place: tuple[int, int]) -> Device:
+        """The device of the chip at coordinates (x, y).
+
+        Raises
+        ------
+        IndexError
+            If there is no such chip.
+        """
+        if place not in self._devices:
+            raise IndexError(f"chip must be within {self._shape[0]} x {self._shape[1]}, "
+                             f"not at {place!r}")
+        return self._devices[place]
+
+    def run(self, programs: Mapping[Any, Program | Sequence[int]], *,
+            cycles: int | None = None,
+            seconds: float | None = None) -> dict[Place, dict[str, int]]:
+        """Load and start programs, and wait for all of them.
+
+        Parameters
+        ----------
+        programs : mapping
+            Programs by core. A key is the number of a core, for that core of all chips; or (x, y,
+            core), which takes precedence.
+        cycles, seconds
+            As for `wait`.
+
+        Returns
+        -------
+        dict
+            For each core that ran, by (x, y, core), its counters during the run. The host starts
+            the cores one after the other, some tens of cycles apart.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a key names no core, or a program is not one.
+        CoreFaultError, DeviceTimeoutError, RuntimeError
+            As `wait`.
+        """
+        if not isinstance(programs, Mapping):
+            raise TypeError(f"programs must map cores to programs, not {programs!r}")
+        chosen = dict(self._chosen(programs))
+        with self._open():
+            for (x, y, core), program in chosen.items():
+                self[x, y].load(core, program)
+            before = {place: self._counters(place) for place in chosen}
+            for x, y, core in chosen:
+                self[x, y].start(core)
+        self.wait(cycles=cycles, seconds=seconds)
+        return {place: {name: count - before[place][name]
+                        for name, count in self._counters(place).items()} for place in chosen}
+
+    def wait(self, *, cycles: int | None = None, seconds: float | None = None) -> None:
+        """Wait until all programs of all chips have ended, and all packets have arrived.
+
+        Parameters
+        ----------
+        cycles : int, optional
+            Limit in clock cycles; with the golden backend, in bundles of a core.
+        seconds : float, optional
+            Limit in seconds of the host's clock.
+
+        Raises
+        ------
+        CoreFaultError
+            If a core stops, or has stopped, with a fault; it names the chip. Others keep running.
+        DeviceTimeoutError
+            If a program has not ended within the limit, or if all programs wait for semaphores that
+            only the host can still signal. It names all cores whose programs have not ended.
+        TypeError, ValueError
+            If an argument is wrong.
+        RuntimeError
+            If the pod is closed.
+        """
+        check_limits(cycles, seconds, False)
+        ends = None if seconds is None else time.monotonic() + seconds
+        used = 0
+        while True:
+            with self._open() as backends:
+                states = self._unfinished()
+                if not states:
+                    return
+                left = SLICE if cycles is None else min(SLICE, cycles - used)
+                if left <= 0 or (ends is not None and time.monotonic() >= ends):
+                    raise timeout("programs have not ended in time", states, stuck=False)
+                first = backends[0].steps
+                # A backend knows only the watchdogs of its own chip.
+                stuck = all(backend.advance(left, interrupt=False) for backend in backends)
+                used += backends[0].steps - first
+                if stuck and any(state.running for state in self._unfinished().values()):
+                    raise timeout("programs wait for semaphores that only the host can signal",
+                                  self._unfinished(), stuck=True)
+
+    def reset(self) -> None:
+        """Reset all cores of all chips; see `Device.reset`."""
+        with self._open():
+            for device in self._devices.values():
+                device.reset()
+
+    def close(self) -> None:
+        """Close all devices. Closing twice does nothing."""
+        with self._lock:
+            for device in self._devices.values():
+                device.close()
+            self._backends.clear()
+
+    @contextmanager
+    def _open(self) -> Iterator[list[Backend]]:
+        """Hold the chips for this thread alone."""
+        with self._lock:
+            if not self._backends:
+                raise RuntimeError("pod is closed")
+            yield list(self._backends.values())
+
+    def _chosen(self, programs: Mapping[Any, Program | Sequence[int]],
+                ) -> Iterator[tuple[Place, Program | Sequence[int]]]:
+        """The program of each core; a later one replaces an earlier one of the same core."""
+        for key, program in programs.items():
+            if not isinstance(key, tuple):
+                core = integer("core", key, 0, self.config.cores - 1)
+                yield from (((*place, core), program) for place in self._devices)
+        for key, program in programs.items():
+            if isinstance(key, tuple):
+                if len(key) != 3 or key[:2] not in self._devices:
+                    raise ValueError(f"program must be for a core or for (x, y, core) within the "
+                                     f"pod, not for {key!r}")
+                yield (*key[:2], integer("core", key[2], 0, self.config.cores - 1)), program
+
+    def _counters(self, place: Place) -> dict[str, int]:
+        return self._devices[place[:2]].counters(place[2])
+
+    def _unfinished(self) -> dict[Place, CoreState]:
+        """States of the cores with programs or transfers; raise an error if a core has a fault."""
+        found = {}
+        for (x, y), device in self._devices.items():
+            for core in range(self.config.cores):
+                state = device.state(core)
+                if state.fault is not Fault.NONE and not state.running:
+                    device.wait([core])  # raises the error with the bundle
+                if state.running or state.transfers:
+                    found[x, y, core] = state
+        return found
+
+
+def _with_links(config: Config) -> Config:
+    """The configuration of chips with links."""
+    if config.link_bytes:
+        return config
+    row = config.row_bytes
+    return replace(config, link_bytes=min(_MAX_LINK_BYTES, row & -row))
+
+
+def _golden(shape: tuple[int, int], config: Config,
+            seed: int) -> dict[tuple[int, int], Backend]:
+    """Backends of the chips of a golden pod."""
+    pod = GoldenPod(shape, config, seed)
+
+    def run(bundles: int) -> tuple[int, bool]:
+        result = pod.run(bundles)
+        return max(result.executed.values()), bool(result.running)
+
+    return {place: golden_backend(pod[place], run)
+            for place in product(range(shape[0]), range(shape[1]))}

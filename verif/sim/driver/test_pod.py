@@ -1,0 +1,151 @@
+"""Pods: programs on all chips, faults and waits that name chip and core."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hdl.config import Config
+from hdl.dma.format import pack_remote
+from hdl.isa import Fault
+from sim.asm.text import assemble
+from sim.driver.pod import Pod
+from sim.errors import CoreFaultError, DeviceTimeoutError
+from verif.models.ring import ring_program
+
+VECTORS = 2
+HALT = assemble("{ s1.halt }")
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Pod]:
+    with Pod.open((2, 2), "tiny") as pod:
+        yield pod
+
+
+@pytest.fixture
+def pod(shared: Pod) -> Pod:
+    shared.reset()
+    return shared
+
+
+def reduce(pod: Pod, seed: int) -> None:
+    """Add random vectors over all chips, and check what each core gets."""
+    rng = np.random.default_rng(seed)
+    programs = {}
+    wanted: dict[int, Any] = {}
+    for core in range(pod.config.cores):
+        made = ring_program(pod.config, pod.shape, VECTORS, core)
+        programs[core] = assemble(made.text, pod.config)
+        for x in range(pod.shape[0]):
+            for y in range(pod.shape[1]):
+                shape = VECTORS, pod.config.sublanes, pod.config.lanes
+                data = rng.integers(0, 1 << 32, shape, np.uint32)
+                wanted[core] = wanted.get(core, 0) + data
+                pod[x, y].write_vmem(core, 0, data)
+                pod[x, y].write_smem(core, 0, made.smem)
+    counters = pod.run(programs, cycles=100_000)
+    assert len(counters) == pod.shape[0] * pod.shape[1] * pod.config.cores
+    for x, y, core in counters:
+        np.testing.assert_array_equal(pod[x, y].read_vmem(core, 0, VECTORS), wanted[core],
+                                      f"seed {seed}, chip {x, y}, core {core}")
+
+
+def test_chips_reduce_vectors_over_rings(pod: Pod) -> None:
+    reduce(pod, 1)
+    reduce(pod, 2)
+    assert (pod.shape, pod.backend, pod.config.link_bytes) == ((2, 2), "golden", 16)
+
+
+def test_one_device_waits_while_all_chips_run(pod: Pod) -> None:
+    """Device.wait on one chip runs its neighbour, whose signal it waits for."""
+    pod[0, 1].load(1, assemble("{ misc.wait sem3, 9 } { s1.halt }"))
+    pod[0, 0].load(0, assemble(f"{{ s0.add s1, s0, {pack_remote(0, -1, 1)} }} "
+                               "{ misc.signal_remote sem3, s1, 9 } { s1.halt }"))
+    pod[0, 1].start(1)
+    pod[0, 0].start(0)
+    pod[0, 1].wait([1], cycles=10_000)
+    assert not pod[0, 1].running(1)
+    pod.wait()
+
+
+def test_a_fault_names_chip_and_core(pod: Pod) -> None:
+    bad = assemble("{ } { misc.signal_remote sem3, s0, 9 }")
+    with pytest.raises(CoreFaultError, match=re.escape(
+            "chip (1, 0), core 1, stopped with fault DMA_RANGE at bundle 1: ")) as error:
+        pod.run({0: HALT, (1, 0, 1): bad})
+    assert (error.value.chip, error.value.core, error.value.cause) == (
+        (1, 0), 1, Fault.DMA_RANGE)
+    with pytest.raises(CoreFaultError, match=re.escape("chip (1, 0), core 1, stopped")):
+        pod[1, 0].wait()
+
+
+def test_waits_that_never_end_name_chips_and_cores(pod: Pod) -> None:
+    waits = assemble("{ misc.wait sem1, 1 | s0.add s1, s0, 1 } { s1.halt }")
+    with pytest.raises(DeviceTimeoutError, match=re.escape(
+            "programs wait for semaphores that only the host can signal: "
+            "chip (0, 1) core 0 waits at bundle 0; chip (1, 1) core 1 waits at bundle 0")) as error:
+        pod.run({0: HALT, (0, 1, 0): waits, (1, 1, 1): waits})
+    assert error.value.stuck
+    assert set(error.value.states) == {(0, 1, 0), (1, 1, 1)}
+    pod[0, 1].signal(0, 1)
+    # Only the chip of a watched core knows its watchdog.
+    pod[1, 1].set_watchdog(1, 1000)
+    with pytest.raises(CoreFaultError, match=re.escape("chip (1, 1), core 1, stopped with fault "
+                                                       "WATCHDOG")):
+        pod.wait()
+    pod[1, 1].set_watchdog(1, 0)
+
+
+def test_a_program_that_runs_for_ever_is_named(pod: Pod) -> None:
+    for limit in ({"cycles": 3000}, {"seconds": 0.0}):
+        with pytest.raises(DeviceTimeoutError, match=re.escape(
+                "programs have not ended in time: chip (1, 1) core 0 runs at bundle 0")) as error:
+            pod.run({(1, 1, 0): assemble("{ s1.jump 0 }")}, **limit)
+        assert not error.value.stuck
+        pod.reset()
+
+
+def test_chips_compute_as_devices_do(pod: Pod) -> None:
+    rng = np.random.default_rng(5)
+    a, b = (rng.standard_normal((5, 5)).astype(np.float32) for _ in range(2))
+    np.testing.assert_array_equal(pod[0, 0].matmul(a, b), pod[1, 1].matmul(a, b))
+
+
+@pytest.mark.parametrize(("options", "error", "message"), [
+    ({"shape": 4}, TypeError, "shape must be a pair of integers, not 4"),
+    ({"shape": (2, 33)}, ValueError, "side of the torus must be from 1 to 32, not 33"),
+    ({"config": "v9"}, ValueError, "preset must be one of"),
+    ({"config": Config(array=6, sublanes=2, vmem_bytes=48 * 8, hbm_channels=1)}, ValueError,
+     "array must be a power of two, not 6"),
+    ({"backend": "serial"}, ValueError, "backend must be one of rtl, golden, not 'serial'"),
+    ({"seed": 1.5}, TypeError, r"seed must be an integer, not 1\.5"),
+])
+def test_pods_that_cannot_be(options: dict[str, Any], error: type[Exception],
+                             message: str) -> None:
+    with pytest.raises(error, match=message):
+        Pod.open(**{"shape": (2, 1), "config": "tiny", **options})
+
+
+def test_wrong_places_are_named(pod: Pod) -> None:
+    with pytest.raises(IndexError, match=re.escape("chip must be within 2 x 2, not at (2, 0)")):
+        pod[2, 0]
+    for key in ((2, 0, 0), (0, 0)):
+        with pytest.raises(ValueError, match=re.escape(f"not for {key!r}")):
+            pod.run({key: HALT})
+    with pytest.raises(ValueError, match="core must be from 0 to 1, not 2"):
+        pod.run({2: HALT})
+    with pytest.raises(TypeError, match="programs must map cores to programs, not 5"):
+        pod.run(5)  # type: ignore[arg-type]
+
+
+def test_a_closed_pod() -> None:
+    pod = Pod.open((1, 2), Config.preset("tiny", link_bytes=4, cores=1))
+    assert pod.config.link_bytes == 4
+    pod.close()
+    pod.close()
+    for call in (pod.wait, pod.reset, lambda: pod.run({0: HALT})):
+        with pytest.raises(RuntimeError, match="pod is closed"):
+            call()
