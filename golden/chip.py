@@ -83,7 +83,7 @@ class GoldenChip:
 
     @property
     def torus(self) -> tuple[int, int]:
-        """Chips along X and along Y of the torus of the chip: register TORUS."""
+        """Size of the torus of the chip, in chips along X and along Y: register TORUS."""
         return self.cores[0].torus
 
     @torus.setter
@@ -92,14 +92,14 @@ class GoldenChip:
             core.torus = shape
 
     def destination(self, dx: int, dy: int) -> tuple[int, int]:
-        """Absolute coordinates of the chip to which ``dx`` and ``dy`` hops lead from this one."""
+        """Coordinates of the chip that is ``dx`` hops along X and ``dy`` along Y from this one."""
         return (self.position[0] + dx) % self.torus[0], (self.position[1] + dy) % self.torus[1]
 
     def receive(self, packet: Packet) -> None:
         """Write the vector of a packet that arrived, then add to its semaphore.
 
         A packet for another chip, for a core that the chip does not have, or for an address beyond
-        vector memory does nothing but a `link_fault`.
+        vector memory only causes a `link_fault`.
         """
         if ((packet.x, packet.y) != self.position or packet.core >= len(self.cores)
                 or packet.address >= self._config.vmem_vectors):

@@ -68,7 +68,8 @@ class Side:
     ----------
     space : DmaSpace
     address, run, stride : int
-        In units of the space, as in a descriptor.
+        First address; number of blocks of a run, 0 if all blocks are one run; distance between the
+        starts of runs. Address and stride are in the unit of the space, as in a `Descriptor`.
     """
 
     space: DmaSpace
@@ -101,17 +102,17 @@ class Side:
         }[self.space]
 
     def blocks(self, rows: int, config: Config) -> int:
-        """Number of blocks in ``rows`` rows: a block is a vector or, in the other spaces, a row."""
+        """Number of blocks of ``rows`` rows: vectors if the space has vectors, else rows."""
         return rows // config.sublanes if self.info.vector else rows
 
     def indices(self, rows: int, config: Config) -> NDArray[np.int64]:
-        """Numbers of all blocks of ``rows`` rows in the space, in the order of the transfer."""
+        """Index within the space of each block of a side of ``rows`` rows, in transfer order."""
         unit, count = self.unit(config), self.blocks(rows, config)
         runs, within = np.divmod(np.arange(count, dtype=np.int64), min(self.run or count, count))
         return self.address // unit + within + runs * (self.stride // unit)
 
     def span(self, rows: int, config: Config) -> tuple[int, int]:
-        """The lowest address of all blocks of ``rows`` rows, and the first address behind them.
+        """Range of the addresses of a side of ``rows`` rows: the lowest, and the highest plus 1.
 
         Addresses do not wrap.
         """
@@ -125,7 +126,7 @@ class Side:
         return min(addresses), max(addresses) + unit
 
     def fits(self, rows: int, config: Config) -> bool:
-        """Whether the blocks of ``rows`` rows lie in the space."""
+        """Whether all blocks of a side of ``rows`` rows lie in the space."""
         low, high = self.span(rows, config)
         return low >= 0 and high <= self.size(config)
 
@@ -209,7 +210,10 @@ class Descriptor:
 
     @property
     def destination(self) -> Side:
-        """The side to write; its space must exist. A remote address is one of that chip."""
+        """The side to write; its space must exist.
+
+        In space REMOTE_VMEM, its address is in vector memory of the core that `remote` names.
+        """
         space, address = DmaSpace(self.destination_space), self.destination_address
         if space is DmaSpace.REMOTE_VMEM:
             address &= 0xFFFFFFFF
@@ -222,11 +226,11 @@ class Descriptor:
 
     @property
     def remote(self) -> int:
-        """The word that names the core of another chip, of `hdl.dma.format.REMOTE_LAYOUT`."""
+        """The other chip's core, if `is_remote`: a word of `hdl.dma.format.REMOTE_LAYOUT`."""
         return self.destination_address >> 32
 
     def check(self, config: Config, cores: int, torus: tuple[int, int] = (1, 1)) -> Fault:
-        """Find the fault: DMA_DESCRIPTOR, else DMA_ALIGNMENT, else DMA_RANGE, else NONE.
+        """Find the fault: the first of DMA_DESCRIPTOR, DMA_ALIGNMENT and DMA_RANGE that applies, or NONE.
 
         Parameters
         ----------
@@ -273,7 +277,7 @@ class Descriptor:
 
 
 def check_remote(word: int, config: Config, torus: tuple[int, int] = (1, 1)) -> Fault:
-    """Find the fault of a word that names a core of another chip: of `REMOTE_LAYOUT`.
+    """Find the fault of a word of `hdl.dma.format.REMOTE_LAYOUT`, which names another chip's core.
 
     DMA_DESCRIPTOR if a reserved bit is set or chips have no such core; DMA_RANGE if a number of
     hops is not less than the side of the torus, or both are 0; else NONE.
@@ -281,7 +285,7 @@ def check_remote(word: int, config: Config, torus: tuple[int, int] = (1, 1)) -> 
     Parameters
     ----------
     word : int
-        A word of 32 bits.
+        The word, of 32 bits.
     config : Config
         Parameters of all chips of the torus.
     torus : tuple of int
@@ -317,13 +321,16 @@ def copy(descriptor: Descriptor, config: Config, memories: Mapping[DmaSpace, _Wo
 
 
 def _extent(side: Side, rows: int, config: Config) -> tuple[int, int, int]:
-    """Index of a side's first block in its space, number of its blocks, and of those in a run."""
+    """For a side of ``rows`` rows: first block's index in its space, blocks, blocks of a run."""
     count = side.blocks(rows, config)
     return side.address // side.unit(config), count, min(side.run or count, count)
 
 
 def _read(memory: _Words, side: Side, rows: int, config: Config) -> _Words:
-    """The rows of a side, shape (rows, lanes); possibly a view of the memory."""
+    """The ``rows`` rows of a side, shape (rows, lanes); possibly a view of ``memory``.
+
+    ``memory`` is the side's space.
+    """
     if not side.info.runs:
         part = memory[side.address:side.address + rows * config.lanes]
     else:

@@ -7,7 +7,7 @@ other units have functions of their own: `golden.vpu` (hdl/vpu), `golden.mxu` (h
 A `Decoder` translates a bundle once into a `Decoded`: callables on the state, which a core calls
 whenever it executes the bundle. The function of each unit adds, for its operation,
 
-- checks: each a fault, and whether the state before the bundle has it;
+- checks: each a fault, and a callable that tells whether the bundle has it in the present state;
 - actions: each a pair of callables. The first one computes a value from the state before the
   bundle; the second one commits the value. All values are computed before any is committed.
 """
@@ -50,10 +50,12 @@ class Decoded:
 
     Attributes
     ----------
-    checks : tuple of Fault and callable
-        Conditions on the state under which the bundle has that fault, in order of priority.
-    wait : semaphore and least value, or None
-        The semaphore that the bundle waits for.
+    checks : tuple of (Fault, callable)
+        In order of priority: a fault, and a callable that tells whether the bundle has it in the
+        present state.
+    wait : (int, callable), or None
+        Number of the semaphore that the bundle waits for, and a callable that returns the least
+        value with which the bundle can be executed.
     computes, commits : tuples of callables
         The actions: call all of ``computes``, then each of ``commits`` with the value that its
         counterpart returned.
@@ -79,7 +81,10 @@ def _scalar_out(state: ArchitecturalState, number: int) -> Callable[[int], None]
 
 
 def _splat(state: ArchitecturalState, number: int) -> _Register:
-    """Function that returns a scalar register as an array of one element, which broadcasts."""
+    """Return a function that reads a scalar register as an array of one element.
+
+    ``number`` is that of the register. The array broadcasts to all elements of a vector.
+    """
     if number == 0:
         zero = np.zeros(1, np.uint32)
         return lambda: zero
@@ -114,7 +119,7 @@ class Decoder:
     Parameters
     ----------
     state : ArchitecturalState
-        The state on which its bundles act.
+        The state of that core.
     """
 
     def __init__(self, state: ArchitecturalState) -> None:
@@ -157,7 +162,7 @@ class Decoder:
         return Decoded(tuple(checks), self._wait, tuple(self._computes), tuple(self._commits))
 
     def _operations(self, slots: Mapping[Slot, _Fields]) -> list[tuple["_Form", _Fields]]:
-        """The operations of a bundle, with their fields."""
+        """The operations in the ``slots`` of a bundle, each with the fields of its slot."""
         operations = []
         for slot, fields in slots.items():
             code = fields["op"]
@@ -183,24 +188,24 @@ class Decoder:
         return (code - isa.INLINE_BASE) & WORD_MASK
 
     def source(self, code: int) -> _Number:
-        """Function that returns the value of the scalar source with code ``code``."""
+        """Return a function that reads the scalar source with code ``code``."""
         if code < isa.SCALAR_REGISTERS:
             return self.scalar_in[code]
         value = self.constant(code)
         return lambda: value
 
     def address(self, fields: _Fields) -> _Number:
-        """Function that returns the address of a load or store, whose slot has these ``fields``.
+        """Return a function that computes the address of a load or store: operand a plus operand b.
 
-        The address is the sum of operands a and b.
+        ``fields`` are the fields of its slot.
         """
         a, b = self.scalar_in[fields["a"]], self.source(fields["b"])
         return lambda: (a() + b()) & WORD_MASK
 
     def vector_source(self, code: int) -> _Register:
-        """Function that returns the value of the vector source with code ``code``.
+        """Return a function that reads the vector source with code ``code``.
 
-        A scalar is an array of one element, which broadcasts.
+        It reads a scalar as an array of one element, which broadcasts.
         """
         if code & isa.VECTOR_FLAG:
             return self.vector_in[code ^ isa.VECTOR_FLAG]
@@ -216,7 +221,7 @@ class Decoder:
         self._checks.append((fault, failed))
 
     def wait(self, semaphore: int, least: _Number) -> None:
-        """Make the bundle wait until a semaphore has at least this value."""
+        """Make the bundle wait until a semaphore has at least the value that ``least`` returns."""
         self._wait = semaphore, least
 
     def do(self, compute: Callable[[], Any], commit: Callable[[Any], None]) -> None:
@@ -474,10 +479,10 @@ _EXISTS: dict[Kind, Callable[[int], bool]] = {
     Kind.SEMAPHORE: lambda number: number < isa.SEMAPHORES,
     Kind.IMMEDIATE: lambda number: number < isa.IMMEDIATES,
 }
-"""Whether the value of a field is valid; for the other kinds, every value is."""
+"""For each kind of operand whose field can have an invalid value: whether a value is valid."""
 
 _FILES = {Kind.SCALAR_OUT: "s", Kind.SCALAR_INOUT: "s", Kind.VECTOR_OUT: "v", Kind.MASK_OUT: "m"}
-"""Register file that an operand writes."""
+"""For each kind of operand that is written: the name of its register file."""
 
 
 @dataclass(frozen=True)
@@ -487,13 +492,14 @@ class _Form:
     Attributes
     ----------
     operation : Operation
-    limited : tuple of field and condition
-        Each field that can have an invalid value; the condition tells whether a value is valid.
-    written : tuple of file and field
+    limited : tuple of (str, callable)
+        Each field that can have an invalid value, and a function that tells whether a value of the
+        field is valid.
+    written : tuple of (str, str)
         For each register that the operation writes: the name of the register file, and the field
         with the number of the register.
     execute : callable
-        The function of its unit.
+        The function of its unit, which adds checks and actions to the decoder.
     """
 
     operation: Operation

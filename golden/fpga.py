@@ -25,10 +25,10 @@ class Target(Protocol):
     """The registers and the memory that a bridge accesses."""
 
     def read(self, address: int) -> int | None:
-        """Read the word at a byte address; None if that is refused."""
+        """Read the word at a byte address; return None if the read is refused."""
 
     def write(self, address: int, word: int) -> bool:
-        """Write the word at a byte address; False if that is refused."""
+        """Write a word at a byte address; return whether the write is accepted."""
 
     def reset(self) -> None:
         """Reset the chip."""
@@ -53,11 +53,14 @@ class GoldenBridge:
 
     @property
     def dropped(self) -> int:
-        """Damaged frames so far."""
+        """Number of damaged frames so far."""
         return self._deframer.dropped
 
     def receive(self, byte: int | None) -> bytes:
-        """Take a byte from the line, None for one without its stop bit; return what is sent."""
+        """Take a byte from the line; return the bytes of the response, if any.
+
+        ``byte`` is None for a byte without its stop bit.
+        """
         payload = self._deframer.receive(byte)
         if payload is None:
             return b""

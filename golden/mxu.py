@@ -89,13 +89,13 @@ def column_sum(x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
 
 
 def _exponents(steps: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Lowest biased exponent of nonzero numbers in each row of ``steps``; 255 if all are zero."""
+    """For each row of ``steps``, the lowest biased exponent of its nonzero numbers; 255 if none."""
     field = (steps.view(np.uint32) >> 23) & 0xFF
     return np.where(field == 0, 255, field).min(axis=1, initial=255).astype(np.int64)
 
 
 def _least_exponent(a: NDArray[np.float32]) -> int:
-    """Lowest biased exponent of the nonzero numbers; 256 if there are none."""
+    """Lowest biased exponent of the nonzero numbers of ``a``; 256 if there are none."""
     # Without the sign, zero wraps to the largest number.
     return (int(((a.view(np.uint32) << 1) - 1).min()) + 1) >> 24
 
@@ -109,9 +109,10 @@ def _flush_in_place(a: NDArray[np.float32], scratch: NDArray[np.float32]) -> Non
 
 def _accumulate(left: NDArray[np.float32], right: NDArray[np.float32],
                 out: NDArray[np.float32]) -> None:
-    """Add to ``out`` (R, C) the outer products of left (K, R) and right (K, C), step by step.
+    """Store ``left.T @ right`` in ``out`` (R, C), for left (K, R) and right (K, C).
 
-    The factors must not contain subnormals; the pattern of NaN results is arbitrary.
+    Each sum begins with +0.0 and is rounded after each of the K steps, in order. The factors must
+    not contain subnormals; the pattern of NaN results is arbitrary.
     """
     # Every nonzero product of step k is at least 2**exponent[k], and a multiple of that over 2**14;
     # so is every sum of the steps so far, and its rounding. No subnormal arises from a multiple of

@@ -36,7 +36,7 @@ _Words = NDArray[Any]
 
 @dataclass
 class _Result:
-    """Pushed rows, not rounded yet; their weights; and their product, once it is computed."""
+    """Rows that one push sent, not rounded yet; their weights; and the product, once computed."""
 
     rows: NDArray[np.float32]
     weights: NDArray[Any]
@@ -258,7 +258,7 @@ class ArchitecturalState:
         self.loaded += 1
 
     def push_rows(self, rows: NDArray[np.float32], swap: bool) -> None:
-        """Multiply rows by the active weights, after a swap to the next ones if ``swap``."""
+        """Multiply rows by the active weights; if ``swap``, first make the next weights active."""
         if swap:
             # A new array: results that are still to be computed refer to the previous weights.
             self.weights = to_bf16(self.next_weights)
@@ -300,7 +300,7 @@ class ArchitecturalState:
     # Transfers
 
     def read_descriptor(self, address: int) -> tuple[Descriptor, Fault]:
-        """The descriptor at an address of scalar memory, and its fault."""
+        """The descriptor at ``address`` of scalar memory, and its fault."""
         words = self.smem[address:address + DESCRIPTOR_WORDS]
         key = words.tobytes()
         found = self._descriptors.get(key)
@@ -341,7 +341,7 @@ class ArchitecturalState:
         self._complete(descriptor)
 
     def _complete(self, descriptor: Descriptor) -> None:
-        """Add to the semaphores of this chip that a transfer signals."""
+        """Add 1 to the semaphores of this chip that the transfer of ``descriptor`` signals."""
         if descriptor.signal:
             self.signal(descriptor.semaphore)
         if descriptor.signal_other:

@@ -150,12 +150,15 @@ def _fields(u: _Words) -> tuple[_Words, _Words, _Words]:
 
 
 def _within(fraction: _Words) -> tuple[_Words, _Words]:
-    """Segment of a significand, and position within the segment, in a block of one function."""
+    """Segment of a significand with this ``fraction``, and its position within the segment.
+
+    The segment is one of a table block that a single function uses.
+    """
     return fraction >> 16, (fraction & 0xFFFF) << 4
 
 
 def _fixed(exponent: _Words, fraction: _Words) -> _Words:
-    """The magnitude of an operand below 256, in units of 2**-26, rounded down."""
+    """The magnitude, below 256, of operands with these fields, in units of 2**-26, rounded down."""
     significand = fraction | 1 << 23
     down = np.clip(124 - exponent, 0, 31)
     up = np.clip(exponent - 124, 0, 31)

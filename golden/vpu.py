@@ -222,7 +222,7 @@ def fmin(a: _Words, b: _Words) -> _Words:
 def _extreme(choose: np.ufunc, sign: np.ufunc, a: _Words, b: _Words) -> _Words:
     """The larger or the smaller of two fp32 numbers, as ``choose`` selects.
 
-    If it is a zero, ``sign`` combines the sign bits of both operands into that of the result.
+    If the result is a zero, ``sign`` computes its sign bit from those of the operands.
     """
     with np.errstate(all="ignore"):
         x, y = _number(a), _number(b)

@@ -166,8 +166,8 @@ class Config:
     def result_vregs(self) -> int:
         """Greatest number of result vectors that the array can hold; a push beyond it is a fault.
 
-        It does not depend on ``mac_latency``. If ``mac_latency`` is 1 or 2, it is enough to push
-        one row in each cycle.
+        This number does not depend on ``mac_latency``. If ``mac_latency`` is 1 or 2, it is large
+        enough to push one row in each cycle.
         """
         return (1 << ceil_log2(2 * self.array + 6)) // self.sublanes
 

@@ -16,20 +16,20 @@ __all__ = ["Egress", "Packet"]
 
 @dataclass(frozen=True)
 class Packet:
-    """What a core sends to another chip at once: a vector, a signal, or a signal behind a vector.
+    """What a core sends to another chip at once: a vector, a signal, or a vector and then a signal.
 
     Attributes
     ----------
     x, y : int
-        Absolute coordinates of the chip for which it is meant.
+        Coordinates of the chip to which the packet goes.
     core : int
         The core of that chip.
     address : int
-        Number of the vector in that core's vector memory; 0 without data.
+        Number of the vector in that core's vector memory; 0 if ``data`` is None.
     data : array of uint32, shape (sublanes, lanes), or None
         The vector.
     semaphore, amount : int
-        The semaphore of that core to which ``amount`` is added; 0 adds nothing.
+        The semaphore of that core to which ``amount`` is added; an ``amount`` of 0 is no signal.
     """
 
     x: int
@@ -43,9 +43,10 @@ class Packet:
 
 @dataclass
 class _Departure:
-    """A transfer or a signal, as far as it has not left.
+    """A transfer or a signal that has not left completely.
 
-    ``moves`` has the source and destination of each vector.
+    ``moves`` has the source and destination of each vector that has not left. The other members are
+    arguments of `Egress.put`.
     """
 
     moves: deque[tuple[int, int]]
@@ -61,9 +62,9 @@ def _nothing() -> None:
 class Egress:
     """Remote transfers and signals that have not left a core yet.
 
-    What goes to one core by one way keeps its order; all else may leave, and arrive, in any order.
-    A way is named by the word of `hdl.dma.format.REMOTE_LAYOUT`: hops along X and Y, and the core.
-    A vector is read when it leaves.
+    A *way* leads to one core. It is named by a word of `hdl.dma.format.REMOTE_LAYOUT`: the hops
+    along X and Y, and the core. What goes by one way keeps its order; what goes by different ways
+    may leave, and arrive, in any order. A vector is read when it leaves.
     """
 
     def __init__(self) -> None:
@@ -71,7 +72,7 @@ class Egress:
 
     @property
     def ways(self) -> list[int]:
-        """The ways by which something is to leave, in the order of their first use."""
+        """The ways by which a transfer or a signal has yet to leave, in the order of first use."""
         return list(self._queues)
 
     def put(self, way: int, moves: Iterable[tuple[int, int]], semaphore: int, amount: int,
@@ -81,7 +82,7 @@ class Egress:
         Parameters
         ----------
         way : int
-            A word without faults (`golden.dma.check_remote`).
+            A way that `golden.dma.check_remote` accepts.
         moves : iterable of (int, int)
             For each vector, its number in this core's vector memory, and in that of the other core.
             Empty: a signal alone.

@@ -24,7 +24,7 @@ __all__ = ["GoldenPod", "Place", "PodRun"]
 Place = tuple[int, int, int]
 """A core of the pod: coordinates of its chip, and its number there."""
 _Way = tuple[int, int, int, int]
-"""A core of the pod, and a word of `hdl.dma.format.REMOTE_LAYOUT`."""
+"""A core of the pod, as a `Place`, and a way that begins at it (`golden.torus.egress`)."""
 
 
 @dataclass(frozen=True)
@@ -114,10 +114,10 @@ class GoldenPod:
         return self.chips[place]
 
     def cut(self, x: int, y: int, direction: Direction) -> None:
-        """Cut the wire of the link that leaves a chip in a direction, both ways.
+        """Cut the link that leaves chip (``x``, ``y``) in a direction: both of its wires.
 
-        A packet that would cross it is lost. The chip that would send it over the wire finds that
-        the link is down: its cores have the fault LINK.
+        A packet that would cross the link is lost. The chip that would send the packet over the
+        link finds the link down: its cores stop with the fault LINK.
 
         Raises
         ------
@@ -174,7 +174,8 @@ class GoldenPod:
     def _deliver(self, all_if_idle: bool) -> bool:
         """Let some packets leave and some arrive; return whether any did.
 
-        If the cores are idle (``all_if_idle``), at least one packet moves, if there is one.
+        If ``all_if_idle``, because no core can continue, at least one packet leaves or arrives,
+        unless there is none.
         """
         events: list[tuple[bool, _Way]] = [(True, way) for way in self._flying]
         for place in self._places():

@@ -35,7 +35,9 @@ def wraps(x: int, y: int, direction: Direction, shape: tuple[int, int]) -> bool:
 
 
 def check_hops(dx: int, dy: int, shape: tuple[int, int]) -> None:
-    """Check that a packet may take ``dx`` hops along X and ``dy`` along Y; both may be negative.
+    """Check that a packet may take ``dx`` hops along X and ``dy`` along Y on a torus of ``shape``.
+
+    Both numbers may be negative.
 
     Raises
     ------
@@ -86,7 +88,7 @@ def route(x: int, y: int, dx: int, dy: int, shape: tuple[int, int]) -> list[Hop]
 
 
 def channel_graph(shape: tuple[int, int]) -> dict[Hop, set[Hop]]:
-    """For each channel of the torus, those for which its flits can wait.
+    """For each channel of the torus, the channels for which its flits can wait.
 
     A packet that holds a channel waits for the next one of its way. If the graph has no cycle, the
     packets that are nearest to the end of it can always proceed, so there is no deadlock

@@ -133,8 +133,9 @@ def _address_queue(m: Module, platform: object, name: str, config: Config, depth
                    piece: data.View, address: wiring.PureInterface) -> wiring.Component:
     """Instantiate a queue of pieces, and offer the address of its oldest piece on ``address``.
 
-    ``address`` is the address stream of a channel. ``piece`` is the payload that enters the queue;
-    the caller drives ``input.valid`` of the returned queue.
+    ``name`` is the name of the queue's submodule, ``depth`` its number of entries. ``address`` is
+    the address stream of a channel. ``piece`` is the payload that enters the queue; the caller
+    drives ``input.valid`` of the returned queue.
     """
     more = piece.more
     queue = _queue(m, platform, name, len(piece.row) + len(more), depth)
@@ -314,8 +315,10 @@ class HbmWriter(wiring.Component):
                 pending: Signal) -> Signal:
         """Accept the rows, and distribute each of them over the channels.
 
-        ``pending`` is the number of pieces that have all their rows, but not yet all responses.
-        The returned signal is set in the cycle in which the last row of a piece is accepted.
+        ``cutter`` offers the pieces of the bursts; a piece is taken with its last row. ``pending``,
+        driven by the caller, is the number of pieces that have all their rows, but not yet all
+        responses. Return a signal that is set in the cycle in which the last row of a piece is
+        accepted.
         """
         config = self._config
         piece = cutter.piece.payload
@@ -359,7 +362,8 @@ class HbmWriter(wiring.Component):
         """Join all responses to the pieces of a burst into one entry of ``done``.
 
         ``last`` is set in the cycle in which the last row of ``piece`` is accepted. This method
-        drives ``ended``: all channels have answered the oldest piece, and it is removed.
+        drives ``ended``, which is set in the cycle in which the oldest unanswered piece is removed,
+        because all channels have answered it.
         """
         ends = _queue(m, platform, "ends", 1, WRITES)
         answers = [_queue(m, platform, f"answers_{c}", 1, WRITES)

@@ -41,7 +41,7 @@ class RoundRobin(wiring.Component):
     choice : Out(count)
         The chosen client, as one set bit; zero if there is no request.
     turn : In(1)
-        The chosen client has its turn in this cycle.
+        The chosen client uses its turn in this cycle, and has the lowest priority from then on.
 
     Raises
     ------
@@ -246,6 +246,7 @@ class VectorPort(wiring.Component):
         """Return the client that has the turn, as one set bit; zero if no client has an offer.
 
         ``ports`` are the clients' streams. ``ended`` is set in the last cycle of a client's turn.
+        The names of the arbiter and of its signals begin with ``name``.
         """
         turns = _round_robin(m, platform, f"{name}_turns", self._clients)
         kept = Signal(self._clients, name=f"{name}_kept")
@@ -262,8 +263,8 @@ class VectorPort(wiring.Component):
     def _count(self, m: Module, name: str, given: Signal) -> tuple[Signal, Signal]:
         """Count the rows of the current vector: one in each cycle in which ``given`` is set.
 
-        Return two signals: the number of earlier rows of the vector; its last row is given in this
-        cycle.
+        Return two signals: the number of rows of the vector in earlier cycles; and a bit that is
+        set in the cycle of its last row. The names of both begin with ``name``.
         """
         count = Signal(range(self._config.sublanes), name=f"{name}_count")
         last = Signal(name=f"{name}_last")

@@ -31,13 +31,13 @@ _SETTLE_CYCLES = 4
 
 
 class NodeLink(wiring.Signature):
-    """Accesses of one core's node to the other core, from the requester's node to the other node.
+    """A node's accesses to the core of the other node: `Out` at the node that requests them.
 
     ``read``, ``rows``, ``write``, ``busy``: the engine's accesses to vector memory, like
-    ``other_*`` of `hdl.dma.engine.DmaEngine`. ``transfer_signal``, a stream of semaphore numbers,
-    and ``program_signal``, a stream of `semaphore_addition`: additions to semaphores by the engine
-    and by the program. ``departure_signal``, present if the chip has links: additions by the egress
-    of remote transfers.
+    ``other_*`` of `hdl.dma.engine.DmaEngine`. ``transfer_signal``, a stream of semaphore numbers:
+    the engine adds 1 to each of these semaphores. ``program_signal``, a stream of
+    `semaphore_addition`: additions by the program. ``departure_signal``, present if the chip has
+    links: like ``transfer_signal``, by the egress of remote transfers.
 
     Parameters
     ----------
@@ -313,6 +313,6 @@ class CoreNode(wiring.Component):
 
     def _count_one(self, m: Module, index: wiring.PureInterface,
                    source: wiring.PureInterface) -> None:
-        """Turn the semaphore numbers of stream ``index`` into additions of 1 on ``source``."""
+        """For each semaphore number on stream ``index``, offer an addition of 1 on ``source``."""
         m.d.comb += [source.valid.eq(index.valid), source.payload.index.eq(index.payload),
                      source.payload.amount.eq(1), index.ready.eq(source.ready)]

@@ -118,17 +118,17 @@ class _Sets:
         return union
 
     def holds(self, used: Value, number: Value, without: Slot | None = None) -> Value:
-        """1 if ``used``, and the slots other than ``without`` use register ``number``."""
+        """1 if ``used`` is set, and a slot other than ``without`` uses register ``number``."""
         return Cat(used & other & (number[:self._bits] == taken)
                    for slot, other, taken in self._uses if slot != without).any()
 
     def coincide(self, first: int) -> Value:
-        """1 if a register was added more than once; those below ``first`` do not count."""
+        """1 if several slots use the same register, whose number is ``first`` or higher."""
         return Cat(used & other & (number == taken) & (number >= first)
                    for (_, used, number), (_, other, taken) in combinations(self._uses, 2)).any()
 
     def repeated(self) -> Value:
-        """Registers that were added more than once."""
+        """Registers that several slots use."""
         repeated: Value = Const(0, self._size)
         before: Value = Const(0, self._size)
         for number, (_, member) in enumerate(self._members):
@@ -307,7 +307,7 @@ class ComparingDecoder(BundleDecoder):
 
 
 class BundleFaults(wiring.Component):
-    """Finds the fault that a bundle would have at issue: the lowest number; combinational.
+    """Finds the fault of a bundle: of several, the one with the lowest number; combinational.
 
     Attributes
     ----------

@@ -139,7 +139,7 @@ def write_words(config: Config) -> int:
 def descriptor_words(config: Config) -> int:
     """Number of words of a descriptor that are read in a cycle.
 
-    All of them if each lies in a different bank of scalar memory; otherwise one, because reading a
+    All words, if each lies in a different bank of scalar memory; otherwise one, because reading a
     few at a time would take more hardware than it is worth in a small core.
     """
     return DESCRIPTOR_WORDS if write_words(config) >= DESCRIPTOR_WORDS else 1

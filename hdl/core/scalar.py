@@ -113,7 +113,7 @@ class ScalarMemory(wiring.Component):
         return m
 
     def _places(self, m: Module, number: int) -> list[Value]:
-        """Return the address to read in each of the ``number`` banks."""
+        """Return the address to read in each bank; ``number`` is the number of banks."""
         bits = exact_log2(number)
         one, several = self.read_address, self.descriptor_address
         line = several[bits:]
@@ -125,7 +125,7 @@ class ScalarMemory(wiring.Component):
         return [Mux(self.read, one[bits:], Mux(wrap, following, line)) for wrap in (*wraps, 0)]
 
     def _gather(self, m: Module, words: list[Value]) -> None:
-        """Drive ``read_data`` from the banks' ``words``: the word at the address comes first."""
+        """Drive ``read_data`` with ``words``, one from each bank: first the word at the address."""
         bits = exact_log2(len(words))
         chosen = Signal(bits, reset_less=True)
         with m.If(self.read | self.descriptor_read):
@@ -186,7 +186,7 @@ class ScalarOperands(wiring.Component):
     ----------
     shared : bool
         If true, pairs of operands share a read port: operands that faults depend on are read first,
-        the others in a later cycle. All are registered: they are valid one cycle after the read.
+        the others in a later cycle. All values are valid one cycle after their read.
 
     Attributes
     ----------
@@ -276,7 +276,8 @@ class ScalarOperands(wiring.Component):
                 value: Signal) -> None:
         """Drive ``value`` with the value of the scalar source ``code``.
 
-        ``register`` is the value of the scalar register that ``code`` selects, if any.
+        ``register`` is the value of the scalar register that ``code`` selects, if any. ``name``
+        names the submodule that decodes the source.
         """
         immediates = data.View(BUNDLE_LAYOUT, self.bundle).imm
         source = instantiate(m, platform, f"{name}_source", "scalar_source", ScalarSource)

@@ -29,7 +29,7 @@ READERS = ("x", "w", "xlu")
 
 
 def _members(written: wiring.FlippedInterface, names: tuple[str, ...], size: int) -> Value:
-    """Bit vector of ``size`` bits: the registers written through the ports ``names``."""
+    """Bit vector of ``size`` bits: the registers that members ``names`` of ``written`` name."""
     union: Value = Const(0, size)
     for name in names:
         port = getattr(written, name)

@@ -66,7 +66,10 @@ def _sum_addresses(m: Module, operands: wiring.Component) -> dict[Slot, Signal]:
 
 
 def _stage(m: Module, stages: bool, name: str, value: Value) -> Value:
-    """Return ``value``, which depends on the bundle; with ``stages``, one cycle later."""
+    """Return ``value`` or, if ``stages`` is true, a register that has it one cycle later.
+
+    The name of the register ends in ``name``.
+    """
     if not stages:
         return value
     register = Signal(value.shape(), name=f"staged_{name}", reset_less=True)
@@ -259,7 +262,7 @@ class Sequencer(wiring.Component):
         return self._bundle[slot].op.matches(*unit_codes(slot, unit))
 
     def _look_for_hazards(self, m: Module, platform: object) -> tuple[Signal, Signal]:
-        """Return whether the bundle must wait for registers or units, and whether for memory."""
+        """Return two bits: the bundle must wait for a register or unit; it must wait for memory."""
         decoder, scoreboard = self._decoder, self._scoreboard
         scalars = () if self._stages else ("scalar_reads", "scalar_writes")  # see `Examination`
         for name in ("vector_reads", "vector_writes", "vector_loads", "mask_reads", "mask_writes",
@@ -329,8 +332,8 @@ class Sequencer(wiring.Component):
                  fault: Signal) -> tuple[Signal, Signal, Signal]:
         """Examine the bundle before its issue, if ``issue_cycles`` is 3.
 
-        ``clear``: the bundle will not wait for a register or unit in the next cycle. Return whether
-        it waits for none in this cycle, its fault, and whether the bundle is decoded.
+        ``clear``: the bundle will not wait for a register or unit in the next cycle. ``fault``: its
+        fault, if ``clear``. Return ``ready``, ``known`` and ``decoded`` of the `Examination`.
         """
         kept = instantiate(m, platform, "examination", "examination", Examination)
         m.d.comb += [
@@ -346,9 +349,10 @@ class Sequencer(wiring.Component):
         return kept.ready, kept.known, kept.decoded
 
     def _reach_outside(self, m: Module, sound: Signal, fault: Signal) -> tuple[Signal, Signal]:
-        """Connect transfers, and signals to the other core; return if the bundle waits for one.
+        """Connect the starts of transfers, and the signals to the other core.
 
-        Also return the descriptor's fault. ``sound``: no hazard, and no ``fault`` of the bundle.
+        ``sound``: the bundle has neither a hazard nor a ``fault``. Return two signals: the bundle
+        waits until its transfer or signal can be accepted; the fault of its descriptor.
         """
         control, dma, misc = self._control, self.dma, self._bundle.misc
         starts, signals, outside = (

@@ -136,8 +136,8 @@ class SideCheck(wiring.Component):
     def _convert(self, m: Module) -> tuple[Signal, Signal, Signal]:
         """Convert address, stride and blocks to units of the space.
 
-        Return three signals: the size of the space; address or blocks exceed all spaces; the stride
-        exceeds all spaces.
+        Return three signals: the size of the side's space; a bit that is set if the address or the
+        number of blocks is too large for every space; a bit that is set if the stride is.
         """
         config, bits = self._config, address_bits(self._config)
         row_bits = exact_log2(config.row_bytes)
@@ -178,8 +178,9 @@ class SideCheck(wiring.Component):
     def _divide(self, m: Module) -> tuple[Value, Signal, Signal, Signal]:
         """Locate the last block of the side, by a division of the blocks by the run length.
 
-        Return four signals: offset of the last run from the first (its number times the stride);
-        position of the last block in the last run; there are several runs; no space has the offset.
+        Return four signals: the offset of the last run from the first (its number times the
+        stride); the position of the last block in the last run; a bit that is set if there are
+        several runs; a bit that is set if the offset is too large for every space.
         """
         stride, run = self.side.stride, self.side.run
         offset = Signal(stride.shape(), reset_less=True)
@@ -245,7 +246,8 @@ class SideCheck(wiring.Component):
         complete run: the last but one or, if the stride is negative, the first.
 
         ``size`` and ``far`` are results of `_convert`; ``offset``, ``remainder`` and ``several``
-        are results of `_divide`. ``step_far``: the stride or the offset exceeds all spaces.
+        are results of `_divide`. ``step_far``: the stride or the offset is too large for every
+        space.
         """
         stride, run, bits = self.side.stride, self.side.run, address_bits(self._config)
         place_shape = signed(max(bits, BLOCK_BITS) + 3)

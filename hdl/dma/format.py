@@ -216,7 +216,7 @@ signed hops along X and along Y, and the core of the chip that they lead to."""
 
 
 def pack_remote(dx: int, dy: int, core: int) -> int:
-    """Pack the name of a core of another chip into a word of `REMOTE_LAYOUT`.
+    """Pack ``dx`` hops along X, ``dy`` hops along Y and a core's number as in `REMOTE_LAYOUT`.
 
     Raises
     ------
@@ -232,6 +232,6 @@ def pack_remote(dx: int, dy: int, core: int) -> int:
 
 
 def unpack_remote(word: int) -> tuple[int, int, int, int]:
-    """Unpack a word of `REMOTE_LAYOUT` into dx, dy, core, and the reserved bits."""
+    """Unpack a word of `REMOTE_LAYOUT` into its fields: dx, dy, core, reserved."""
     dx, dy = (((word >> low & 0xFF) ^ 0x80) - 0x80 for low in (0, 8))
     return dx, dy, word >> 16 & 1, word >> 17

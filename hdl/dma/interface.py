@@ -28,8 +28,8 @@ BLOCK_BITS = DMA_MAX_ROWS.bit_length()
 DIVISION_STEP_BITS = 2
 """Bits of the quotient that the division for a side with runs finds in a cycle."""
 SHORT_BITS = BLOCK_BITS // 2
-"""If a descriptor is read at once, at most two to this power blocks need half of the division's
-cycles."""
+"""In cores that read a descriptor in one cycle, the division of at most ``2 ** SHORT_BITS`` blocks
+takes half of the cycles."""
 assert BLOCK_BITS % (2 * DIVISION_STEP_BITS) == 0
 
 VECTOR_SPACES = tuple(space.value for space, info in DMA_SPACES.items()
@@ -111,21 +111,21 @@ def transfer(config: Config) -> data.StructLayout:
 
 
 _DIVISIBLE = 6
-"""Number of words of a descriptor, in the order of reading, before the division can start."""
+"""Number of words of a descriptor that must have been read before the division can start."""
 
 
 @dataclass(frozen=True)
 class CheckTimes:
-    """Cycles of the reading and the checks of a descriptor.
+    """Timing of the reading and the checks of a descriptor; cycle 0 is that of the request.
 
     Attributes
     ----------
     reads : int
-        Reads of scalar memory, one a cycle; the first is in cycle 0, the request's.
+        Number of reads of scalar memory, one a cycle from cycle 0 on.
     division_start : int
         Cycle in which the division starts for sides with runs.
     complete : int
-        First cycle in which all words can be used.
+        First cycle in which all words of the descriptor can be used.
     """
 
     reads: int
@@ -134,7 +134,7 @@ class CheckTimes:
 
     @classmethod
     def of(cls, config: Config) -> "CheckTimes":
-        """Return the cycles in a core of ``config``."""
+        """Return the timing in a core with the parameters ``config``."""
         together = descriptor_words(config)
         return cls(DESCRIPTOR_WORDS // together, -(-_DIVISIBLE // together) + 1,
                    DESCRIPTOR_WORDS // together + 1)

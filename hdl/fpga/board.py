@@ -113,7 +113,7 @@ class Board(wiring.Component):
         return m
 
     def _clock(self, m: Module) -> tuple[Signal, Signal]:
-        """The chip's clock, and whether it is stable."""
+        """Return the chip's clock, and a signal that is set while that clock is stable."""
         clock, locked = Signal(), Signal()
         if self._clock_hz == CRYSTAL_HZ:
             m.d.comb += [clock.eq(self.clk25), locked.eq(1)]

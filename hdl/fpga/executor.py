@@ -156,7 +156,7 @@ class Executor(wiring.Component):
                 m.next = "RESPOND"
 
     def _request(self, m: Module) -> None:
-        """Access the word at the header's address; the header counts the words left."""
+        """Access the next word: at ``address`` of the header, whose ``count`` is of words left."""
         header = self._header
         m.d.comb += [self.access.valid.eq(1), self.access.write.eq(self._writes),
                      self.access.address.eq(header.address), self.access.data.eq(self._word)]
@@ -177,7 +177,7 @@ class Executor(wiring.Component):
                     m.next = "FETCH"
 
     def _respond(self, m: Module, words: Sram) -> None:
-        """Send the response: its header, and the bytes kept in ``words``; a byte in two cycles."""
+        """Send the response, a byte in two cycles: its header, then the bytes kept in ``words``."""
         header = Array([self._header.sequence, self._status, self._done[:8], self._done[8:]])
         m.d.comb += [
             words.read.eq(~self._fetched),

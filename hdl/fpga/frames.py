@@ -121,7 +121,7 @@ class FrameSender(wiring.Component):
         m.d.comb += checksum.data.eq(self.input.payload.data)
 
         def send() -> None:
-            """Send ``byte``, in two steps if it has to be escaped; ``done`` in the last."""
+            """Send ``byte``, in two steps if it must be escaped; set ``done`` in the last step."""
             special = ((byte == FLAG) | (byte == ESCAPE)) & ~escaped
             m.d.comb += [
                 self.output.payload.eq(

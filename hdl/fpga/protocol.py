@@ -41,7 +41,7 @@ _CHECK = struct.Struct("<I")
 
 
 class Operation(IntEnum):
-    """Operations that a request can have the bridge execute."""
+    """Operations of the bridge; a request names one of them."""
 
     IDENTIFY = 0
     """Return a word: `VERSION` in bits 7:0, dropped frames since power-on in bits 31:16."""

@@ -29,7 +29,7 @@ class SerialSystem(wiring.Component):
     line_in, line_out : In(1), Out(1)
         The serial line of `SerialHost`; ``line_in`` is asynchronous.
     interrupt : Out(1)
-        The chip's.
+        The chip's interrupt output.
 
     Raises
     ------

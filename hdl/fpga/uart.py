@@ -77,7 +77,7 @@ class UartReceiver(wiring.Component):
 
 
 class UartTransmitter(wiring.Component):
-    """Sends bytes, without a pause if the next is there in time.
+    """Sends bytes, without a pause between two bytes if the second is offered in time.
 
     Parameters
     ----------

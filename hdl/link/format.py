@@ -143,8 +143,8 @@ def frame_body(config: LinkConfig) -> data.StructLayout:
     resend : 1
         A frame was lost or damaged: send again from number ``acknowledge``.
     known, fresh : 1
-        The sender of this frame has heard a frame since its reset; it does not know yet whether the
-        other end has heard it since.
+        ``known``: since its reset, the sender of this frame has heard the other end. ``fresh``: the
+        sender does not know yet that the other end has heard it since then.
     sequence, acknowledge : count_bits
         Number of the flit; number of the next flit that the sender of this frame expects.
     freed : CHANNELS counts of count_bits

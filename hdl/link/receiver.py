@@ -18,9 +18,9 @@ def report_layout(config: LinkConfig) -> data.StructLayout:
     Attributes
     ----------
     heard : 1
-        An undamaged frame arrived one cycle ago. The next six are its fields.
+        An undamaged frame arrived one cycle ago. The next six members are its fields.
     poll, resend : 1
-        The other end asks for a frame; it asks for repetition.
+        ``poll``: the other end asks for a frame. ``resend``: it asks for the repetition of flits.
     known, fresh, acknowledge, freed : 1, 1, count_bits, CHANNELS counts of count_bits
         As in `frame_body`.
     lost : 1

@@ -108,10 +108,12 @@ class LinkSender(wiring.Component):
         return m
 
     def _greet(self, m: Module, leaving: Signal) -> tuple[Signal, Signal, Signal]:
-        """Find a reset of the other end alone; return that, and ``known`` and ``fresh`` of frames.
+        """Detect that the other end was reset, but not this end.
 
-        Its first frame after the reset is ``fresh``, which its earlier frames were not any more.
-        ``leaving`` is set while a frame of this end leaves.
+        Frames of the other end are ``fresh`` from its reset until it knows that this end has heard
+        it. So a ``fresh`` frame after one that was not ``fresh`` shows a reset. ``leaving`` is set
+        while a frame of this end leaves. Return three signals: such a reset is detected; ``known``
+        and ``fresh`` for the frames of this end.
         """
         report = self.report
         known, fresh, spoken, settled = Signal(), Signal(init=1), Signal(), Signal()
@@ -127,10 +129,10 @@ class LinkSender(wiring.Component):
 
     def _news(self, m: Module, leaving: Signal, poll: Signal, known: Signal,
               fresh: Signal) -> tuple[data.View, Signal]:
-        """Return what a frame tells the other end, and whether one is due even without a flit.
+        """Return the *news*: the fields by which a frame of this end tells the other end its state.
 
-        ``leaving`` is set while a frame takes the news, to which ``poll``, ``known`` and ``fresh``
-        belong.
+        ``poll``, ``known`` and ``fresh`` are copied to the news. ``leaving`` is set while a frame
+        with the news leaves. The second result is set if a frame is due even without a flit.
         """
         config, report = self._config, self.report
         count = config.count_bits
