@@ -230,7 +230,9 @@ class Descriptor:
         return self.destination_address >> 32
 
     def check(self, config: Config, cores: int, torus: tuple[int, int] = (1, 1)) -> Fault:
-        """Find the fault: the first of DMA_DESCRIPTOR, DMA_ALIGNMENT and DMA_RANGE that applies, or NONE.
+        """Find the descriptor's fault; NONE if it has none.
+
+        DMA_DESCRIPTOR is checked first, then DMA_ALIGNMENT, then DMA_RANGE.
 
         Parameters
         ----------

@@ -81,7 +81,10 @@ def _compile_once() -> None:
 
 def _outputs(command: Sequence[str | os.PathLike[str]], script: str | None,
              cwd: str | os.PathLike[str] | None) -> str:
-    """Run a Yosys command line, with ``script`` as its input, and return its output."""
+    """Run a Yosys command line in folder ``cwd``, with ``script`` as its input; return its output.
+
+    If ``cwd`` is None, it runs in the current folder.
+    """
     _compile_once()
     done = subprocess.run(command, input=script, cwd=cwd, capture_output=True, encoding="utf-8",
                           errors="replace", check=False)

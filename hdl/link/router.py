@@ -146,7 +146,10 @@ class PacketMux(wiring.Component):
 
 
 class _Source:
-    """A stream of packets, the channel on which it arrives, and the muxes that it is offered to."""
+    """A stream of packets, the channel on which they arrive, and the muxes that may take them.
+
+    The channel is None if the packets come from an injector.
+    """
 
     def __init__(self, m: Module, name: str, flits: stream.Interface, channel: int | None) -> None:
         self.flits = flits
@@ -236,7 +239,7 @@ Out(flit_layout).array(4)
         return m
 
     def _buffers(self, m: Module, platform: object, port: Direction) -> list[_Source]:
-        """Instantiate the buffers of a port's channels; return their outputs."""
+        """Instantiate a buffer for each channel of a port; return the buffers' outputs."""
         config = self._config
         found = []
         for channel in range(CHANNELS):

@@ -70,7 +70,10 @@ class Random(wiring.Component):
 
     def _round(self, m: Module, number: int, first: Signal,
                second: Signal) -> tuple[Signal, Signal]:
-        """Apply round ``number`` of Threefry to its two words; return the new words."""
+        """Apply round ``number`` of Threefry to the words ``first`` and ``second``.
+
+        Return the two new words.
+        """
         mixed = Signal(32, name=f"first_{number}")
         rotated = Signal(32, name=f"second_{number}")
         m.d.comb += [

@@ -218,6 +218,7 @@ class Transcendental(wiring.Component):
                      fraction: Signal) -> tuple[Signal, Signal, Signal]:
         """Convert the operand's magnitude, if it is below 256, to fixed point.
 
+        ``exponent`` and ``fraction`` are the operand's fields.
         Return whether the magnitude is below 1, its integer part, and its `FIXED_BITS` fraction
         bits. One shifter serves both cases: below 1 there are only fraction bits.
         """
@@ -242,7 +243,8 @@ class Transcendental(wiring.Component):
                use_fixed: Signal) -> Signal:
         """Return the `Block` of the table for a function and an operand.
 
-        ``use_fixed``: the operand in fixed point, instead of its significand, addresses the table.
+        ``function`` has the signals of `_decode`; ``exponent`` is the operand's. ``use_fixed``: the
+        operand in fixed point, instead of its significand, addresses the table.
         """
         block = Signal(BLOCK_BITS)
         with m.If(function[Function.RECIPROCAL]):
@@ -296,8 +298,9 @@ class Transcendental(wiring.Component):
                          fraction: Signal, whole: Signal) -> None:
         """Stage 0: compute what is independent of the table's value, while the table is read.
 
-        That is the factor of the value, and the result's exponent, sign and exceptions. ``whole``
-        is the integer part of the operand, for 2**x.
+        That is the factor of the value, and the result's exponent, sign and exceptions.
+        ``function`` has the signals of `_decode`; ``exponent`` and ``fraction`` are the operand's
+        fields; ``whole`` is the operand's integer part, for 2**x.
         """
         log2, tanh = function[Function.LOG2], function[Function.TANH]
         log2_factor, log2_integer, log2_shift, log2_exponent, log2_below, log2_opposed = (
@@ -381,7 +384,9 @@ class Transcendental(wiring.Component):
                     fraction: Signal) -> tuple[Signal, Signal, Signal, Signal]:
         """Find results that do not depend on the table.
 
-        Return four signals: the sign of such a result; the result is NaN; infinity; zero.
+        ``function`` has the signals of `_decode`; ``exponent`` and ``fraction`` are the operand's
+        fields. Return four signals: the sign of such a result; the result is NaN; it is infinity;
+        it is zero.
         """
         exp2, log2, tanh = (function[name] for name in (Function.EXP2, Function.LOG2,
                                                         Function.TANH))
@@ -457,7 +462,8 @@ class Transcendental(wiring.Component):
 def _normalise(m: Module, name: str, word: Signal, levels: int) -> tuple[Signal, Signal]:
     """Shift ``word`` left until its highest bit is set; return the shifted word and the distance.
 
-    The distance is in bits. It is less than 2**levels, even if the word is zero.
+    The distance is in bits. It is less than 2**levels, even if the word is zero. ``name`` begins
+    the names of the signals.
     """
     zeros = Signal(levels, name=f"{name}_zeros")
     for level in reversed(range(levels)):

@@ -27,7 +27,7 @@ def low(width: int) -> int:
 def leading_zeros(value: int, width: int, most: int) -> int:
     """Number of leading zeros of the lowest ``width`` bits of ``value``, at most ``most``.
 
-    If all these bits are zero, ``most``.
+    If all these bits are zero, the result is ``most``.
     """
     kept = value & low(width)
     return min(width - kept.bit_length(), most) if kept else most
@@ -123,7 +123,10 @@ class Graph:
         return self._make("bit", (), int(bool(value)), is_bit=True)
 
     def leaf(self, name: object, width: int) -> Node:
-        """A leaf: an unknown number of ``width`` bits, or an unknown bit if ``width`` is 1."""
+        """A leaf: an unknown number of ``width`` bits, or an unknown bit if ``width`` is 1.
+
+        ``name`` is the attribute of the leaf, whose source it names (`Node.origin`).
+        """
         if width == 1:
             return self._make("leafb", (), name, is_bit=True)
         return self._make("leaf", (), name, low(width))
@@ -271,7 +274,7 @@ class Graph:
         return self.shl(x, left) if left >= 0 else self.shr(x, -left)
 
     def shlv(self, x: Node, count: Node) -> Node:
-        """``x`` shifted left by a number; zero if that is 64 or more."""
+        """``x`` shifted left by the number ``count`` of bits; zero if that is 64 or more."""
         if count.op == "const":
             return self.shl(x, count.number)
         if x.op == "const" and not x.number:
@@ -284,7 +287,7 @@ class Graph:
         return self._make("shlv", (x, count), None, low(highest) & (ALL << lowest))
 
     def shrv(self, x: Node, count: Node) -> Node:
-        """``x`` shifted right by a number; zero if that is 64 or more."""
+        """``x`` shifted right by the number ``count`` of bits; zero if that is 64 or more."""
         if count.op == "const":
             return self.shr(x, min(count.number, WIDTH))
         if x.op == "const" and not x.number:
@@ -434,7 +437,7 @@ class Graph:
         return self._make("test", (x,), mask, is_bit=True)
 
     def _test_or(self, x: Node, mask: int) -> Node | None:
-        """A simpler node for the `test` of ``x``, a bitwise or; None if there is none."""
+        """A simpler node for ``test(x, mask)``, where ``x`` is a bitwise or; None if none is."""
         for one, other in (x.args, x.args[::-1]):
             if not other.bits & mask:
                 return self.test(one, mask)
@@ -517,8 +520,9 @@ def demands(roots: Iterable[tuple[Node, int]], stop: Callable[[Node], bool] = la
             ) -> dict[Node, int]:
     """For each number, a mask of its bits on which the used bits of the roots depend.
 
-    ``roots`` pairs each root with a mask of its used bits. A mask in the result can include a bit
-    that is always zero, if a used bit is right only because of that.
+    ``roots`` pairs each root with a mask of its used bits. The search does not continue to the
+    operands of nodes for which ``stop`` is true. A mask in the result can include a bit that is
+    always zero, if a used bit is right only because of that.
     """
     roots = list(roots)
     nodes = topological([root for root, _ in roots], stop)

@@ -33,6 +33,8 @@ def chunk_body(plan: Plan, uniform: UniformValues, constants: Constants, *,
 
 
 class _Chunk:
+    """Writes the statements of `chunk_body`, which has the same arguments."""
+
     def __init__(self, plan: Plan, uniform: UniformValues, constants: Constants,
                  partial: bool) -> None:
         self._plan = plan
@@ -167,7 +169,7 @@ class _Chunk:
         return f"store({register_pointer(self._plan, update.register)}, {present}, {value});"
 
     def _write(self, group: Group, write: MemoryWrite, names: Iterator[str], present: str) -> str:
-        """C++ statement that stores an entry of a memory.
+        """C++ statement that stores an entry of a memory, for a write of ``group``.
 
         ``names`` yields the C++ names of the write's address and data, and of its mask if it has
         one. ``present`` is the C++ name of a mask of the tiles that write.

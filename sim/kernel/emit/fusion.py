@@ -24,7 +24,7 @@ class Fusion:
     Parameters
     ----------
     nodes : mapping of Node to int
-        All nodes of the group, operands first, each with a mask of its demanded bits.
+        All nodes of the group, operands first, each with a mask of the bits that are used.
     roots : sequence of Node
         Values that the group stores.
     outside : callable
@@ -68,10 +68,10 @@ class Fusion:
                 self._fuse(node)
 
     def arms(self, node: Node) -> tuple[Node, Node]:
-        """The two operands of a choice: the one that bit 1 chooses, and the one that bit 0 chooses.
+        """The two values of the choice ``node``, in the order in which its instruction takes them.
 
-        If the bit is a comparison in `inverted`, its opposite is computed, and the operands change
-        places.
+        The first is the value where the computed bit is 1. If the bit is a comparison in
+        `inverted`, its opposite is computed, so the two values change places.
         """
         bit, x, y = node.args
         return (y, x) if bit in self.inverted else (x, y)
@@ -89,10 +89,10 @@ class Fusion:
         return self._uses[node] == 1 and not self._outside(node)
 
     def _inverted(self, nodes: Iterable[Node], roots: Iterable[Node]) -> set[Node]:
-        """Comparisons to invert.
+        """Find the comparisons to invert, among the bits that ``nodes`` use.
 
         Where such a comparison is false, a number is added (or ORed). Its other uses, if any, are
-        choices, whose operands can change places.
+        choices, whose values can change places. It is not one of the ``roots``.
         """
         added: set[Node] = set()
         otherwise: set[Node] = set()

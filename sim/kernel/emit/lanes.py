@@ -98,7 +98,10 @@ class LaneValues:
         return self._scope.constants.name(self._lane, value) if value else f"zero<{self._lane}>()"
 
     def _conditional(self, node: Node) -> str:
-        """C++ expression of ``a + b`` or ``a | b`` whose ``b`` counts only where a bit is set."""
+        """C++ expression of the sum or bitwise or ``node``, one operand of which is conditional.
+
+        That operand (`Fusion.conditional`) is a choice between a value and zero.
+        """
         chosen = self._fusion.conditional[node]
         other = node.args[1] if node.args[0] is chosen else node.args[0]
         value = self._fusion.arms(chosen)[0]
@@ -119,7 +122,7 @@ class LaneValues:
                 f"{self._names[c]}, {self._nested(node)})")
 
     def _nested(self, node: Node) -> str:
-        """C++ expression of a bitwise operation as nested calls, merged operands included."""
+        """C++ expression of a bitwise operation as nested calls, which include merged operands."""
         args = [self._names[arg] if arg in self._names else self._nested(arg) for arg in node.args]
         return f"{node.op}_({args[0]}, {args[1]})"
 
@@ -254,7 +257,7 @@ class LaneValues:
 
 
 def _truth_table(node: Node, leaves: Mapping[Node, int]) -> int:
-    """Truth table of a bitwise operation, given the truth tables of its leaves."""
+    """Truth table of the bitwise operation ``node``, given the truth tables of its ``leaves``."""
     if node in leaves:
         return leaves[node]
     x, y = (_truth_table(arg, leaves) for arg in node.args)

@@ -83,12 +83,15 @@ def storage_type(width: int) -> str:
 
 
 def padding(width: int) -> int:
-    """Number of entries before tile 0 of each row; they take 64 bytes, so rows stay aligned."""
+    """Number of entries, of ``width`` bits, before tile 0 of each row of a register's array.
+
+    They take 64 bytes, so rows stay aligned.
+    """
     return 512 // storage(width)
 
 
 def input_index(plan: Plan, name: str) -> int:
-    """Number of a tile input, for C++ names: port names need not be C++ identifiers."""
+    """Number of the tile input ``name``, for C++ names: port names need not be C++ identifiers."""
     return list(plan.inputs).index(name)
 
 

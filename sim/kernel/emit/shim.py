@@ -64,10 +64,10 @@ def _initial_outputs(grid: TileGrid, plan: Plan, ports: Ports) -> dict[str, str]
 
 
 def _serial(name: str, ports: Ports) -> tuple[list[str], list[str], str]:
-    """Verilog that steps a kernel at the rising edge of the clock, in three parts.
+    """Verilog that steps the kernel of grid ``name`` at the rising edge of the clock: three parts.
 
     These are the imports of functions, the beginning of the clocked block, and the call that steps
-    the kernel. The call is true if the outputs can have changed.
+    the kernel. The call returns whether the outputs can have changed.
     """
     functions = [*_import(name, "new", [], "chandle"),
                  *_import(name, "step", ["input chandle self", *_taken(ports)], "bit")]
@@ -92,7 +92,7 @@ def _parallel(name: str, ports: Ports) -> tuple[list[str], list[str], str]:
 
 
 def _taken(ports: Ports) -> list[str]:
-    """Arguments, in the import of a C function, through which it receives the grid's inputs."""
+    """Arguments for the grid's inputs, as Verilog's import of a C function declares them."""
     return [f"input bit {_range(port)}{port.variable}" for port in ports.inputs.values()]
 
 

@@ -20,7 +20,7 @@ __all__ = ["cpp_source"]
 
 
 def cpp_source(grid: TileGrid, plan: Plan, *, parallel: bool) -> str:
-    """The kernel's C++ source."""
+    """C++ source of the kernel of a grid, with the functions that `sim.kernel.compile` lists."""
     ports = Ports(grid)
     uniform = UniformValues(plan)
     constants = Constants()

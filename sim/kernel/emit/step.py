@@ -100,10 +100,10 @@ def _loads(plan: Plan, ports: Ports) -> _Loads:
 
 def _edge_registers(plan: Plan, ports: Ports,
                     toward: str) -> Iterable[tuple[int | None, Port, int]]:
-    """Registers whose values beyond an edge of the grid come from a port: number, port, width.
+    """Registers whose values beyond one edge of the grid come from a port of the grid.
 
-    ``toward`` is the direction of the chains that carry these values: ``east`` from the west edge,
-    or ``south`` from the north edge. Each register is included once.
+    ``toward`` selects the edge: ``east`` the west edge, ``south`` the north edge. Each register is
+    included once, as (its number, the port, its width).
     """
     return dict.fromkeys((source.source, ports.inputs[source.port], source.width)
                          for source in plan.inputs.values()
@@ -181,7 +181,8 @@ def _step_active(grid: TileGrid, plan: Plan, ports: Ports, loads: _Loads) -> lis
 def _wake_up(grid: TileGrid, plan: Plan, west: list[str]) -> list[str]:
     """C++ statements that find which tiles the inputs wake.
 
-    These can be all tiles, chunks of row 0, and the first chunks of rows at the west edge.
+    These can be all tiles, chunks of row 0, and the first chunks of rows at the west edge. ``west``
+    has the C++ names of the ports whose bits wake the first chunks of rows, one bit for each row.
     """
     shared = [f"port{input_index(plan, name)}" for name, source in plan.inputs.items()
               if source.kind == "shared" and name in wakers(plan)]
@@ -203,7 +204,7 @@ def _wake_up(grid: TileGrid, plan: Plan, west: list[str]) -> list[str]:
 
 
 def _waking(plan: Plan, kind: str) -> list[Input]:
-    """Activity inputs whose kind is ``kind``."""
+    """Activity inputs (`Plan.activity`) of the kind ``kind`` (`Input.kind`)."""
     return [plan.inputs[name] for name in plan.activity if plan.inputs[name].kind == kind]
 
 

@@ -39,7 +39,7 @@ class UniformValues:
         self.lines: list[str] = []
 
     def name(self, root: Node) -> str:
-        """C++ expression of a number, or of a bit as 0 or 1."""
+        """C++ expression of the uniform value ``root``: a number, or a bit as 0 or 1."""
         for node in topological([root], lambda node: node in self._names):
             if node not in self._names:
                 self._names[node] = self._add(node)
@@ -71,7 +71,7 @@ class ChunkBits:
         self.lines: list[str] = []
 
     def name(self, root: Node) -> str:
-        """C++ expression of a bit of all tiles of a chunk, as a 64-bit mask."""
+        """C++ expression of the bit ``root`` in all tiles of a chunk, as a 64-bit mask."""
         for node in topological([root], self._known):
             if node not in self._names and (node.is_bit or node is root):
                 self._names[node] = self._add(node)

@@ -30,7 +30,7 @@ COMBINATIONAL = frozenset((*LOW_BITS, *_COMPARES, *_SHIFTS, *_REDUCTIONS))
 
 
 def parameter(text: str | int) -> int:
-    """Integer value of a Yosys cell's parameter: binary digits, of which x and z count as 0."""
+    """Integer value of a Yosys cell's parameter: an integer, or binary digits with x and z as 0."""
     if isinstance(text, int):
         return text
     return int("".join("1" if digit == "1" else "0" for digit in text) or "0", 2)
@@ -49,7 +49,9 @@ class Cells:
         self._wires = wires
 
     def value(self, name: str, cell: Mapping[str, Any], width: int) -> Node:
-        """Value of a cell's output, of which the lowest ``width`` bits are used.
+        """Value of the output of ``cell``, of which the lowest ``width`` bits are used.
+
+        ``name`` is the cell's name, for messages.
 
         Raises
         ------
@@ -186,7 +188,11 @@ class Cells:
         return graph.sel(self._wires.bit(bits[-1]), graph.shlv(a, opposite), right)
 
     def _count(self, bits: Sequence[Bit], what: str) -> Node:
-        """The distance of a shift as a number; any number of at least 64 may replace another."""
+        """The distance of a shift, of the connection ``bits``, as a number.
+
+        A distance of 64 or more may become another one of 64 or more, which has the same effect.
+        ``what`` names the cell in messages.
+        """
         graph = self._wires.graph
         if len(bits) <= WIDTH:
             return self._clamped(self._wires.number(bits, what))

@@ -67,7 +67,7 @@ class Connections:
         return self.concatenation(bits, what)
 
     def number(self, bits: Sequence[Bit], what: str) -> Node:
-        """A connection as a number; ``what`` names it in messages."""
+        """The connection ``bits`` as a number; ``what`` names the connection in messages."""
         return self.as_number(self.value(bits, what))
 
     def as_number(self, value: Node) -> Node:
@@ -82,7 +82,10 @@ class Connections:
         return source if source.is_bit else self.graph.test(source, 1 << index)
 
     def concatenation(self, bits: Sequence[Bit], what: str) -> Node:
-        """A connection as a number: fields of its sources, shifted into place and combined."""
+        """The connection ``bits`` as a number: fields of its sources, shifted into place and ORed.
+
+        ``what`` names the connection in messages.
+        """
         graph = self.graph
         fields: dict[tuple[Node, int], int] = {}
         result = graph.const(0)
@@ -105,9 +108,10 @@ class Connections:
         return result
 
     def extended(self, bits: Sequence[Bit], width: int, signed: bool, what: str) -> Node:
-        """A connection as a number, truncated or extended to ``width`` bits.
+        """The connection ``bits`` as a number, truncated or extended to ``width`` bits.
 
-        It is extended by its highest bit if ``signed``, otherwise by zeros.
+        It is extended by its highest bit if ``signed``, otherwise by zeros. ``what`` names the
+        connection in messages.
         """
         graph = self.graph
         if len(bits) >= width:
@@ -120,7 +124,10 @@ class Connections:
         return graph.and_(graph.sub(graph.xor(number, sign), sign), graph.const(low(width)))
 
     def any(self, bits: Sequence[Bit], what: str) -> Node:
-        """Whether any bit of a connection, of any width, is one; ``what`` names it in messages."""
+        """Whether any bit of a connection, of any width, is one.
+
+        ``what`` names the connection in messages.
+        """
         graph = self.graph
         result = graph.bit(0)
         for begin in range(0, len(bits), WIDTH):

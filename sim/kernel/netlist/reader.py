@@ -31,6 +31,9 @@ opt_clean
 def read_tile(verilog: str, module: str, *, clock: str = "clk", passes: str = PASSES) -> Tile:
     """Reads the module called ``module`` from Verilog text, and flattens it.
 
+    ``clock`` is the name of its clock input. ``passes`` are the Yosys commands between reading the
+    Verilog and writing the netlist.
+
     Raises
     ------
     RuntimeError
@@ -219,7 +222,7 @@ class _Reader:
     # Values
 
     def _driven(self, driver: Driver) -> Node:
-        """Value of the cell output or input that drives a net."""
+        """Value of ``driver``, the cell output or module input that drives a net."""
         key = driver.cell, driver.port
         if key not in self._values:
             if driver.cell is None:
@@ -230,7 +233,7 @@ class _Reader:
         return self._values[key]
 
     def _evaluate(self, root: str) -> None:
-        """Computes the outputs of a combinational cell, operands first."""
+        """Computes the output of the combinational cell ``root``, after its operands."""
         pending = [root]
         while pending:
             name = pending[-1]
@@ -250,7 +253,7 @@ class _Reader:
                 self._values[name, self._output(name)] = self._cell(name)
 
     def _missing(self, name: str) -> list[str]:
-        """Cells that a cell reads and that have not been evaluated yet."""
+        """Cells whose outputs cell ``name`` reads, and that have not been evaluated yet."""
         missing: dict[str, None] = {}
         for bits in self._operands(name):
             for bit in bits:
@@ -261,17 +264,17 @@ class _Reader:
         return list(missing)
 
     def _output(self, name: str) -> str:
-        """Name of the only output port of a combinational cell."""
+        """Name of the only output port of the combinational cell ``name``."""
         return "DATA" if self._cells[name]["type"] == _READ_PORT else "Y"
 
     def _operands(self, name: str) -> list[list[Bit]]:
-        """Connections of a cell's inputs."""
+        """Connections of the inputs of cell ``name``."""
         cell = self._cells[name]
         return [bits for port, bits in cell["connections"].items()
                 if cell["port_directions"][port] == "input"]
 
     def _cell(self, name: str) -> Node:
-        """Value of a combinational cell's output."""
+        """Value of the output of the combinational cell ``name``."""
         cell = self._cells[name]
         if cell["type"] == _READ_PORT:
             return self._read_port(cell, f"cell {name} of type {cell['type']}")
@@ -283,9 +286,10 @@ class _Reader:
     # State
 
     def _address(self, memory: Memory, bits: Sequence[Bit], what: str) -> tuple[Node, Node]:
-        """The address ``bits`` as a number, and whether it lies in the memory.
+        """The address ``bits`` as a number, and whether that address lies in the memory.
 
-        The number has as many bits as the memory's addresses; ``what`` is for messages.
+        The number has as many bits as the memory's addresses. ``what`` names the cell or port in
+        messages.
         """
         graph = self._graph
         inside = graph.bit(1)
@@ -320,7 +324,7 @@ class _Reader:
         memory.writes.append(Write(enable, address, data, mask))
 
     def _next(self, register: Register, cell: Mapping[str, Any]) -> Node:
-        """The next value of ``register``, the flip-flops of ``cell``."""
+        """The next value of ``register``, which consists of the flip-flops of ``cell``."""
         graph = self._graph
         kind, connections, parameters = cell["type"], cell["connections"], cell["parameters"]
 
@@ -348,7 +352,7 @@ class _Reader:
 
 
 def _memory(name: str, parameters: Mapping[str, Any]) -> Memory:
-    """The memory that a cell describes; its writes are still to be read."""
+    """The memory that cell ``name`` describes by its ``parameters``; its writes are added later."""
     width, size = parameter(parameters["WIDTH"]), parameter(parameters["SIZE"])
     digits = parameters["INIT"][::-1]
     init = [parameter(digits[width * index:width * (index + 1)][::-1])
@@ -358,7 +362,7 @@ def _memory(name: str, parameters: Mapping[str, Any]) -> Memory:
 
 
 def _read_cells(name: str, cell: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """A combinational cell for each read port of a memory."""
+    """A combinational cell for each read port of the memory ``cell``, by new names."""
     parameters, connections = cell["parameters"], cell["connections"]
     width, address_bits = parameter(parameters["WIDTH"]), parameter(parameters["ABITS"])
     return {f"{name}.read{index}": {
@@ -370,7 +374,7 @@ def _read_cells(name: str, cell: Mapping[str, Any]) -> dict[str, dict[str, Any]]
 
 
 def _write_ports(cell: Mapping[str, Any]) -> list[dict[str, list[Bit]]]:
-    """Connections of each write port of a memory."""
+    """Connections of each write port of the memory ``cell``, by port: EN, ADDR and DATA."""
     parameters, connections = cell["parameters"], cell["connections"]
     width, address_bits = parameter(parameters["WIDTH"]), parameter(parameters["ABITS"])
     return [{"EN": connections["WR_EN"][width * index:][:width],

@@ -43,7 +43,7 @@ def order_groups(plan: Plan, groups: Sequence[Group]) -> tuple[list[list[int]], 
             break
 
         def cost(index: int) -> tuple[int, int, int]:
-            """Cost of storing a group late: number of groups that remain in dependency cycles.
+            """Cost of storing group ``index`` late: number of groups still in dependency cycles.
 
             Ties are broken by the number of registers stored late, then by the group's number.
             """

@@ -133,7 +133,7 @@ class _Search:
                 and not self._constant(index) and not self._follows(index, values, active)]
 
     def _constant(self, index: int) -> bool:
-        """Whether a register always has its initial value."""
+        """Whether register ``index`` always has its initial value."""
         value = self._values[index]
         return value.op in ("const", "bit") and value.attr == self._plan.registers[index].init
 

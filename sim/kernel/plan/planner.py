@@ -110,7 +110,7 @@ def _outputs(grid: TileGrid, tile: Tile, registers: list[Register]) -> dict[str,
 
 
 def _check_registered(tile: Tile, name: str, value: Node) -> None:
-    """Checks that an output depends on registers alone."""
+    """Checks that ``value``, the output ``name`` of the tile, depends on registers alone."""
     for node in topological([value]):
         reason = None
         if node.op == "read":
@@ -195,7 +195,7 @@ _CASE_SAVING = 12
 
 
 def _cases(plan: Plan, enable: Node, value: Node) -> list[tuple[Node, Node]]:
-    """Splits an update where a bit that is the same in all tiles selects its value.
+    """Splits the update to ``value`` under ``enable`` where a uniform bit selects the value.
 
     Returns the enable and the value of each part. At most one of the enables is set in any tile.
     """
@@ -256,9 +256,10 @@ def _rewritten(graph: Graph, tasks: Sequence[Update | MemoryWrite]) -> list[Upda
 
 
 def _groups(plan: Plan, tasks: Sequence[Update | MemoryWrite]) -> list[Group]:
-    """Puts tasks of equal enable into groups, so ordered that no task needs overwritten values.
+    """Puts tasks of equal enable into groups, and orders the groups.
 
-    Groups that need each other's values are merged, with an enable that is set if one of theirs is.
+    No group reads what an earlier group has overwritten. Groups that read each other's registers
+    are merged; the enable of the merged group is set where that of one of them is.
     """
     graph = plan.graph
     by_enable: dict[Node, Group] = {}

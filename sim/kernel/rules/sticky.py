@@ -35,13 +35,13 @@ def stickies(graph: Graph, nodes: Sequence[Node]) -> dict[Node, Node]:
 
 
 def shifted_out(graph: Graph, x: Node, distance: Node) -> Node:
-    """Whether a shift of ``x`` to the right drops ones."""
+    """Whether a shift of ``x`` to the right by ``distance`` bits drops ones."""
     kept = graph.shlv(graph.shrv(x, distance), distance)
     return graph.not_(graph.eq(kept, x))
 
 
 def sticky_shift(graph: Graph, x: Node, distance: Node) -> Node:
-    """``x`` shifted to the right; if that drops ones, the lowest bit is one."""
+    """``x`` shifted right by ``distance`` bits, with the lowest bit set if the shift drops ones."""
     return graph.or_(graph.shrv(x, distance), graph.from_bit(shifted_out(graph, x, distance)))
 
 
