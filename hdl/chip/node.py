@@ -1,6 +1,6 @@
 """A node of the chip: a core with its DMA engine, its memory port, and arbiters."""
 
-from amaranth import Module, Signal
+from amaranth import Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
@@ -12,7 +12,8 @@ from ..core.counters import COUNTERS
 from ..core.interface import SEMAPHORE_BITS, semaphore_addition
 from ..dma.engine import DmaEngine
 from ..dma.interface import check_config
-from ..dma.remote import PLACE_PORTS
+from ..dma.remote import PLACE_PORTS, RemoteCheck
+from ..isa import Fault
 from ..link.egress import Egress
 from ..link.eject import ArrivalPort, Arrivals
 from ..link.format import Direction, flit_layout
@@ -185,10 +186,10 @@ class CoreNode(wiring.Component):
         self._share_requests(m, platform)
         self._share_semaphores(m, platform)
         if self._links:
-            self._connect_links(m)
+            self._connect_links(m, platform)
         return m
 
-    def _connect_links(self, m: Module) -> None:
+    def _connect_links(self, m: Module, platform: object) -> None:
         """Connect the egress of remote transfers, and the packets that arrive."""
         engine, egress, arrivals = self._engine, self._egress, self._arrivals
         m.d.comb += [
@@ -200,6 +201,19 @@ class CoreNode(wiring.Component):
         for inside, outside in zip(egress.flit, self.flit, strict=True):
             connect(m, inside, flipped(outside))
         connect(m, flipped(self.arrivals), arrivals.source)
+        check = instantiate(m, platform, "remote_check", "remote_check",
+                            lambda: RemoteCheck(self._config))
+        remote, addition = self._core.remote, egress.addition
+        m.d.comb += [
+            *(getattr(check, name).eq(getattr(self, name)) for name in PLACE_PORTS),
+            check.word.eq(remote.payload.word),
+            self._core.remote_fault.eq(
+                Mux(check.malformed, Fault.DMA_DESCRIPTOR.value,
+                    Mux(check.outside, Fault.DMA_RANGE.value, Fault.NONE.value))),
+            addition.valid.eq(remote.valid), remote.ready.eq(addition.ready),
+            addition.payload.to.eq(check.to),
+            addition.payload.semaphore.eq(remote.payload.semaphore),
+            addition.payload.amount.eq(remote.payload.amount)]
 
     def _connect_control(self, m: Module, resets: CoreReset) -> None:
         """Connect commands, status and reset. A reset stops the program and aborts transfers."""

@@ -20,6 +20,7 @@ from .interface import (
     SemaphoreSignal,
     core_request,
     fault_bits,
+    link_ports,
     semaphore_addition,
     word_write,
 )
@@ -42,7 +43,7 @@ class Core(wiring.Component):
     Attributes
     ----------
     start, start_pc, stop, watchdog, running, fault, pc, request, response, word_write, signal
-    other_signal, dma, bus_error, link_error
+    other_signal, dma, bus_error, link_error, remote, remote_fault
         Same as in `hdl.core.sequencer.Sequencer`.
     waiting : Out(1)
         The bundle at ``pc`` waits only for a semaphore.
@@ -74,7 +75,7 @@ class Core(wiring.Component):
             "signal": In(SemaphoreSignal()),
             "other_signal": Out(stream.Signature(semaphore_addition())),
             "dma": Out(DmaIssue(config)), "bus_error": In(1),
-            **({"link_error": In(1)} if config.link_bytes else {}),
+            **(link_ports() if config.link_bytes else {}),
             "host_read": In(stream.Signature(host_read_request())),
             "host_rows": Out(stream.Signature(row_bits(config))),
             "host_write": In(stream.Signature(host_write_row(config))), "host_busy": Out(1),
@@ -123,7 +124,9 @@ class Core(wiring.Component):
         for name in ("start", "start_pc", "stop", "watchdog", "bus_error"):
             m.d.comb += getattr(sequencer, name).eq(getattr(self, name))
         if self._config.link_bytes:
-            m.d.comb += sequencer.link_error.eq(self.link_error)
+            m.d.comb += [sequencer.link_error.eq(self.link_error),
+                         sequencer.remote_fault.eq(self.remote_fault)]
+            connect(m, sequencer.remote, flipped(self.remote))
         for name in ("running", "fault", "pc"):
             m.d.comb += getattr(self, name).eq(getattr(sequencer, name))
         m.d.comb += self.waiting.eq(sequencer.waiting_semaphore)

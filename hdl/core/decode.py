@@ -32,6 +32,7 @@ from ..isa import (
     Fault,
     Kind,
     LoadOp,
+    Operation,
     PopOp,
     PushOp,
     Slot,
@@ -51,27 +52,30 @@ __all__ = ["SCALAR_PORTS", "BundleDecoder", "BundleFaults", "ComparingDecoder", 
 _REGISTER_BITS = ceil_log2(SCALAR_REGISTERS)
 assert SCALAR_REGISTERS == VECTOR_REGISTERS == FIRST_IMMEDIATE == 1 << _REGISTER_BITS
 _NOP = 0
-_OPERATIONS = tuple(operation for operation in OPERATIONS if not operation.links)
-"""Operations of a core whose chip has no links."""
 
 
-def kind_codes(slot: Slot, field: str, *kinds: Kind) -> list[int]:
+def _operations(slot: Slot, links: bool = False) -> list[Operation]:
+    """Operations of the slot, in a core whose chip has ``links`` or none."""
+    return [operation for operation in OPERATIONS
+            if slot in operation.slots and (links or not operation.links)]
+
+
+def kind_codes(slot: Slot, field: str, *kinds: Kind, links: bool = False) -> list[int]:
     """Codes of the slot's operations whose ``field`` is an operand of one of ``kinds``."""
-    return [operation.op.value for operation in _OPERATIONS if slot in operation.slots
+    return [operation.op.value for operation in _operations(slot, links)
             for operand in operation.operands
             if operand.field == field and operand.kind in kinds]
 
 
 def unit_codes(slot: Slot, unit: Unit) -> list[int]:
     """Codes of the slot's operations that the unit executes."""
-    return [operation.op.value for operation in _OPERATIONS
-            if slot in operation.slots and operation.unit == unit]
+    return [operation.op.value for operation in _operations(slot, unit is Unit.LINKS)
+            if operation.unit == unit]
 
 
 def fault_codes(slot: Slot, fault: Fault) -> list[int]:
     """Codes of the slot's operations that can raise the fault."""
-    return [operation.op.value for operation in _OPERATIONS
-            if slot in operation.slots and fault in operation.faults]
+    return [operation.op.value for operation in _operations(slot) if fault in operation.faults]
 
 
 def scalar_codes(slot: Slot, field: str) -> list[int]:
@@ -152,6 +156,11 @@ class BundleDecoder(wiring.Component):
     A set of registers is a bit vector: bit i is register i. A field is examined only if the
     operation of its slot uses the field.
 
+    Parameters
+    ----------
+    links : bool
+        Whether the chip has links, and so the operations that need them.
+
     Attributes
     ----------
     bundle : In(BUNDLE_BITS)
@@ -175,7 +184,8 @@ class BundleDecoder(wiring.Component):
 
     combinational = True
 
-    def __init__(self) -> None:
+    def __init__(self, links: bool = False) -> None:
+        self._links = links
         super().__init__({
             "bundle": In(BUNDLE_BITS), "illegal": Out(1), "conflict": Out(1),
             "vector_reads": Out(VECTOR_REGISTERS), "vector_writes": Out(VECTOR_REGISTERS),
@@ -197,11 +207,11 @@ class BundleDecoder(wiring.Component):
         self._scalar_writes = _Sets(m, "scalar_writes", SCALAR_REGISTERS)
         for slot, fields in SLOTS.items():
             op = self._fields[slot].op
-            codes = [operation.op.value for operation in _OPERATIONS if slot in operation.slots]
+            codes = [operation.op.value for operation in _operations(slot, self._links)]
             self._illegal.append(~op.matches(_NOP, *codes))
             for field in fields:
                 for kind in Kind:
-                    if using := kind_codes(slot, field, kind):
+                    if using := kind_codes(slot, field, kind, links=self._links):
                         used = Signal(name=f"{slot}_{field}_{kind.name.lower()}")
                         m.d.comb += used.eq(op.matches(*using))
                         self._operand(slot, kind, used, self._fields[slot][field])
@@ -349,8 +359,8 @@ class BundleFaults(wiring.Component):
             used = fields[slot].op.matches(*fault_codes(slot, fault))
             return used & (getattr(self, f"{slot}_address") >= size)
 
-        other_core = [operation.op.value for operation in _OPERATIONS
-                      if Slot.MISC in operation.slots and operation.cores > config.cores]
+        other_core = [operation.op.value for operation in _operations(Slot.MISC)
+                      if operation.cores > config.cores]
         starts = op.matches(*unit_codes(Slot.MISC, Unit.DMA))
         # All words of a descriptor must lie in scalar memory.
         room = max(0, config.smem_words - DESCRIPTOR_WORDS + 1)

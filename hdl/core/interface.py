@@ -6,7 +6,7 @@ the sequencer issues the bundle.
 
 from enum import IntEnum
 
-from amaranth.lib import data, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
 
@@ -18,7 +18,8 @@ from ..vpu.interface import REGISTER_BITS
 __all__ = ["AMOUNT_BITS", "FAULT_BITS", "REQUEST_ADDRESS_BITS", "REQUEST_WORD_BITS",
            "SEMAPHORE_BITS", "SMEM_ADDRESS_BITS", "WAITS", "DmaIssue", "Response", "RowPush",
            "SemaphoreSignal", "Space", "XluIssue", "core_request", "descriptor_words",
-           "fault_bits", "semaphore_addition", "word_write", "write_words"]
+           "fault_bits", "link_ports", "remote_signal", "semaphore_addition", "word_write",
+           "write_words"]
 
 AMOUNT_BITS = 8
 """Width of the cross-lane unit's scalar operand b, such as the number of a lane."""
@@ -126,6 +127,25 @@ def core_request() -> data.StructLayout:
     """Payload of a request to write or read the word at ``address`` of ``space``, a `Space`."""
     return data.StructLayout({"write": 1, "space": SPACE_BITS, "address": REQUEST_ADDRESS_BITS,
                               "data": 32})
+
+
+def remote_signal() -> data.StructLayout:
+    """Payload of a signal to another chip: adds ``amount`` to ``semaphore`` of the core ``word``.
+
+    ``word`` is of `hdl.dma.format.REMOTE_LAYOUT`.
+    """
+    return data.StructLayout({"word": 32, "semaphore": SEMAPHORE_BITS, "amount": 32})
+
+
+def link_ports() -> dict[str, wiring.Member]:
+    """Ports of a core whose chip has links.
+
+    ``link_error``: a link is down, or a packet was wrong; the core stops with a fault at the next
+    bundle. ``remote``: signals of bundles to other chips. ``remote_fault``: the fault of a bundle
+    whose signal has the payload that is at ``remote``; it must not depend on ``valid``.
+    """
+    return {"link_error": In(1), "remote": Out(stream.Signature(remote_signal())),
+            "remote_fault": In(FAULT_BITS)}
 
 
 def write_words(config: Config) -> int:

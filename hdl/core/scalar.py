@@ -187,6 +187,9 @@ class ScalarOperands(wiring.Component):
     shared : bool
         If true, pairs of operands share a read port: operands that faults depend on are read first,
         the others in a later cycle. All values are valid one cycle after their read.
+    links : bool
+        Whether the chip has links: operand a of slot `misc` then has a port, too. Requires
+        ``shared`` to be false.
 
     Attributes
     ----------
@@ -205,11 +208,13 @@ class ScalarOperands(wiring.Component):
         A read port for the host.
     """
 
-    def __init__(self, shared: bool = False) -> None:
+    def __init__(self, shared: bool = False, links: bool = False) -> None:
+        assert not (shared and links)
         self._shared = shared
+        self._ports = (*SCALAR_PORTS, (Slot.MISC, "a")) if links else SCALAR_PORTS
         super().__init__({
             "bundle": In(BUNDLE_BITS), **({"keep": In(1), "late": In(1)} if shared else {}),
-            **{f"{slot}_{field}": Out(32) for slot, field in SCALAR_PORTS},
+            **{f"{slot}_{field}": Out(32) for slot, field in self._ports},
             **{name: member for writer in SCALAR_WRITERS for name, member in (
                 (f"write_{writer}", In(1)), (f"d_{writer}", In(REGISTER_BITS)),
                 (f"value_{writer}", In(32)))},
@@ -218,7 +223,7 @@ class ScalarOperands(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        reads, writes = len(_TURNS if self._shared else SCALAR_PORTS), len(SCALAR_WRITERS)
+        reads, writes = len(_TURNS if self._shared else self._ports), len(SCALAR_WRITERS)
         if not self._shared:
             reads += 1  # for the host
         registers = instantiate(m, platform, "registers", RegisterFile.module(reads, writes),
@@ -237,7 +242,7 @@ class ScalarOperands(wiring.Component):
     def _read(self, m: Module, platform: object, registers: RegisterFile) -> None:
         """Connect each operand to a read port of its own."""
         fields = data.View(BUNDLE_LAYOUT, self.bundle)
-        for i, (slot, field) in enumerate(SCALAR_PORTS):
+        for i, (slot, field) in enumerate(self._ports):
             number, register = registers.read_port(i)
             code = fields[slot][field]
             value = getattr(self, f"{slot}_{field}")
@@ -246,7 +251,7 @@ class ScalarOperands(wiring.Component):
                 self._select(m, platform, slot, code, register, value)
             else:
                 m.d.comb += value.eq(register)
-        number, register = registers.read_port(len(SCALAR_PORTS))
+        number, register = registers.read_port(len(self._ports))
         m.d.comb += [number.eq(self.host_register), self.host_value.eq(register)]
 
     def _read_in_turn(self, m: Module, platform: object, registers: RegisterFile) -> None:

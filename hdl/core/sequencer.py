@@ -45,6 +45,7 @@ from .interface import (
     SemaphoreSignal,
     core_request,
     fault_bits,
+    link_ports,
     semaphore_addition,
     word_write,
 )
@@ -133,9 +134,8 @@ class Sequencer(wiring.Component):
         Starts of transfers.
     bus_error : In(1)
         The HBM answered a transfer with an error: the core stops with a fault at the next bundle.
-    link_error : In(1)
-        Present if the chip has links: one of them is down, or a packet was wrong. The core stops
-        with a fault at the next bundle.
+    link_error, remote, remote_fault
+        Present if the chip has links, see `hdl.core.interface.link_ports`.
     v0, v1, load, store, push_x, push_w, pop, xlu : Out
         Operations that issue in this cycle.
     x_ready, w_ready, pop_ready, xlu_ready : In(1)
@@ -164,6 +164,7 @@ class Sequencer(wiring.Component):
         instance("config", config, Config)
         self._config = config
         self._stages = config.issue_cycles > 1
+        self._links = config.link_bytes != 0
         super().__init__({
             "start": In(1), "start_pc": In(32), "stop": In(1), "watchdog": In(32),
             "running": Out(1), "fault": Out(fault_bits(config)), "pc": Out(32),
@@ -172,7 +173,7 @@ class Sequencer(wiring.Component):
             "signal": In(SemaphoreSignal()),
             "other_signal": Out(stream.Signature(semaphore_addition())),
             "dma": Out(DmaIssue(config)), "bus_error": In(1),
-            **({"link_error": In(1)} if config.link_bytes else {}),
+            **(link_ports() if self._links else {}),
             **{name: Out(port) for name, port in unit_ports(config).items()},
             "x_ready": In(1), "w_ready": In(1), "pop_ready": In(1), "xlu_ready": In(1),
             "x_free": In(1), "w_free": In(1), "xlu_free": In(1),
@@ -192,9 +193,10 @@ class Sequencer(wiring.Component):
         self._imem = imem = instantiate(m, platform, "imem", "instruction_memory",
                                         lambda: InstructionMemory(config))
         self._smem = instantiate(m, platform, "smem", "scalar_memory", lambda: ScalarMemory(config))
-        self._decoder = instantiate(m, platform, "decoder", "bundle_decoder", BundleDecoder)
+        self._decoder = instantiate(m, platform, "decoder", "bundle_decoder",
+                                    lambda: BundleDecoder(self._links))
         self._operands = instantiate(m, platform, "operands", "scalar_operands",
-                                      lambda: ScalarOperands(self._stages))
+                                      lambda: ScalarOperands(self._stages, self._links))
         self._scoreboard = instantiate(m, platform, "scoreboard", "scoreboard", Scoreboard)
         self._ledger = instantiate(m, platform, "ledger", "array_ledger",
                                    lambda: ArrayLedger(config))
@@ -242,7 +244,7 @@ class Sequencer(wiring.Component):
             self.busy.eq(self._scoreboard.busy),
         ]
         for name in ("start", "start_pc", "stop", "watchdog", "bus_error",
-                     *(["link_error"] if config.link_bytes else [])):
+                     *(["link_error"] if self._links else [])):
             m.d.comb += getattr(control, name).eq(getattr(self, name))
         for name in ("running", "fault", "pc"):
             m.d.comb += getattr(self, name).eq(getattr(control, name))
@@ -377,7 +379,31 @@ class Sequencer(wiring.Component):
             outside_fault.eq(Mux(starts & dma.valid & dma.ready, dma.fault, Fault.NONE.value)),
             control.interrupt.eq(self._semaphores.external_overflow),
         ]
+        if self._links:
+            return self._signal_far(m, sound, outside, outside_fault)
         return outside, outside_fault
+
+    def _signal_far(self, m: Module, sound: Signal, outside: Signal,
+                    outside_fault: Signal) -> tuple[Signal, Signal]:
+        """Connect signals to other chips; return the last arguments with what such a signal adds.
+
+        ``outside``: the bundle waits for a transfer or the other core; ``outside_fault``: the fault
+        of its descriptor.
+        """
+        remote, misc = self.remote, self._bundle.misc
+        signals = Signal(name="signals_far")
+        waits = Signal(name="far_waits")
+        fault = Signal(FAULT_BITS, name="far_fault")
+        m.d.comb += [
+            signals.eq(self._uses(Slot.MISC, Unit.LINKS)),
+            fault.eq(Mux(signals, self.remote_fault, outside_fault)),
+            remote.valid.eq(sound & signals & (self.remote_fault == Fault.NONE.value)),
+            # Multiplexers for the same reason as above.
+            remote.payload.word.eq(Mux(signals, self._operand(Slot.MISC, "a"), 0)),
+            remote.payload.semaphore.eq(Mux(signals, misc.d, 0)),
+            remote.payload.amount.eq(Mux(signals, self._operand(Slot.MISC, "b"), 0)),
+            waits.eq(outside | (signals & ~remote.ready))]
+        return waits, fault
 
     def _execute_scalar(self, m: Module, platform: object) -> Signal:
         """Execute scalar operations; loads write one cycle later. Return whether a store issues."""

@@ -12,9 +12,11 @@ from hdl.core.interface import Space
 from hdl.dma.format import DmaSpace, pack_descriptor, pack_remote
 from hdl.isa import SEMAPHORES, Fault
 from hdl.link.format import Direction
+from sim.asm.text import assemble
 from sim.models.chip.torus import ChipTorus, WireFaults
 from sim.models.chip.transfers import DescriptorError
 from sim.models.hbm import HbmOptions
+from verif.models.ring import ring_program
 
 CONFIG = Config.preset("tiny", link_bytes=16)
 _LIMIT = 20_000
@@ -182,3 +184,56 @@ def test_reset_of_a_core_drops_its_transfers_only() -> None:
         pod.send(0, 0, 100, 0, 90, (-1, 0, 0), signal_remote=1)
         pod.torus.run(_LIMIT)
         pod.check()
+
+
+def test_programs_reduce_over_rings() -> None:
+    """All chips run the same programs, on both cores: remote transfers, and signals for credits."""
+    vectors = 3
+    with opened((2, 2), 4, memory=HbmOptions(latency=9, stalls=20_000)) as pod:
+        wanted = pod.memory[:, :, :vectors].sum(axis=0, dtype=np.uint32)
+        for core in range(CONFIG.cores):
+            program = ring_program(CONFIG, pod.shape, vectors, core)
+            for chip in pod.chips:
+                chip.write_smem(core, 0, program.smem)
+                chip.load_program(core, assemble(program.text, CONFIG).bundles)
+        for chip in pod.chips:
+            for core in range(CONFIG.cores):
+                chip.start(core)
+        pod.torus.run(_LIMIT)
+        for chip in pod.chips:
+            for core in range(CONFIG.cores):
+                assert not chip.running(core)
+                assert chip.fault(core) is Fault.NONE
+                np.testing.assert_array_equal(chip.read_vmem(core, 0, vectors), wanted[core])
+                assert not chip.read_words(core, Space.SEMAPHORE, 0, SEMAPHORES).any()
+
+
+@pytest.mark.parametrize(("word", "fault"), [
+    (pack_remote(1, 0, 1), Fault.NONE), (pack_remote(-1, 0, 0), Fault.NONE),
+    (pack_remote(2, 0, 1), Fault.DMA_RANGE), (pack_remote(0, 0, 1), Fault.DMA_RANGE),
+    (pack_remote(0, -1, 0), Fault.DMA_RANGE), (pack_remote(-128, 0, 0), Fault.DMA_RANGE),
+    (pack_remote(1, 0, 1) | 1 << 17, Fault.DMA_DESCRIPTOR)])
+def test_remote_signal_of_a_program(word: int, fault: Fault, pair: Torus) -> None:
+    """It adds to a semaphore, or its bundle has a fault and no effect."""
+    text = f"""{{ s0.add s1, s0, {word} }}
+               {{ misc.signal_remote sem9, s1, 77 | s0.add s2, s0, 5 }} {{ s1.halt }}"""
+    first, second = pair.chips
+    for chip in pair.chips:
+        for core in range(CONFIG.cores):
+            chip.reset_core(core)
+    first.load_program(0, assemble(text, CONFIG).bundles)
+    first.write_words(0, Space.SCALAR, 2, [0])
+    first.start(0)
+    pair.torus.run(_LIMIT)
+    found = [second.read_words(core, Space.SEMAPHORE, 9, 1)[0] for core in range(2)]
+    good = fault is Fault.NONE
+    assert found == [77 * (good and word >> 16 == core) for core in range(2)]
+    assert first.fault(0) is fault
+    assert first.pc(0) == (2 if good else 1)
+    assert first.read_words(0, Space.SCALAR, 2, 1)[0] == 5 * good
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Torus]:
+    with opened((2, 1), 3) as torus:
+        yield torus
