@@ -80,9 +80,9 @@ class Chip(wiring.Component):
         Values of the registers STATUS and PC of each core in this cycle; present only if ``status``
         is true.
     link_busy : Out(1)
-        A packet that a core of this chip has sent has not left the chip that it was for, or has not
-        had its effect there, as far as this chip can know. If no chip of a torus is busy, no packet
-        is under way. Present only if ``status`` is true and the chip has links.
+        A packet is in this chip, or is not known to have left the buffer of the chip to which this
+        chip sent it. If no chip of a torus is busy, no packet is under way, and all have had their
+        effects. Present only if ``status`` is true and the chip has links.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The links of a chip: its fabric, what the cores send into it, and what it brings them."""
+"""The links of a chip: its fabric, and the paths of packets between the fabric and the cores."""
 
 from amaranth import Module, Signal
 from amaranth.lib import stream, wiring
@@ -43,8 +43,8 @@ class ChipLinks(wiring.Component):
     error : Out(1)
         A link is down, or a packet that arrived was wrong.
     busy : Out(1)
-        A packet has not left this chip, or not reached its core. A link that is down does not
-        count.
+        A packet is not known to have left this chip, or has not been delivered to its core. Packets
+        for a link that is down do not count.
     """
 
     def __init__(self, config: Config) -> None:

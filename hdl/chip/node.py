@@ -135,9 +135,10 @@ class CoreNode(wiring.Component):
         Accesses of this node to the other core, and of the other node to this core. Present only if
         the chip has two cores.
     flit, arrivals, link_error, width, height, x, y, link_busy
-        Present only if the chip has links, see `hdl.chip.links.ChipLinks`: packets of this core,
-        and packets for it; the cause of the fault LINK; the torus and the place of this chip; a
-        packet of this core has not left it, or a packet for it has not had its effect.
+        Present only if the chip has links, see `hdl.chip.links.ChipLinks`. ``flit``, ``arrivals``:
+        packets of this core and for this core. ``link_error``: cause of the fault LINK. ``width``,
+        ``height``, ``x``, ``y``: size of the torus, place of this chip. ``link_busy``: a packet of
+        this core has not left the core, or a signal for it has not had its effect.
 
     Raises
     ------

@@ -296,8 +296,8 @@ class DescriptorFrontEnd(wiring.Component):
     room : In(1)
         The queue has room for a transfer.
     remote_room, width, height, x, y : In(4), In(6), In(6), In(5), In(5)
-        Present if the chip has links: the queues of remote transfers have room, one bit for each
-        `Direction`; the sides of the torus, and the place of this chip.
+        Present if the chip has links. ``remote_room``: the queue of remote transfers has room, one
+        bit for each `Direction`. The others: the sides of the torus, and the place of this chip.
     push, transfer : Out(1), Out(transfer)
         If ``push`` is set, ``transfer`` starts in this cycle.
     busy : Out(1)
@@ -362,10 +362,10 @@ class DescriptorFrontEnd(wiring.Component):
 
     def _check_remote(self, m: Module, platform: object,
                       fields: data.View) -> tuple[Signal, Value, Value]:
-        """Check what only a remote transfer has, and add it to ``transfer``.
+        """Check the parts of ``fields`` that only a remote transfer has; add them to ``transfer``.
 
-        Return three values: the transfer is remote; its destination is malformed, or its source is
-        not vector memory; the torus does not have the destination.
+        ``fields`` is the descriptor. Return three values: the transfer is remote; its destination
+        is malformed, or its source is not vector memory; the torus does not have the destination.
         """
         check = instantiate(m, platform, "remote_check", "remote_check",
                             lambda: RemoteCheck(self._config))
@@ -383,7 +383,7 @@ class DescriptorFrontEnd(wiring.Component):
                 remote & check.outside)
 
     def _room(self) -> Value:
-        """Whether the queue of ``transfer`` has room."""
+        """Whether the queue for the current ``transfer`` has room."""
         if not self._config.link_bytes:
             return self.room
         there = Cat(directions(self.transfer.to)) & self.remote_room

@@ -90,7 +90,10 @@ def side(config: Config) -> data.StructLayout:
 
 
 def remote_chip() -> data.StructLayout:
-    """Layout of a core of another chip: hops, and the coordinates and the core at their end."""
+    """Layout of the name of a core of another chip, and of the way to it.
+
+    ``dx`` and ``dy`` hops lead to the chip at ``x`` and ``y``; ``core`` is the number of the core.
+    """
     return data.StructLayout({"dx": signed(HOP_BITS), "dy": signed(HOP_BITS),
                               "x": COORDINATE_BITS, "y": COORDINATE_BITS, "core": 1})
 

@@ -15,7 +15,7 @@ from .interface import remote_chip
 __all__ = ["PLACE_PORTS", "RemoteCheck", "directions"]
 
 PLACE_PORTS = {"width": SIDE_BITS, "height": SIDE_BITS, "x": COORDINATE_BITS, "y": COORDINATE_BITS}
-"""Names and widths of the ports that tell a unit the torus: its sides, and this chip's place."""
+"""Names and widths in bits of the ports for the size of the torus and the place of this chip."""
 
 
 def directions(to: Any) -> list[Any]:

@@ -20,21 +20,27 @@ from .packet import PacketSource, buffer_rows, departure, link_config
 __all__ = ["Departures", "Egress", "remote_addition"]
 
 _READS = 4
-"""Vectors that are requested and have not arrived; a power of two."""
+"""Maximum number of vectors that are requested and have not arrived; a power of two."""
 
 
 def remote_addition() -> data.StructLayout:
-    """Payload of a remote signal: adds ``amount`` to ``semaphore`` of the core ``to``."""
+    """Payload of a remote signal: adds ``amount`` to ``semaphore`` of the `remote_chip` ``to``."""
     return data.StructLayout({"to": remote_chip(), "semaphore": SEMAPHORE_BITS, "amount": 32})
 
 
 def _entry(config: Config) -> data.StructLayout:
-    """What a queue holds: a transfer or, if ``alone``, a signal of ``amount`` to its ``to``."""
+    """Entry of a queue: a transfer or, if ``alone``, a signal that adds ``amount``.
+
+    Of a signal, ``transfer`` has only the core ``to`` and the number ``remote_semaphore``.
+    """
     return data.StructLayout({"transfer": transfer(config), "alone": 1, "amount": 32})
 
 
 def _vector_read() -> data.StructLayout:
-    """A vector to read, and what its arrival completes if it is the ``last`` of its transfer."""
+    """A vector to read from ``address``, and whether it is the ``last`` of its transfer.
+
+    The other members are those of the transfer: what to signal when the last vector has arrived.
+    """
     return data.StructLayout({
         "address": HOST_ADDRESS_BITS, "last": 1, "semaphore": SEMAPHORE_BITS, "signal": 1,
         "signal_other": 1, "from_host": 1})
@@ -52,10 +58,10 @@ class Departures(wiring.Component):
 
     Attributes
     ----------
-    entry : In(stream)
+    entry : In(stream of _entry)
         Transfers and signals; ``ready`` does not depend on ``valid``.
-    read : Out(stream)
-        Vectors to read. ``stop`` withdraws an offer.
+    read : Out(stream of _vector_read)
+        Vectors to read. An offer is withdrawn if ``stop`` is set.
     row : In(stream of row_bits)
         The rows of the vectors that were accepted at ``read``; always ``ready``.
     flit : Out(stream of flit_layout)
@@ -63,7 +69,7 @@ class Departures(wiring.Component):
     stop : In(1)
         Drops all entries. Vectors that were accepted at ``read`` leave nevertheless.
     busy, full : Out(1), Out(1)
-        Entries are left; packets are left.
+        ``busy``: an entry is not yet made into packets as a whole. ``full``: a packet has not left.
     """
 
     def __init__(self, config: Config) -> None:
@@ -109,9 +115,10 @@ class Departures(wiring.Component):
 
     def _send(self, m: Module, platform: object, active: object, current: data.View,
               walks: dict[str, AddressWalk], finishes: Signal) -> None:
-        """Make packets of the entry ``current``, if ``active``; set ``finishes`` with the last.
+        """Make packets of the entry ``current`` while ``active`` is set.
 
-        ``walks`` step through the addresses of source and destination.
+        Set ``finishes`` in the cycle of the entry's last packet. ``walks`` step through the
+        addresses of its source and destination.
         """
         config = self._config
         rows = buffer_rows(config)
@@ -224,7 +231,7 @@ class Egress(wiring.Component):
         return m
 
     def _queue_up(self, m: Module, sides: list[Departures]) -> None:
-        """Give transfers and signals to the queue of their direction."""
+        """Pass transfers and signals to the queue of their direction, one of ``sides``."""
         offered = self.addition.payload
         entry = Signal(_entry(self._config))
         # The host's descriptor may start at any time; a program's never in the cycle of its signal.
@@ -245,7 +252,10 @@ class Egress(wiring.Component):
         m.d.comb += self.addition.ready.eq(ready & free)
 
     def _read(self, m: Module, platform: object, sides: list[Departures]) -> Signal:
-        """Read a vector for each direction in turn; return whether rows are outstanding."""
+        """Read a vector for each direction in turn, one of ``sides``.
+
+        Return a signal that is set while rows are outstanding.
+        """
         turns = instantiate(m, platform, "turns", RoundRobin.module(len(sides)),
                             lambda: RoundRobin(len(sides)))
         owner = data.StructLayout({"side": len(sides), "read": _vector_read()})

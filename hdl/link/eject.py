@@ -22,19 +22,19 @@ __all__ = ["ArrivalPort", "Arrivals", "Ejection", "PacketSink", "arrival"]
 def arrival() -> data.StructLayout:
     """A packet that has arrived as a whole, for a core of this chip.
 
-    ``vector``: it has a vector, for ``address``. ``signal``: behind it, ``amount`` is to be added
-    to ``semaphore``.
+    ``vector``: the packet has a vector, to write to ``address``. ``signal``: ``amount`` is to be
+    added to ``semaphore``, after the vector is written.
     """
     return data.StructLayout({"core": 1, "vector": 1, "address": HOST_ADDRESS_BITS, "signal": 1,
                               "semaphore": SEMAPHORE_BITS, "amount": 32})
 
 
 class PacketSink(wiring.Component):
-    """Collects the flits of a port to whole packets, and drops those that are wrong.
+    """Collects the flits of a port to whole packets, and drops packets that are wrong.
 
-    It always drains: the buffer has room for two vectors, a packet is given to its core as soon as
-    it is complete, and a core writes it without waiting for anything but its vector memory
-    (`Arrivals`). So a packet that has begun never waits for room that only its own end would free.
+    It always drains: the buffer has room for two vectors, a packet is offered to its core as soon
+    as it is complete, and the core writes it without waiting for anything but its vector memory
+    (`Arrivals`). So a packet that has begun never waits for room that only its own tail would free.
 
     Parameters
     ----------
@@ -52,7 +52,8 @@ class PacketSink(wiring.Component):
         The rows of the vectors, in the order of the packets.
     wrong : Out(1)
         For one cycle: a packet is for another chip, for a core or an address that does not exist,
-        or of a wrong length. It is dropped. After a wrong length, all packets are.
+        or of a wrong length. This packet is dropped. After a packet of a wrong length, all further
+        ones are dropped, too.
     full : Out(1)
         A packet has begun and has not left.
 
@@ -116,7 +117,11 @@ class PacketSink(wiring.Component):
 
     def _gather(self, m: Module, buffer: Fifo, part: Value, number: Signal,
                 moves: Value) -> None:
-        """Put rows into ``buffer``: with ``moves``, ``part`` is in flit ``number`` of a vector."""
+        """Join the parts of each row, and put the rows into ``buffer``.
+
+        ``part``, the data of a flit, arrives in each cycle in which ``moves`` is set. ``number`` is
+        the number of the flit in its vector.
+        """
         parts = flits_per_row(self._config)
         m.d.comb += buffer.input.valid.eq(moves & ((number & (parts - 1)) == parts - 1))
         if parts == 1:
@@ -169,7 +174,7 @@ class Ejection(wiring.Component):
     flit : In(stream of flit_layout).array(4)
         The flits of the router's ejectors.
     x, y, wrong, full
-        As in `PacketSink`; of any port.
+        As in `PacketSink`. ``wrong`` and ``full`` are set if those of any port are.
     core : Out(ArrivalPort).array(cores)
         Packets, by the core that they are for.
     """
@@ -220,11 +225,12 @@ class Arrivals(wiring.Component):
     write : Out(stream of host_write_row)
         To vector memory.
     vector_busy : In(1)
-        The last row was accepted but its vector is not yet written at the end of this cycle.
+        All rows of a vector have been accepted, but the vector will not be written by the end of
+        this cycle.
     signal : Out(stream of semaphore_addition)
         Additions to the core's semaphores.
     busy : Out(1)
-        An addition is to be made.
+        An addition has not been accepted yet.
     """
 
     def __init__(self, config: Config) -> None:

@@ -30,7 +30,8 @@ class Fabric(wiring.Component):
     tx_valid, tx_frame : Out(1).array(4), Out(frame_layout).array(4)
         To the wire of each direction.
     down, busy : Out(4), Out(4)
-        The link was given up; a flit that was sent is on its way. See `LinkSender`.
+        One bit for each direction. ``down``: the link was given up. ``busy``: a flit that was sent
+        is not known to have left the other end's buffer. See `LinkSender`.
     wraps, inject, eject
         As in `Router`.
 

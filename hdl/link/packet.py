@@ -20,7 +20,8 @@ __all__ = ["PacketSource", "buffer_rows", "departure",
            "flits_per_row", "link_config", "packet_header", "payload_layout"]
 
 _LEAST_ROWS = 16
-"""Least rows of a buffer: they cover the cycles from a request for a vector to its rows."""
+"""Minimum number of rows of a buffer: those that arrive in the time from a vector's request to its
+first row."""
 
 
 def packet_header() -> data.StructLayout:
@@ -31,10 +32,10 @@ def packet_header() -> data.StructLayout:
     x, y, core : COORDINATE_BITS, COORDINATE_BITS, 1
         Coordinates of the chip, and number of the core, that the packet is for.
     vector, address : 1, 16
-        The packet carries a vector, which is to be written to this address of vector memory.
+        ``vector``: the packet carries a vector, for this address of vector memory.
     signal, semaphore : 1, 4
-        Behind the vector, add to this semaphore: 1, or in a packet without a vector the word in the
-        lowest bits of its data.
+        ``signal``: after the vector is written, 1 is added to this semaphore; in a packet without a
+        vector, the word in the lowest bits of its data is added instead of 1.
     """
     return data.StructLayout({
         "x": COORDINATE_BITS, "y": COORDINATE_BITS, "core": 1, "vector": 1,
@@ -52,7 +53,7 @@ def payload_layout(config: Config) -> data.StructLayout:
 
 
 def link_config(config: Config) -> LinkConfig:
-    """The links of a chip of ``config``.
+    """Parameters of the links of a chip with the parameters ``config``.
 
     Raises
     ------
@@ -71,14 +72,17 @@ def flits_per_row(config: Config) -> int:
 
 
 def buffer_rows(config: Config) -> int:
-    """Rows of the buffer of a direction or a port: a power of two; at least two vectors."""
+    """Number of rows of the buffer of one direction (egress) or one port (ejection).
+
+    A power of two, enough for two vectors.
+    """
     return max(_LEAST_ROWS, 1 << ceil_log2(2 * config.sublanes))
 
 
 def departure(config: Config) -> data.StructLayout:
-    """A packet that leaves: its hops, its header, and the amount that it adds.
+    """A packet that leaves: its hops, its header, and the amount that it adds to a semaphore.
 
-    ``amount`` counts only if the packet has no vector.
+    ``amount`` is used only if the packet has no vector; otherwise the amount is 1.
     """
     return data.StructLayout({"dx": signed(HOP_BITS), "dy": signed(HOP_BITS),
                               "header": packet_header(), "amount": unsigned(32)})
@@ -94,7 +98,7 @@ class PacketSource(wiring.Component):
     Attributes
     ----------
     packet : In(stream of departure)
-        Packets, each accepted together with its tail.
+        Packets, each of which is accepted in the cycle of its last flit.
     row : In(stream of row_bits)
         The rows of the vectors, in the order of the packets.
     flit : Out(stream of flit_layout)
