@@ -295,8 +295,8 @@ class _GoldenBackend:
 class _RtlBackend:
     """A chip in RTL, driven through its registers as by any host."""
 
-    def __init__(self, chip: ChipModel) -> None:
-        self._chip = chip
+    def __init__(self, chip: ChipModel, alone: bool) -> None:
+        self._chip, self._alone = chip, alone
         self._config = config = chip.config
         self._events = sum(
             1 << EVENT_PITCH * core + EVENTS.index(event)
@@ -346,7 +346,12 @@ class _RtlBackend:
         self._chip.reset_core(core)
 
     def reset_all(self) -> None:
-        self._chip.reset()
+        if self._alone:
+            self._chip.reset()
+        else:
+            # The pin ``rst`` would also reset the links, but not their other ends.
+            for core in range(self._config.cores):
+                self._chip.reset_core(core)
         self._listen()
 
     def _listen(self) -> None:
@@ -403,7 +408,8 @@ class _RtlBackend:
         return self._chip.taken_counters(core)
 
     def close(self) -> None:
-        self._chip.close()
+        if self._alone:
+            self._chip.close()
 
 
 def golden_backend(chip: GoldenChip, run: GoldenRun) -> Backend:
@@ -411,9 +417,13 @@ def golden_backend(chip: GoldenChip, run: GoldenRun) -> Backend:
     return _GoldenBackend(chip, run)
 
 
-def rtl_backend(chip: ChipModel) -> Backend:
-    """Drive a chip in RTL; closing the backend closes it."""
-    return _RtlBackend(chip)
+def rtl_backend(chip: ChipModel, *, alone: bool) -> Backend:
+    """Drive a chip in RTL.
+
+    If it is ``alone``, and not part of a torus, the backend resets and closes it; otherwise only
+    its cores are reset.
+    """
+    return _RtlBackend(chip, alone)
 
 
 def open_backend(name: str, config: Config, memory: HbmOptions | None,
@@ -443,7 +453,7 @@ def open_backend(name: str, config: Config, memory: HbmOptions | None,
                              f"{port!r}")
         return SerialBackend(config, port, integer("baud", baud, 1, (1 << 31) - 1))
     if name == "rtl":
-        return rtl_backend(ChipModel(config, memory=memory, trace=trace))
+        return rtl_backend(ChipModel(config, memory=memory, trace=trace), alone=True)
     chip = GoldenChip(config)
 
     def run(bundles: int) -> tuple[int, bool]:

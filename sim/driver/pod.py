@@ -21,10 +21,12 @@ from hdl.isa import Fault
 from hdl.link.format import MAX_SIDE
 from sim.asm.assembler import Program
 from sim.closing import Closeable
-from sim.driver.backend import SIMULATED, Backend, golden_backend
+from sim.driver.backend import SIMULATED, Backend, golden_backend, rtl_backend
 from sim.driver.cores import SLICE, check_limits, timeout
 from sim.driver.device import Device, chip_config
 from sim.errors import CoreState
+from sim.models.chip.torus import ChipTorus
+from sim.models.hbm import HbmOptions
 
 __all__ = ["Pod"]
 
@@ -40,8 +42,9 @@ class Pod(Closeable):
     """
 
     def __init__(self, shape: tuple[int, int], name: str,
-                 backends: Mapping[tuple[int, int], Backend]) -> None:
-        self._shape, self._backend_name = shape, name
+                 backends: Mapping[tuple[int, int], Backend],
+                 model: ChipTorus | None = None) -> None:
+        self._shape, self._backend_name, self._model = shape, name, model
         self._lock = threading.RLock()
         self._backends = dict(backends)
         self._devices = {place: Device(backend, name, place, self._lock)
@@ -49,8 +52,11 @@ class Pod(Closeable):
 
     @classmethod
     def open(cls, shape: tuple[int, int] = (2, 2), config: str | Config = "v2",
-             backend: str = "golden", *, seed: int = 0) -> Self:
+             backend: str = "rtl", *, seed: int = 0, latency: int = 64,
+             memory: HbmOptions | None = None) -> Self:
         """Open a pod.
+
+        The first time, ``"rtl"`` builds the simulation of the chips, which can take minutes.
 
         Parameters
         ----------
@@ -60,25 +66,37 @@ class Pod(Closeable):
             Name of a preset, or parameters, of each chip. If ``link_bytes`` is 0, as in all
             presets, it becomes 128, or the bytes of a row if these are less.
         backend : str
-            ``"golden"``, the numpy model; hardware with links cannot be simulated yet.
+            ``"rtl"`` simulates the hardware, cycle by cycle; ``"golden"`` is the numpy model.
         seed : int
-            Chooses the order of events that the specification leaves open: docs/links.md.
+            For ``"golden"``: chooses the order of events that the specification leaves open
+            (docs/links.md). For ``"rtl"``: seed of the wires' faults, of which there are none until
+            ``model.set_faults`` sets some.
+        latency : int
+            For ``"rtl"``: cycles that a frame spends on a wire, at least 1.
+        memory : HbmOptions, optional
+            For ``"rtl"``: behaviour of each chip's memory.
 
         Raises
         ------
         TypeError, ValueError
             If an argument is of the wrong type or out of range.
+        RuntimeError
+            If the simulation cannot be built.
         """
         if not isinstance(shape, Sequence) or len(shape) != 2:
             raise TypeError(f"shape must be a pair of integers, not {shape!r}")
         width, height = (integer("side of the torus", side, 1, MAX_SIDE) for side in shape)
         if backend not in SIMULATED:
             raise ValueError(f"backend must be one of {', '.join(SIMULATED)}, not {backend!r}")
-        if backend != "golden":
-            raise ValueError(f"backend of a pod must be golden until chips have links in RTL, "
-                             f"not {backend!r}")
-        linked = _with_links(chip_config(config))
-        return cls((width, height), backend, _golden((width, height), linked, seed))
+        linked = chip_config(_with_links(chip_config(config)))
+        if backend == "golden":
+            return cls((width, height), backend, _golden((width, height), linked, seed))
+        integer("latency", latency, 1, 1 << 16)
+        torus = ChipTorus(linked, (width, height), latency, memory=memory,
+                          seed=integer("seed", seed, 0))
+        backends = {place: rtl_backend(torus[place], alone=False)
+                    for place in product(range(width), range(height))}
+        return cls((width, height), backend, backends, torus)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -94,6 +112,11 @@ class Pod(Closeable):
     def backend(self) -> str:
         """Name of the backend."""
         return self._backend_name
+
+    @property
+    def model(self) -> ChipTorus | None:
+        """The chips in RTL, whose wires can have faults; None for the golden backend."""
+        return self._model
 
     def __getitem__(self, place: tuple[int, int]) -> Device:
         """The device of the chip at coordinates (x, y).
@@ -199,6 +222,8 @@ class Pod(Closeable):
         with self._lock:
             for device in self._devices.values():
                 device.close()
+            if self._model is not None:
+                self._model.close()
             self._backends.clear()
 
     @contextmanager

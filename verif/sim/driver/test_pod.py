@@ -10,7 +10,10 @@ import pytest
 from hdl.config import Config
 from hdl.dma.format import pack_remote
 from hdl.isa import Fault
+from sim.asm.descriptor import descriptor, remote_vmem, vmem
+from sim.asm.operands import sem
 from sim.asm.text import assemble
+from sim.driver.backend import SIMULATED
 from sim.driver.pod import Pod
 from sim.errors import CoreFaultError, DeviceTimeoutError
 from verif.models.ring import ring_program
@@ -19,9 +22,9 @@ VECTORS = 2
 HALT = assemble("{ s1.halt }")
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Pod]:
-    with Pod.open((2, 2), "tiny") as pod:
+@pytest.fixture(scope="module", params=SIMULATED[1:])
+def shared(request: pytest.FixtureRequest) -> Iterator[Pod]:
+    with Pod.open((2, 2), "tiny", backend=request.param, latency=9) as pod:
         yield pod
 
 
@@ -56,7 +59,59 @@ def reduce(pod: Pod, seed: int) -> None:
 def test_chips_reduce_vectors_over_rings(pod: Pod) -> None:
     reduce(pod, 1)
     reduce(pod, 2)
-    assert (pod.shape, pod.backend, pod.config.link_bytes) == ((2, 2), "golden", 16)
+    assert (pod.shape, pod.config.link_bytes) == ((2, 2), 16)
+    assert (pod.model is None) == (pod.backend == "golden")
+
+
+def exchange(pod: Pod, seed: int) -> list[np.ndarray]:
+    """Run random transfers and signals between all cores; return all memories and semaphores.
+
+    Each sender has a part of every vector memory for each of its ways, as two ways have no common
+    order. It changes its source when the transfers have left.
+    """
+    rng = np.random.default_rng(seed)
+    places = [(x, y, core) for x in range(2) for y in range(2) for core in range(2)]
+    programs = {}
+    for sender, (x, y, core) in enumerate(places):
+        ways = [(int(dx), int(dy), int(rng.integers(2)))
+                for dx, dy in rng.permutation([(1, 0), (0, -1), (-1, 1)])]
+        lines, words, left = [], [], 0
+        for step in range(6):
+            number = int(rng.integers(3))
+            semaphore = int(rng.integers(1, 16))
+            if rng.random() < 0.3:
+                lines += [f"{{ s0.add s1, s0, {pack_remote(*ways[number])} }}",
+                          f"{{ misc.signal_remote sem{semaphore}, s1, {int(rng.integers(99))} }}"]
+                continue
+            count = int(rng.integers(1, 4))
+            made = descriptor(
+                pod.config, vmem(200), remote_vmem(
+                    6 * (3 * sender + number) + int(rng.integers(4)), *ways[number],
+                    run=1, stride=int(rng.integers(-1, 2)) if count < 2 else 1),
+                rows=2 * count, semaphore=sem[0], remote_semaphore=sem[semaphore])
+            words += [*made, *[0] * (16 - len(made))]
+            lines.append(f"{{ misc.dma {len(words) - 16} | s0.add s2, s2, {step} }}")
+            left += 1
+            if rng.random() < 0.6:
+                lines += [f"{{ misc.wait sem0, {left} }}", "{ ld.load v1, s0, 200 }",
+                          "{ v0.add v1, v1, s2 }", "{ st.store v1, s0, 200 }"]
+                left = 0
+        data = rng.integers(0, 1 << 32, (256, 2, 4), np.uint32)
+        pod[x, y].write_vmem(core, 0, data)
+        pod[x, y].write_smem(core, 0, np.array(words, np.uint32))
+        programs[x, y, core] = assemble("{ s0.add s2, s0, 1 }" + "\n".join(lines) + "{ s1.halt }")
+    pod.run(programs, cycles=20_000)
+    return [pod[x, y].read_vmem(core, 0, 256) for x, y, core in places] + [
+        pod[x, y].read_semaphores(core) for x, y, core in places]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_exchanges_do_not_depend_on_the_order_of_events(pod: Pod, seed: int) -> None:
+    """Golden pods with other orders give the same state, and so does the hardware."""
+    got = exchange(pod, seed)
+    with Pod.open((2, 2), "tiny", "golden", seed=seed + 1) as golden:
+        for one, other in zip(got, exchange(golden, seed), strict=True):
+            np.testing.assert_array_equal(one, other, f"seed {seed}")
 
 
 def test_one_device_waits_while_all_chips_run(pod: Pod) -> None:
@@ -122,6 +177,7 @@ def test_chips_compute_as_devices_do(pod: Pod) -> None:
      "array must be a power of two, not 6"),
     ({"backend": "serial"}, ValueError, "backend must be one of rtl, golden, not 'serial'"),
     ({"seed": 1.5}, TypeError, r"seed must be an integer, not 1\.5"),
+    ({"latency": 0}, ValueError, "latency must be from 1 to 65536, not 0"),
 ])
 def test_pods_that_cannot_be(options: dict[str, Any], error: type[Exception],
                              message: str) -> None:
@@ -142,7 +198,7 @@ def test_wrong_places_are_named(pod: Pod) -> None:
 
 
 def test_a_closed_pod() -> None:
-    pod = Pod.open((1, 2), Config.preset("tiny", link_bytes=4, cores=1))
+    pod = Pod.open((1, 2), Config.preset("tiny", link_bytes=4, cores=1), "golden")
     assert pod.config.link_bytes == 4
     pod.close()
     pod.close()
