@@ -182,7 +182,7 @@ class Decoder:
     # Operands
 
     def constant(self, code: int) -> int:
-        """Value of the scalar source with code ``code``, which is not a register."""
+        """Value of the scalar source with code ``code``: an immediate or an integer in the code."""
         if code < isa.FIRST_IMMEDIATE + isa.IMMEDIATES:
             return self.imm[code - isa.FIRST_IMMEDIATE]
         return (code - isa.INLINE_BASE) & WORD_MASK

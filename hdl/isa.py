@@ -40,20 +40,20 @@ INLINE_MIN, INLINE_MAX = -8, 15
 """Least and greatest integer that a scalar source can encode without an immediate."""
 FIRST_IMMEDIATE = SCALAR_REGISTERS
 INLINE_BASE = 48
-"""A scalar source is 6 bits: 0 to 31 a scalar register, 32 to 34 an immediate, 40 to 63 the integer
-``code - INLINE_BASE``; 35 to 39 are illegal."""
+"""The code of a scalar source has 6 bits: 0 to 31 are scalar registers, 32 to 34 are immediates,
+40 to 63 are the integers ``code - INLINE_BASE``; 35 to 39 are illegal."""
 
 SOURCE_BITS = 6
 VECTOR_FLAG = 1 << SOURCE_BITS
-"""A vector source is 7 bits: a scalar source, broadcast to all elements, or this bit and the number
-of a vector register."""
+"""The code of a vector source has 7 bits: the code of a scalar source, which is broadcast to all
+elements, or this bit plus the number of a vector register."""
 
 SIMPLE_LATENCY = 3
 FLOAT_LATENCY = 4
 LOAD_LATENCY = 3
 TRANSCENDENTAL_LATENCY = 6
-"""Cycles from a vector operation to the first operation that can use its result without a wait, for
-each kind of operation; `LATENCIES` lists them by unit."""
+"""Like the other names in ``_LATENCY``: cycles from a vector operation of a kind to the first
+operation that can use its result without a wait. `LATENCIES` lists them by unit."""
 
 
 class Slot(StrEnum):

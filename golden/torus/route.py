@@ -10,7 +10,7 @@ __all__ = ["Hop", "channel_graph", "check_hops", "route", "wraps"]
 
 
 class Hop(NamedTuple):
-    """A channel of a link: the chip that it leaves, its direction, and the virtual channel."""
+    """A virtual channel of a link: chip that the link leaves, the link's direction, and channel."""
 
     x: int
     y: int

@@ -29,7 +29,7 @@ READERS = ("x", "w", "xlu")
 
 
 def _members(written: wiring.FlippedInterface, names: tuple[str, ...], size: int) -> Value:
-    """Bit vector of ``size`` bits: the registers that members ``names`` of ``written`` name."""
+    """Bit vector of ``size`` bits: registers that the members ``names`` of ``written`` report."""
     union: Value = Const(0, size)
     for name in names:
         port = getattr(written, name)

@@ -394,6 +394,7 @@ class DescriptorFrontEnd(wiring.Component):
         """Sequence the checks; return a signal that is set when all of them are complete.
 
         ``words``: the words of the descriptor. ``fault``: its fault, from the next cycle on.
+        ``source`` and ``destination`` check its sides.
         """
         times = CheckTimes.of(self._config)
         from_host = Signal()

@@ -19,7 +19,7 @@ PLACE_PORTS = {"width": SIDE_BITS, "height": SIDE_BITS, "x": COORDINATE_BITS, "y
 
 
 def directions(to: Any) -> list[Any]:
-    """For each `Direction`, whether the way to the `remote_chip` ``to`` begins with it."""
+    """For each `Direction`, whether the first hop to the `remote_chip` ``to`` goes that way."""
     return [to.dx > 0, to.dx < 0, (to.dx == 0) & (to.dy > 0), (to.dx == 0) & (to.dy < 0)]
 
 

@@ -152,8 +152,8 @@ class SlotControl(wiring.Component):
     def _write(self, m: Module, op: Signal, d: Signal, starts: dict[AluUnit, Signal]) -> None:
         """Last cycle of an operation: select the result and write it to its register or mask.
 
-        ``op`` and ``d``: the operation that reads its operands, and its destination. ``starts``: as
-        in `_execute`.
+        ``op`` and ``d``: the operation that reads its operands in this cycle, and the register or
+        mask that it writes. ``starts``: as in `_execute`.
         """
         depth = max(len(names) for names in self._enables.values())
         numbers = [d]

@@ -59,7 +59,7 @@ ENTRIES = 1 << (BLOCK_BITS + SEGMENT_BITS)
 C0_BITS, C0_FRACTION = 28, 27
 C1_BITS, C1_FRACTION = 22, 27
 C2_BITS, C2_FRACTION = 13, 25
-"""Widths in bits, and numbers of fraction bits, of the coefficients; only c2 is signed."""
+"""`C0_BITS` to `C2_FRACTION`: width and fraction bits of c0, c1 and c2; only c2 is signed."""
 
 _DIGITS = 30
 _HALF = Decimal("0.5")

@@ -20,7 +20,10 @@ __all__ = ["cpp_source"]
 
 
 def cpp_source(grid: TileGrid, plan: Plan, *, parallel: bool) -> str:
-    """C++ source of the kernel of a grid, with the functions that `sim.kernel.compile` lists."""
+    """C++ source of a grid's kernel, with the functions that `sim.kernel.compile.Kernel` lists.
+
+    ``parallel`` is that of `sim.kernel.compile.compile_grid`.
+    """
     ports = Ports(grid)
     uniform = UniformValues(plan)
     constants = Constants()
