@@ -113,7 +113,7 @@ class GoldenCore(ArchitecturalState):
     def start(self, pc: int = 0) -> None:
         """Start at a bundle and clear the fault; all other state is kept.
 
-        If ``pc`` is beyond instruction memory, the first step has the fault.
+        If ``pc`` is beyond instruction memory, the first step stops with the fault PC_RANGE.
 
         Parameters
         ----------

@@ -174,7 +174,7 @@ class ArchitecturalState:
 
     @property
     def torus(self) -> tuple[int, int]:
-        """Chips along X and along Y of the torus to which the core's chip belongs."""
+        """Size of the torus of the core's chip, in chips along X and along Y."""
         return self._torus
 
     @torus.setter

@@ -101,7 +101,7 @@ class GoldenPod:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Chips along X and along Y."""
+        """Size of the torus, in chips along X and along Y."""
         return self._shape
 
     @property

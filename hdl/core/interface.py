@@ -130,9 +130,9 @@ def core_request() -> data.StructLayout:
 
 
 def remote_signal() -> data.StructLayout:
-    """Payload of a signal to another chip: adds ``amount`` to ``semaphore`` of the core ``word``.
+    """Payload of a signal to another chip, which adds ``amount`` to a ``semaphore``.
 
-    ``word`` is of `hdl.dma.format.REMOTE_LAYOUT`.
+    ``word`` names the core with this semaphore, as `hdl.dma.format.REMOTE_LAYOUT` defines.
     """
     return data.StructLayout({"word": 32, "semaphore": SEMAPHORE_BITS, "amount": 32})
 
@@ -141,8 +141,8 @@ def link_ports() -> dict[str, wiring.Member]:
     """Ports of a core whose chip has links.
 
     ``link_error``: a link is down, or a packet was wrong; the core stops with a fault at the next
-    bundle. ``remote``: signals of bundles to other chips. ``remote_fault``: the fault of a bundle
-    whose signal has the payload that is at ``remote``; it must not depend on ``valid``.
+    bundle. ``remote``: signals of bundles to other chips. ``remote_fault``: the fault that the
+    bundle has if it sends the present payload of ``remote``; it must not depend on ``valid``.
     """
     return {"link_error": In(1), "remote": Out(stream.Signature(remote_signal())),
             "remote_fault": In(FAULT_BITS)}

@@ -447,7 +447,7 @@ class DescriptorFrontEnd(wiring.Component):
         return compares
 
     def _read(self, m: Module, words: Signal, count: Signal, from_host: Signal) -> None:
-        """Address the words of the program's descriptor, and store those that arrive in ``words``.
+        """Read the program's descriptor from scalar memory into ``words``.
 
         ``count``: cycles since the request. ``from_host``: store the host's descriptor instead.
         """

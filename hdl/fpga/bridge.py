@@ -31,7 +31,7 @@ class SerialBridge(wiring.Component):
     line_in, line_out : In(1), Out(1)
         The line; ``line_in`` is asynchronous.
     access : Out(RegisterAccess)
-        Byte addresses of 32 bits.
+        Accesses to registers and to memory, with byte addresses of 32 bits.
     reset : Out(1)
         Resets the chip; no access is requested meanwhile.
 

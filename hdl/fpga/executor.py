@@ -41,7 +41,7 @@ class Executor(wiring.Component):
     response : Out(stream of frame_byte)
         The responses, byte by byte.
     access : Out(RegisterAccess)
-        Byte addresses of 32 bits.
+        Accesses to registers and to memory, with byte addresses of 32 bits.
     reset : Out(1)
         Resets the chip; no access is requested meanwhile.
     """

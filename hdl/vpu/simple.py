@@ -53,7 +53,7 @@ class Order(wiring.Component):
     no_sign : In(1)
         ``below`` compares unsigned integers; never together with ``number``.
     nan_a, nan_b, zeros : Out(1)
-        Read as fp32 numbers: a is NaN; b is NaN; both are zero or subnormal.
+        The operands as fp32 numbers: a is NaN; b is NaN; both are zero or subnormal.
     same : Out(1)
         The words are equal.
     below : Out(1)
@@ -108,7 +108,7 @@ class Shift(wiring.Component):
         ``truncate``: convert the fp32 number a to a signed integer, rounded toward zero and
         saturated. If none of them is set: shift right and insert zeros.
     nan : In(1)
-        Read as an fp32 number, a is NaN; ``truncate`` then gives 0.
+        The operand a, as an fp32 number, is NaN; ``truncate`` then gives 0.
     o : Out(32)
         Result.
     """
