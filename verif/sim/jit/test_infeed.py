@@ -99,6 +99,12 @@ def test_batches_may_have_arrays_that_no_step_uses(golden: Device, step: Any, st
          systolith.jit(function)(W, arrays(steps), device=golden))
 
 
+@pytest.mark.parametrize("steps", [9, 1])
+def test_outfeed_may_return_batches(golden: Device, steps: int) -> None:
+    check(lambda w, given: lax.scan(lambda w, batch: (w * batch["scale"], (batch["y"], batch)),
+                                    w, given), steps, golden)
+
+
 def test_batches_may_be_random_keys(golden: Device) -> None:
     def function(w: Any, keys: Any) -> Any:
         return lax.scan(lambda w, key: (w + 1, jax.random.bits(key)), w, keys)

@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from math import prod
 
+import numpy as np
+
 from hdl.config import Config
 from sim.compiler.executable import Queues
+from sim.compiler.graph.arrays import array_dtype
 from sim.compiler.graph.counted import Affine, Counted, counted_loops
 from sim.compiler.graph.ir import Graph, Operation, TensorType, Value
 from sim.compiler.graph.verify import verify
@@ -50,6 +53,10 @@ def connect_queues(graph: Graph, fed: Sequence[int], outfeed: bool, config: Conf
     for operation, loop in counted_loops(graph):
         if loop.limit == 1:
             _slice_whole(graph, fed, operation, loop)
+        for number in fed:
+            if graph.inputs[number] in graph.outputs and (
+                    graph.inputs[number].shape[:1] == (loop.limit,)):
+                _stack(graph, graph.inputs[number], operation, loop)
         slices = [found for number in fed
                   if (found := _slices(graph, number, operation, loop)) is not None]
         stacked = _stacked(graph, operation, loop) if outfeed else {}
@@ -124,6 +131,52 @@ def _slice_whole(graph: Graph, fed: Sequence[int], operation: Operation, loop: C
         starts = [body.inputs[loop.number]] * value.type.rank
         body.operations.insert(0, Operation("dynamic_slice", (inner, *starts), (part,),
                                             {"slice_sizes": value.shape}, (), operation.location))
+
+
+def _stack(graph: Graph, value: Value, operation: Operation, loop: Counted) -> None:
+    """Let a loop stack the batches of ``value``, an input, and let the program return the stack.
+
+    HBM does not have room for all batches of the infeed, so the program cannot return the infeed
+    itself; but this is what JAX writes if ``ys`` are ``xs``.
+    """
+    body = operation.regions[1]
+    if value not in operation.operands:
+        inner, _ = _carry(operation, value)
+        body.outputs.append(inner)
+    inner = body.inputs[operation.operands.index(value)]
+    taken = next((each for each in body.users().get(inner, ()) if each.kind == "dynamic_slice"),
+                 None)
+    if taken is None:
+        size = 1, *value.shape[1:]
+        # All starts but the first are clamped to 0.
+        starts = [body.inputs[loop.number]] * value.type.rank
+        taken = Operation("dynamic_slice", (inner, *starts), (
+            Value(TensorType(size, value.dtype)),), {"slice_sizes": size})
+        body.operations.insert(0, taken)
+    zeros = np.broadcast_to(np.zeros((), array_dtype(value.dtype)), value.shape)
+    initial, new = Value(value.type), Value(value.type)
+    graph.operations.insert(graph.operations.index(operation), Operation(
+        "constant", (), (initial,), {"value": zeros}, location=operation.location))
+    old, result = _carry(operation, initial)
+    body.operations.insert(body.operations.index(taken) + 1, Operation(
+        "dynamic_update_slice", (old, taken.result, *taken.operands[1:]), (new,),
+        location=taken.location))
+    body.outputs.append(new)
+    graph.outputs = [result if output is value else output for output in graph.outputs]
+
+
+def _carry(operation: Operation, initial: Value) -> tuple[Value, Value]:
+    """Let a loop carry one more value; return it in the body, and the loop's result.
+
+    The caller appends the body's output.
+    """
+    condition, body = operation.regions
+    inner, result = Value(initial.type), Value(initial.type)
+    body.inputs.append(inner)
+    condition.inputs.append(Value(initial.type))
+    operation.operands = (*operation.operands, initial)
+    operation.results = (*operation.results, result)
+    return inner, result
 
 
 def _stacked(graph: Graph, operation: Operation, loop: Counted) -> dict[Value, Operation]:
