@@ -302,7 +302,7 @@ def check_remote(word: int, config: Config, torus: tuple[int, int] = (1, 1)) -> 
 
 
 def copy(descriptor: Descriptor, config: Config, memories: Mapping[DmaSpace, _Words]) -> None:
-    """Execute the copy of a descriptor without faults: read all rows, then write them.
+    """Copy the rows of ``descriptor``, which must have no fault: read all of them, then write them.
 
     Blocks are written in order: of several blocks at one address, the last one remains.
 

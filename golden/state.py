@@ -313,7 +313,7 @@ class ArchitecturalState:
         return found
 
     def execute_transfer(self, descriptor: Descriptor) -> None:
-        """Copy the rows of a descriptor without faults, then signal.
+        """Copy the rows of ``descriptor``, which must have no fault, then signal.
 
         A transfer to another chip only becomes part of `egress`.
         """

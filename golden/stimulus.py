@@ -66,7 +66,7 @@ def _sign_of_product(x: _Words, w: _Words) -> _Words:
 
 
 def _with_field(pattern: _Words, field: _Words, fraction_bits: int) -> _Words:
-    """Replace the exponent field of patterns with ``fraction_bits`` fraction bits by ``field``."""
+    """Set to ``field`` the exponent of ``pattern``, which has ``fraction_bits`` fraction bits."""
     return (pattern & ((0x100 << fraction_bits) | ((1 << fraction_bits) - 1))) | (
         field << fraction_bits)
 

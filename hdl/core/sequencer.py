@@ -351,7 +351,7 @@ class Sequencer(wiring.Component):
         return kept.ready, kept.known, kept.decoded
 
     def _reach_outside(self, m: Module, sound: Signal, fault: Signal) -> tuple[Signal, Signal]:
-        """Connect the starts of transfers, and the signals to the other core.
+        """Connect the starts of transfers, and the signals to the other core and to other chips.
 
         ``sound``: the bundle has neither a hazard nor a ``fault``. Return two signals: the bundle
         waits until its transfer or signal can be accepted; the fault of its descriptor.
@@ -385,10 +385,11 @@ class Sequencer(wiring.Component):
 
     def _signal_far(self, m: Module, sound: Signal, outside: Signal,
                     outside_fault: Signal) -> tuple[Signal, Signal]:
-        """Connect signals to other chips; return the last arguments with what such a signal adds.
+        """Connect the signals to other chips.
 
-        ``outside``: the bundle waits for a transfer or the other core; ``outside_fault``: the fault
-        of its descriptor.
+        ``outside``: the bundle waits for a transfer or the other core. ``outside_fault``: the fault
+        of its descriptor. Return both, extended to signals to other chips: the bundle waits for any
+        of the three; the fault of its descriptor or of its signal.
         """
         remote, misc = self.remote, self._bundle.misc
         signals = Signal(name="signals_far")

@@ -84,9 +84,10 @@ class Random(wiring.Component):
 
     def _inject(self, m: Module, count: int, key: Signal, first: Signal,
                 second: Signal) -> tuple[Signal, Signal]:
-        """Apply key injection ``count`` of Threefry to its two words; return the new words.
+        """Apply key injection ``count`` of Threefry to the words ``first`` and ``second``.
 
-        It adds a key word to each of them, and ``count`` to the second.
+        It adds a key word, derived from ``key``, to each of them, and ``count`` to the second.
+        Return the two new words.
         """
         words = (key, C(0, 32), key ^ PARITY)
         keyed_first = Signal(32, name=f"keyed_first_{count}")

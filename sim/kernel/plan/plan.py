@@ -114,11 +114,11 @@ class Plan:
     registers : list of Register
         The tile's registers, and one more for each output that is computed from registers.
     inputs : dict of str to Input
-        By tile input.
+        Where each tile input comes from, by its name.
     outputs : dict of str to int
         Number of the register that holds each linked tile output.
     bits : list of (int, Node)
-        Registers whose next values are pure bits, with these values.
+        For each register whose next value is a pure bit, its number and that value.
     lane_enables : list of Node
         Enables that are not pure bits: vector code computes them before the groups.
     groups : list of Group
