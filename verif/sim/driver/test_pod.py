@@ -22,7 +22,7 @@ VECTORS = 2
 HALT = assemble("{ s1.halt }")
 
 
-@pytest.fixture(scope="module", params=SIMULATED[1:])
+@pytest.fixture(scope="module", params=SIMULATED)
 def shared(request: pytest.FixtureRequest) -> Iterator[Pod]:
     with Pod.open((2, 2), "tiny", backend=request.param, latency=9) as pod:
         yield pod
