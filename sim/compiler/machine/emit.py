@@ -93,8 +93,8 @@ LADDER = (
     Options(constants=0, invariants=False, pipeline=False, ahead=False),
     Options(constants=0, invariants=False, pipeline=False, ahead=False, reduced=False))
 """Ways to schedule, each with fewer registers than the one before."""
-JOINED = (Options(joined=True), Options(joined=True, crowded=True))
-"""Ways to schedule code of `sim.compiler.machine.join.join`."""
+JOINED = tuple(Options(joined=True, unrolled=most) for most in (192, 128, 48))
+"""Ways to schedule code of `sim.compiler.machine.join.join`, likewise."""
 
 
 _EMITTED: dict[tuple[bytes, tuple[Options, ...]], Code] = {}
@@ -209,7 +209,7 @@ def _prepared(code: MachineCode, options: Options) -> MachineCode:
     if not options.schedule:
         return lower_addresses(code)
     if options.pipeline:
-        code = unroll(code, joined=options.joined)
+        code = unroll(code, joined=options.unrolled if options.joined else None)
     lowered = lower_addresses(code, reduced=options.reduced)
     code = hoist(lowered, constants=options.constants, invariants=options.invariants)
     return by_address(code) if options.joined else code

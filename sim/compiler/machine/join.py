@@ -1,11 +1,11 @@
 """Joins kernels that follow each other, so that they are scheduled as one.
 
 Vectors that one kernel frees may be those of another kernel's buffer. So buffers of joined kernels
-overlap, and accesses in straight code must be compared by their addresses (`by_address`). The
-accesses within a loop belong to one kernel.
+overlap, and accesses in straight code are compared by their addresses (`by_address`). The accesses
+within a loop belong to one kernel.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from itertools import count
 
 from sim.compiler.machine.ir import (
@@ -25,6 +25,7 @@ from sim.compiler.machine.ir import (
     SReg,
     VmemBuffer,
     VReg,
+    operations,
 )
 
 __all__ = ["by_address", "join"]
@@ -43,17 +44,19 @@ def join(codes: Sequence[MachineCode]) -> MachineCode:
 
 
 def by_address(code: MachineCode) -> MachineCode:
-    """Return the code with a single buffer for all accesses outside of loops and branches.
+    """Return the code with one buffer for all buffers that overlap, outside of loops and branches.
 
-    The buffer is all of vector memory. A loop of one iteration counts as straight code.
+    A loop of one iteration counts as straight code.
     """
-    everything = VmemBuffer("vmem", 0, code.config.vmem_vectors)
+    whole = _whole({op.access.buffer for op in operations(code.body)
+                    if op.access is not None and op.access.buffer is not None})
 
     def straight(block: Block) -> Block:
         found: Block = []
         for item in block:
             if isinstance(item, Op) and item.access is not None and item.access.buffer is not None:
-                access = Access(everything, item.access.address)
+                buffer = whole[item.access.buffer]
+                access = Access(buffer, item.access.address - buffer.address)
                 found.append(Op(item.operation, item.operands, access, item.fence))
             elif isinstance(item, Loop) and item.count == 1:
                 found.append(Loop(item.variable, 1, straight(item.body), steps=item.steps))
@@ -62,6 +65,23 @@ def by_address(code: MachineCode) -> MachineCode:
         return found
 
     return MachineCode(code.config, straight(code.body), code.registers)
+
+
+def _whole(buffers: Set[VmemBuffer]) -> dict[VmemBuffer, VmemBuffer]:
+    """Map each buffer to the union of all buffers with which it overlaps, also indirectly."""
+    found: dict[VmemBuffer, VmemBuffer] = {}
+    group: list[VmemBuffer] = []
+    end = 0
+    for buffer in [*sorted(buffers, key=lambda buffer: (buffer.address, -buffer.vectors)), None]:
+        if group and (buffer is None or buffer.address >= end):
+            first = group[0].address
+            found.update(dict.fromkeys(group, VmemBuffer("whole", first, end - first)))
+            group = []
+        if buffer is not None:
+            end = max(end, buffer.address + buffer.vectors) if group else (
+                buffer.address + buffer.vectors)
+            group.append(buffer)
+    return found
 
 
 class _Copy:

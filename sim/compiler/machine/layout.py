@@ -20,6 +20,7 @@ from sim.compiler.machine.ir import (
 )
 from sim.compiler.machine.overlap import Usage, overlap
 from sim.compiler.machine.schedule.pipeline import Pipeline
+from sim.compiler.machine.schedule.resources import occupancy
 from sim.compiler.machine.schedule.straight import schedule_block, single_writes
 
 __all__ = ["Layout", "Loops", "Options", "lay_out"]
@@ -52,8 +53,10 @@ class Options:
     crowded : bool
         Whether each block tries to use at most half of the registers.
     joined : bool
-        Whether the code consists of several kernels (`sim.compiler.machine.join`); more of its
-        loops are unrolled.
+        Whether the code consists of several kernels (`sim.compiler.machine.join`).
+    unrolled : int
+        With ``joined``: maximum number of operations, in all iterations together, of a loop that is
+        unrolled.
     """
 
     schedule: bool = True
@@ -64,6 +67,7 @@ class Options:
     reduced: bool = True
     crowded: bool = False
     joined: bool = False
+    unrolled: int = 0
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,8 @@ class Layout:
         self.numbers = count(self.code.registers + 1)
         self.depth = 0
         self.usage = Usage(self.code.body)
+        self.outstanding: int | None = 0 if self.options.joined else None
+        """Number of results that the array holds after the bundles so far, if known."""
 
     @property
     def config(self) -> Config:
@@ -129,7 +135,10 @@ class Layout:
                 renamed = single_writes([*ops, *([last] if last is not None else [])], self.numbers)
                 ops, last = renamed[:len(ops)], renamed[-1] if last is not None else None
             self.lines += schedule_block(ops, self.config, last, ahead=self.options.ahead,
-                                         crowded=self.options.crowded)
+                                         crowded=self.options.crowded,
+                                         outstanding=None if self.depth else self.outstanding)
+            if self.outstanding is not None and not self.depth:
+                self.outstanding += _results([*ops], self.config)
         else:
             self.lines += [[(op.operation.slots[0], op)]
                            for op in (*ops, *([last] if last is not None else []))]
@@ -152,6 +161,8 @@ class Layout:
             assert loop.count is not None
             with_atom = self._dynamic(loop, pipeline, counter, before)
         self._atom(with_atom)
+        if self.outstanding is not None and not self.depth:
+            self.outstanding += _results([loop], self.config)
 
     def _atom(self, first: int) -> None:
         if not self.depth and first < len(self.lines):
@@ -254,6 +265,21 @@ class Layout:
         name = self._name(stem)
         self.labels[name] = len(self.lines)
         return name
+
+
+def _results(block: Block, config: Config) -> int:
+    """Return by how many results the array holds more after a block.
+
+    Code that is repeated an unknown number of times, or conditionally, leaves them as they are.
+    """
+    total = 0
+    for item in block:
+        if isinstance(item, Loop) and isinstance(item.count, int):
+            total += item.count * _results(item.body, config)
+        elif isinstance(item, Op):
+            use = occupancy(item, config)
+            total += {"rows": 1, "pop": -1}.get(use[0], 0) if use is not None else 0
+    return total
 
 
 def lay_out(code: MachineCode, options: Options) -> Layout:

@@ -38,8 +38,8 @@ __all__ = ["hoist", "unroll"]
 
 _SHORT = 8, 48
 """Limits of a loop that is unrolled: iterations, and operations in all iterations together."""
-_LONGER = 16, 128
-"""The same limits in code that consists of several kernels."""
+_ITERATIONS = 16
+"""Limit of the iterations of a loop that is unrolled in code that consists of several kernels."""
 _INVARIANTS: dict[type, int] = {VReg: 10, MReg: 2, SReg: 6}
 """Maximum number of registers of each kind that operations moved out of a nest of loops occupy."""
 _PURE = (Unit.SCALAR, Unit.SIMPLE, Unit.FLOAT, Unit.TRANSCENDENTAL)
@@ -47,14 +47,15 @@ _MEMORY = (Unit.VMEM, Unit.SMEM)
 _ADD = scalar_operation(ScalarOp.ADD)
 
 
-def unroll(code: MachineCode, *, joined: bool = False) -> MachineCode:
+def unroll(code: MachineCode, *, joined: int | None = None) -> MachineCode:
     """Return the code with short innermost loops unrolled.
 
-    Only loops that are within other loops, or use the cross-lane unit, are unrolled; with
-    ``joined``, so are all others, and loops may be longer: their iterations can overlap with the
-    code before and after them.
+    Only loops that are within other loops, or use the cross-lane unit, are unrolled; in code that
+    consists of several kernels, so are all others, because their iterations can overlap with the
+    code before and after them. ``joined`` is then the limit of the operations in all iterations
+    together.
     """
-    limits = _LONGER if joined else _SHORT
+    limits = _SHORT if joined is None else (_ITERATIONS, joined)
     reads = Counter(register for op in operations(code.body) for register in op.reads)
     writes = Counter(register for op in operations(code.body) for register in op.writes)
     _count_control(code.body, reads)
@@ -70,7 +71,8 @@ def unroll(code: MachineCode, *, joined: bool = False) -> MachineCode:
                                     block(item.otherwise, inside)))
             else:
                 body = block(item.body, True)
-                if _is_short(item, body, limits) and (joined or inside or _crosses(body)):
+                if _is_short(item, body, limits) and (
+                        joined is not None or inside or _crosses(body)):
                     found += copies(item, body)
                 else:
                     found.append(Loop(item.variable, item.count, body, item.again))

@@ -6,8 +6,9 @@ An edge from one operation to another has a latency and a distance: the second o
 - A read issues at least the writer's latency after the write. A write may share the bundle of an
   earlier read, because a bundle reads before it writes, but not that of an earlier write.
 - Accesses to a buffer are ordered unless their indexes differ for certain.
-- Operations of the array keep their order, and so do those of the transposer. Operations on
-  semaphores and transfers keep their order, and are ordered with accesses to memory.
+- Operations of the transposer keep their order. So do those of the array, except that weights may
+  be pushed before or after pops. Operations on semaphores and transfers keep their order, and are
+  ordered with accesses to memory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from hdl.isa import MiscOp, Slot, Unit
 from sim.compiler.machine.ir import Fence, LoopVariable, Op, Register, SReg
 from sim.compiler.machine.schedule.resources import Node
 
-__all__ = ["Graph", "block_graph", "is_barrier", "lifetimes", "loop_graph"]
+__all__ = ["Graph", "Results", "block_graph", "is_barrier", "lifetimes", "loop_graph"]
 
 _BARRIERS = (Unit.SEMAPHORE, Unit.OTHER_CORE, Unit.LINKS, Unit.DMA)
 _MEMORY = (Unit.VMEM, Unit.SMEM)
@@ -42,11 +43,14 @@ class Graph:
         For each operation, its outgoing edges: the latency by (other operation, distance).
     before : list of dict
         For each operation, its incoming edges: the latency by (other operation, distance).
+    earliest : dict of int to int
+        For operations that wait for earlier code: the first cycle in which they should issue.
     """
 
     nodes: list[Node]
     after: list[dict[tuple[int, int], int]] = field(default_factory=list)
     before: list[dict[tuple[int, int], int]] = field(default_factory=list)
+    earliest: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.after = [{} for _ in self.nodes]
@@ -94,14 +98,31 @@ def _ordered_class(op: Op) -> str | None:
     return None
 
 
-def block_graph(nodes: list[Node], *, paced: bool = False) -> Graph:
+@dataclass(frozen=True)
+class Results:
+    """When results of the array can be popped.
+
+    Attributes
+    ----------
+    latency : int
+        Cycles from the push of rows to the earliest useful pop of their results.
+    outstanding : int
+        Number of results that are not popped yet when a block begins.
+    """
+
+    latency: int
+    outstanding: int
+
+
+def block_graph(nodes: list[Node], *, paced: bool = False, results: Results | None = None) -> Graph:
     """Build the dependences of the operations ``nodes``, which are executed once, in this order.
 
     With ``paced``, further edges keep a load near the pushes of rows that it precedes in the code.
     Otherwise, the loads of a long sequence could all move to its front and fill all vector
-    registers.
+    registers. With ``results``, other operations come before pops that would wait.
     """
     graph = Graph(nodes)
+    array = _Array(graph, results)
     writer: dict[Register, int] = {}
     readers: dict[Register, list[int]] = {}
     last: dict[str, int] = {}
@@ -125,7 +146,7 @@ def block_graph(nodes: list[Node], *, paced: bool = False) -> Graph:
                 readers.setdefault(register, []).append(number)
         kind = _ordered_class(node.op)
         if kind is not None:
-            if kind in last:
+            if kind in last and (kind != "array" or results is None):
                 graph.edge(last[kind], number, 1)
             last[kind] = number
             if kind == "array" and node.unit is not None:
@@ -133,7 +154,50 @@ def block_graph(nodes: list[Node], *, paced: bool = False) -> Graph:
                 if node.unit in last:
                     graph.edge(last[node.unit], number, node.busy)
                 last[node.unit] = number
+                array.add(number, node.unit)
     return graph
+
+
+class _Array:
+    """Adds edges between the pushes and pops of a block; `add` is called in their order."""
+
+    def __init__(self, graph: Graph, results: Results | None) -> None:
+        self._graph, self._results = graph, results
+        self._push: int | None = None
+        self._pop: int | None = None
+        self._rows: list[int] = []
+        self._pops = 0
+
+    def add(self, number: int, unit: str) -> None:
+        """Add the edges from earlier pushes and pops to operation ``number`` of ``unit``."""
+        graph = self._graph
+        if unit == "pop":
+            if self._rows:
+                graph.edge(self._rows[-1], number, 1)
+            self._wait(number)
+            self._pop = number
+            return
+        if self._push is not None:
+            graph.edge(self._push, number, 1)
+        self._push = number
+        if unit == "rows":
+            # The array must have room for the results.
+            if self._pop is not None:
+                graph.edge(self._pop, number, 1)
+            self._rows.append(number)
+
+    def _wait(self, number: int) -> None:
+        """Let a pop wait for the push of its rows, in this block or before it."""
+        results = self._results
+        if results is None:
+            return
+        at = self._pops - results.outstanding
+        self._pops += 1
+        if at < 0:
+            busy = self._graph.nodes[number].busy
+            self._graph.earliest[number] = max(0, results.latency + at * busy)
+        elif at < len(self._rows):
+            self._graph.edge(self._rows[at], number, results.latency)
 
 
 class _Pace:

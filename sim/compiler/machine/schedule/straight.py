@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from hdl.config import Config
 from hdl.isa import Slot
 from sim.compiler.machine.ir import WRITTEN, MReg, Op, Register, SReg, VReg
-from sim.compiler.machine.schedule.dependences import Graph, block_graph
+from sim.compiler.machine.schedule.dependences import Graph, Results, block_graph
 from sim.compiler.machine.schedule.resources import Node, Table
 
 __all__ = ["PRESSURE", "heights", "schedule_block", "single_writes"]
@@ -27,7 +27,8 @@ def heights(graph: Graph) -> list[int]:
 
 
 def schedule_block(ops: Sequence[Op], config: Config, last: Op | None = None, *,
-                   ahead: bool = True, crowded: bool = False) -> list[list[tuple[Slot, Op]]]:
+                   ahead: bool = True, crowded: bool = False,
+                   outstanding: int | None = None) -> list[list[tuple[Slot, Op]]]:
     """Schedule operations that are executed once.
 
     The bundles have the effect of executing ``ops`` in order.
@@ -42,12 +43,15 @@ def schedule_block(ops: Sequence[Op], config: Config, last: Op | None = None, *,
         Whether operations may move in front of earlier ones; if False, they may only share bundles.
     crowded : bool
         Whether the block tries to use at most half of the registers.
+    outstanding : int or None
+        Number of results that the array holds when the block begins, if known.
     """
     # In a block that starts transfers, early pushes keep the array from waiting for the core.
     eager = any(op.fence is not None for op in ops)
     nodes = [Node.of(op, config, eager=eager)
              for op in (*ops, *([last] if last is not None else []))]
-    graph = block_graph(nodes, paced=eager)
+    results = None if outstanding is None or eager else Results(config.array_latency, outstanding)
+    graph = block_graph(nodes, paced=eager, results=results)
     if last is not None:
         for number in range(len(nodes) - 1):
             graph.edge(number, len(nodes) - 1, 0)
@@ -98,7 +102,7 @@ class _Scheduler:
         self._priorities = [(-height if ahead else 0, number)
                             for number, height in enumerate(heights(graph))]
         self._waiting = [len(before) for before in graph.before]
-        self._earliest = [0] * len(graph.nodes)
+        self._earliest = [graph.earliest.get(number, 0) for number in range(len(graph.nodes))]
         self._ready = [number for number, waiting in enumerate(self._waiting) if not waiting]
         self._done = [False] * len(graph.nodes)
         self._next = 0
