@@ -12,7 +12,7 @@ import pytest
 from amaranth.sim import Simulator, SimulatorContext
 from numpy.typing import NDArray
 
-import verif.system.transcendental_error as error_sweep
+import verif.accuracy.transcendental as error_sweep
 from golden import transcendental
 from golden.numerics import F32_INF, F32_NAN, bits, from_bits
 from golden.transcendental import evaluate

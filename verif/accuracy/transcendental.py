@@ -1,6 +1,6 @@
 """Errors of the transcendental functions over all operands.
 
-Run as ``python -m verif.system.transcendental_error``: some minutes, and a line per function.
+Run as ``python -m verif.accuracy.transcendental``: some minutes, and a line per function.
 
 The reference is numpy's float64, whose own error is about 2**-28 of an fp32 ulp. Errors are in ulps
 of the exact result: the distance of neighbouring fp32 numbers at its exponent. `SWEEPS` has the

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from verif.system.elementwise_error import FUNCTIONS, cost, measure
+from verif.accuracy.elementwise import FUNCTIONS, cost, measure
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "accuracy.md"
 ROW = re.compile(r"^\| `(\w+)` \| (\d+) \| [\d,]+ \| ([\d.]+) \|.*\| ([\d.]+) \|$", re.MULTILINE)

@@ -1,6 +1,6 @@
 """Errors of the compiler's elementary functions, and what they cost.
 
-Run as ``python -m verif.system.elementwise_error``: some minutes, and a row of docs/accuracy.md for
+Run as ``python -m verif.accuracy.elementwise``: some minutes, and a row of docs/accuracy.md for
 each function. It evaluates the machine code of an element with the golden vector unit, and compares
 with numpy's float64. Errors are in ulps of the exact result.
 

@@ -1,0 +1,1 @@
+"""Errors of elementary and transcendental functions against float64."""
