@@ -388,8 +388,7 @@ class Sequencer(wiring.Component):
         """Connect the signals to other chips.
 
         ``outside``: the bundle waits for a transfer or the other core. ``outside_fault``: the fault
-        of its descriptor. Return both, extended to signals to other chips: the bundle waits for any
-        of the three; the fault of its descriptor or of its signal.
+        of its descriptor. Return both, extended to the signals to other chips.
         """
         remote, misc = self.remote, self._bundle.misc
         signals = Signal(name="signals_far")

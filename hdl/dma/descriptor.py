@@ -178,9 +178,8 @@ class SideCheck(wiring.Component):
     def _divide(self, m: Module) -> tuple[Value, Signal, Signal, Signal]:
         """Locate the last block of the side, by a division of the blocks by the run length.
 
-        Return four signals: the offset of the last run from the first (its number times the
-        stride); the position of the last block in the last run; a bit that is set if there are
-        several runs; a bit that is set if the offset is too large for every space.
+        Return four signals: offset of the last run from the first; position of the last block in
+        the last run; whether there are several runs; whether the offset is beyond every space.
         """
         stride, run = self.side.stride, self.side.run
         offset = Signal(stride.shape(), reset_less=True)

@@ -123,10 +123,7 @@ class Graph:
         return self._make("bit", (), int(bool(value)), is_bit=True)
 
     def leaf(self, name: object, width: int) -> Node:
-        """A leaf: an unknown number of ``width`` bits, or an unknown bit if ``width`` is 1.
-
-        ``name`` is the attribute of the leaf, whose source it names (`Node.origin`).
-        """
+        """A leaf of source ``name`` (`Node.origin`): a number of ``width`` bits, or a bit."""
         if width == 1:
             return self._make("leafb", (), name, is_bit=True)
         return self._make("leaf", (), name, low(width))
