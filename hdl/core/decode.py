@@ -126,9 +126,9 @@ class _Sets:
         return Cat(used & other & (number[:self._bits] == taken)
                    for slot, other, taken in self._uses if slot != without).any()
 
-    def coincide(self, first: int) -> Value:
-        """1 if several slots use the same register, whose number is ``first`` or higher."""
-        return Cat(used & other & (number == taken) & (number >= first)
+    def coincide(self, *, zero: bool) -> Value:
+        """1 if several slots use the same register; register 0 counts only if ``zero`` is true."""
+        return Cat(used & other & (number == taken) & (1 if zero else number != 0)
                    for (_, used, number), (_, other, taken) in combinations(self._uses, 2)).any()
 
     def repeated(self) -> Value:
@@ -300,8 +300,8 @@ class ComparingDecoder(BundleDecoder):
     """`BundleDecoder` that compares the numbers of registers in pairs, in fewer levels of logic."""
 
     def _conflict(self) -> Value:
-        return (self._vector_writes.coincide(0) | self._mask_writes.coincide(0) |
-                self._scalar_writes.coincide(1))
+        return (self._vector_writes.coincide(zero=True) | self._mask_writes.coincide(zero=True) |
+                self._scalar_writes.coincide(zero=False))
 
     def _special_sets(self, m: Module) -> None:
         load, push, misc = (self._fields[slot] for slot in (Slot.LOAD, Slot.PUSH, Slot.MISC))

@@ -92,12 +92,17 @@ class HostPort(wiring.Component):
             read.eq(accept & exists & ~request.write),
             write.eq(accept & exists & request.write),
         ]
+        calm = imem_write = write
+        if self._config.issue_cycles > 1:
+            # The same in these spaces, without a path from the issue through ``smem_read_free``.
+            imem_write = self.request.valid & exists & request.write
+            calm = imem_write & self.quiet
         with m.Switch(request.space):
             with m.Case(Space.IMEM.value):
                 m.d.comb += [
                     self.request.ready.eq(self.quiet | request.write),
                     exists.eq((bundle < self._config.imem_bundles) & (word < BUNDLE_WORDS)),
-                    self.imem_read.eq(read), self.imem_write.eq(write),
+                    self.imem_read.eq(read), self.imem_write.eq(imem_write),
                 ]
             with m.Case(Space.SMEM.value):
                 m.d.comb += [self.request.ready.eq(
@@ -107,11 +112,11 @@ class HostPort(wiring.Component):
             with m.Case(Space.SCALAR.value):
                 m.d.comb += [self.request.ready.eq(self.quiet),
                              exists.eq(request.address < SCALAR_REGISTERS),
-                             self.scalar_write.eq(write)]
+                             self.scalar_write.eq(calm)]
             with m.Case(Space.SEMAPHORE.value):
                 m.d.comb += [self.request.ready.eq(self.quiet | ~request.write),
                              exists.eq(request.address < SEMAPHORES),
-                             self.semaphore_write.eq(write)]
+                             self.semaphore_write.eq(calm)]
         self._respond(m, accept, read, exists)
         return m
 

@@ -78,6 +78,15 @@ def _stage(m: Module, stages: bool, name: str, value: Value) -> Value:
     return register
 
 
+def _connect_branch(m: Module, branch: BranchUnit, imem: InstructionMemory,
+                    control: ProgramControl, operands: ScalarOperands) -> None:
+    """Connect the branch unit to its operands, and the next bundle's address to the control."""
+    m.d.comb += [branch.bundle.eq(imem.bundle), branch.pc.eq(control.pc)]
+    for field in ("a", "b", "d"):
+        m.d.comb += getattr(branch, field).eq(getattr(operands, f"{Slot.S1}_{field}"))
+    m.d.comb += [control.next_pc.eq(branch.next_pc), control.halt.eq(branch.halt)]
+
+
 def _connect_memories(m: Module, arbiter: WriteArbiter, host: HostPort, imem: InstructionMemory,
                       smem: ScalarMemory) -> None:
     """Connect the host's writes to the arbiter, and the arbiter to the memories."""
@@ -241,7 +250,6 @@ class Sequencer(wiring.Component):
             self.waiting_memory.eq((present & memory) | (sound & outside)),
             self.waiting_vector.eq(waits),
             self.waiting_semaphore.eq(waits_for_semaphore),
-            self.busy.eq(self._scoreboard.busy),
         ]
         for name in ("start", "start_pc", "stop", "watchdog", "bus_error",
                      *(["link_error"] if self._links else [])):
@@ -249,6 +257,8 @@ class Sequencer(wiring.Component):
         for name in ("running", "fault", "pc"):
             m.d.comb += getattr(self, name).eq(getattr(control, name))
         stores = self._execute_scalar(m, platform)
+        busy = self._scoreboard.busy
+        m.d.comb += self.busy.eq(busy | stores if self._stages else busy)
         self._execute_misc(m)
         self._issue_operations(m, platform)
         self._connect_host(m)
@@ -406,7 +416,7 @@ class Sequencer(wiring.Component):
         return waits, fault
 
     def _execute_scalar(self, m: Module, platform: object) -> Signal:
-        """Execute scalar operations; loads write one cycle later. Return whether a store issues."""
+        """Execute scalar operations; loads write one cycle later. Return whether a store writes."""
         operands, scoreboard, smem = self._operands, self._scoreboard, self._smem
         s0, s1 = self._bundle.s0, self._bundle.s1
         alus = []
@@ -416,14 +426,8 @@ class Sequencer(wiring.Component):
                          alu.b.eq(self._operand(slot, "b"))]
             alus.append(alu)
         branch = instantiate(m, platform, "branch", "branch_unit", BranchUnit)
+        _connect_branch(m, branch, self._imem, self._control, operands)
         m.d.comb += [
-            branch.bundle.eq(self._imem.bundle),
-            branch.pc.eq(self._control.pc),
-            branch.a.eq(self._operand(Slot.S1, "a")),
-            branch.b.eq(self._operand(Slot.S1, "b")),
-            branch.d.eq(self._operand(Slot.S1, "d")),
-            self._control.next_pc.eq(branch.next_pc),
-            self._control.halt.eq(branch.halt),
             operands.write_s0.eq(self.issue & self._uses(Slot.S0, Unit.SCALAR)),
             operands.d_s0.eq(s0.d),
             operands.value_s0.eq(alus[0].result),
@@ -441,12 +445,17 @@ class Sequencer(wiring.Component):
                      stores.eq(self.issue & (s0.op == ScalarOp.STORE.value)),
                      smem.descriptor_read.eq(self.dma.read),
                      smem.descriptor_address.eq(self.dma.read_address)]
+        free, written = ~self.dma.read, stores
+        if self._stages:  # The store writes one cycle later, before the next bundle can load.
+            written = Signal(name="store_writes")
+            m.d.sync += written.eq(stores)
+            free &= ~written
         with m.If(loads):
             m.d.comb += [smem.read.eq(1), smem.read_address.eq(self._addresses[Slot.S0])]
-        with m.Elif(~self.dma.read):
+        with m.Elif(free):
             m.d.comb += [self._host.smem_read_free.eq(1), smem.read.eq(self._host.smem_read),
                          smem.read_address.eq(self._host.address)]
-        return stores
+        return written
 
     def _execute_misc(self, m: Module) -> None:
         """Execute semaphore operations."""
@@ -514,8 +523,8 @@ class Sequencer(wiring.Component):
         m.d.comb += [
             host.smem_write_free.eq(~stores),
             arbiter.store.eq(stores),
-            arbiter.store_address.eq(self._addresses[Slot.S0]),
-            arbiter.store_data.eq(self._operand(Slot.S0, "d")),
+            arbiter.store_address.eq(self._staged("store_address", self._addresses[Slot.S0])),
+            arbiter.store_data.eq(self._staged("store_data", self._operand(Slot.S0, "d"))),
         ]
         wiring.connect(m, wiring.flipped(self.word_write), arbiter.word_write)
         _connect_memories(m, arbiter, host, self._imem, self._smem)

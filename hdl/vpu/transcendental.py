@@ -11,6 +11,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
+from ..target import Target
 from ..tiles import instantiate
 from .tables import (
     BLOCK_BITS,
@@ -24,7 +25,7 @@ from .tables import (
     words,
 )
 
-__all__ = ["Transcendental", "TranscendentalTable"]
+__all__ = ["EarlyBias", "Transcendental", "TranscendentalTable"]
 
 FRACTION = 23
 BIAS = 127
@@ -146,6 +147,10 @@ class Transcendental(wiring.Component):
             "enable": In(self.latency), "functions": In(FUNCTION_BITS * self.latency),
             "x": In(32), "y": Out(32)})
 
+    def variant(self, target: Target) -> "EarlyBias | None":
+        """An equivalent component that suits ``target`` better; None if there is no better one."""
+        return EarlyBias() if target is Target.ECP5 else None
+
     def elaborate(self, platform: object) -> Module:
         m = Module()
         self._elaborate_reduce(m, platform)
@@ -181,12 +186,11 @@ class Transcendental(wiring.Component):
         exp2, tanh = function[Function.EXP2], function[Function.TANH]
         negate = Signal()
         rest = Signal(FIXED_BITS)
-        whole = Signal(signed(9))
         m.d.comb += [
             negate.eq(exp2 & self.x[31]),
             rest.eq(Mux(negate, -fixed, fixed)),
-            whole.eq(Mux(negate, Cat(~integer, 1) + (fixed == 0), integer)),
         ]
+        power = self.power(m, negate, integer, fixed)
 
         use_fixed = Signal()
         octave_pair = Signal()
@@ -213,7 +217,18 @@ class Transcendental(wiring.Component):
         m.d.comb += [table.read.eq(self.enable[0]), table.address.eq(Cat(segment, block))]
         self._entry = table.data
         self._position = self._register(m, 0, "position", position)
-        self._elaborate_scale(m, function, exponent, fraction, whole)
+        self._elaborate_scale(m, function, exponent, fraction, power)
+
+    @staticmethod
+    def power(m: Module, negate: Value, integer: Value, fixed: Value) -> Value:
+        """Return the exponent of 2**x: x rounded down, plus the bias.
+
+        ``integer`` and ``fixed`` are the integer part and the fraction of abs(x); ``negate`` is the
+        sign of x.
+        """
+        whole = Signal(signed(9), name="whole")
+        m.d.comb += whole.eq(Mux(negate, Cat(~integer, 1) + (fixed == 0), integer))
+        return whole + BIAS
 
     def _fixed_point(self, m: Module, exponent: Signal,
                      fraction: Signal) -> tuple[Signal, Signal, Signal]:
@@ -296,12 +311,12 @@ class Transcendental(wiring.Component):
         self._value = self._register(m, 1, "value", value)
 
     def _elaborate_scale(self, m: Module, function: dict[Function, Signal], exponent: Signal,
-                         fraction: Signal, whole: Signal) -> None:
+                         fraction: Signal, power: Value) -> None:
         """Stage 0: compute what is independent of the table's value, while the table is read.
 
         That is the factor of the value, and the result's exponent, sign and exceptions.
         ``function`` has the signals of `_decode`; ``exponent`` and ``fraction`` are the operand's
-        fields; ``whole`` is the operand's integer part, for 2**x.
+        fields; ``power`` is the exponent of 2**x.
         """
         log2, tanh = function[Function.LOG2], function[Function.TANH]
         log2_factor, log2_integer, log2_shift, log2_exponent, log2_below, log2_opposed = (
@@ -321,7 +336,7 @@ class Transcendental(wiring.Component):
         with m.Elif(tanh):
             m.d.comb += plain.eq(Mux(ratio, exponent, BIAS))
         with m.Elif(function[Function.EXP2]):
-            m.d.comb += plain.eq(whole + BIAS)
+            m.d.comb += plain.eq(power)
         with m.Elif(function[Function.RSQRT]):
             m.d.comb += plain.eq(BIAS + 64 - (exponent[1:] + exponent[0]))
         with m.Else():
@@ -458,6 +473,20 @@ class Transcendental(wiring.Component):
             result.eq(Mux(self._form.nan, F32_NAN, Mux(over | under, special, y))),
         ]
         m.d.comb += self.y.eq(self._register(m, 3, "result", result))
+
+
+class EarlyBias(Transcendental):
+    """`Transcendental` that adds the bias to both roundings of an exponent before it chooses one.
+
+    So the longest path of stage 0 has one addition less.
+    """
+
+    @staticmethod
+    def power(m: Module, negate: Value, integer: Value, fixed: Value) -> Value:
+        """Return the exponent of 2**x, as `Transcendental.power`."""
+        whole = Signal(signed(9), name="whole")
+        m.d.comb += whole.eq(Mux(negate, Cat(~integer, 1), integer))
+        return Mux(negate & (fixed == 0), whole + (BIAS + 1), whole + BIAS)
 
 
 def _normalise(m: Module, name: str, word: Signal, levels: int) -> tuple[Signal, Signal]:

@@ -12,6 +12,7 @@ from hdl.core.semaphores import BankedSemaphores, Semaphores
 from hdl.target import Target
 from hdl.vpu.registers import RegisterFile
 from hdl.vpu.simple import Shift
+from hdl.vpu.transcendental import EXPONENT_BITS, FIXED_BITS, EarlyBias, Transcendental
 from verif.hdl.equivalence import prove, verilog_of
 
 
@@ -102,6 +103,39 @@ def test_banks_equal_the_behavioural_semaphores() -> None:
 def test_a_wrong_bank_of_semaphores_is_found() -> None:
     with pytest.raises(RuntimeError, match="proof did fail"):
         prove_semaphores(("bank_0[index_0] <= value_0", "bank_0[index_1] <= value_0"))
+
+
+class Power(wiring.Component):
+    """The exponent of 2**x in the transcendental unit: all in which the variant differs."""
+
+    combinational = True
+
+    def __init__(self, kind: type[Transcendental]) -> None:
+        self._kind = kind
+        super().__init__({"negate": In(1), "whole": In(8), "fixed": In(FIXED_BITS),
+                          "power": Out(EXPONENT_BITS)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.d.comb += self.power.eq(self._kind.power(m, self.negate, self.whole, self.fixed))
+        return m
+
+
+def prove_power(change: tuple[str, str] = ("", "")) -> None:
+    component = Power(Transcendental)
+    component._MustUse__used = True  # it only serves for its ports
+    found = verilog_of(Power, EarlyBias)
+    assert change[0] in found
+    prove(component, verilog_of(Power, Transcendental), found.replace(*change, 1))
+
+
+def test_an_early_bias_gives_the_same_exponent() -> None:
+    prove_power()
+
+
+def test_a_wrong_early_bias_is_found() -> None:
+    with pytest.raises(RuntimeError, match="proof did fail"):
+        prove_power(("9'h080", "9'h081"))
 
 
 def prove_shifter(change: tuple[str, str] | None = None) -> None:
