@@ -284,10 +284,14 @@ class Builder(Flow):
         self._append(_MISC["transpose_out"], result, self._source(group))
         return result
 
-    def push(self, name: str, vector: VectorValue) -> None:
-        """Push a vector; ``name`` is `weights`, `weights_t`, `rows` or `rows_swap`."""
+    def push(self, name: str, vector: VectorValue, *, fence: Fence | None = None) -> None:
+        """Push a vector; ``name`` is `weights`, `weights_t`, `rows` or `rows_swap`.
+
+        With a fence, which then says nothing else, the block is scheduled like one that starts
+        transfers: loads stay close to the pushes of rows that they precede.
+        """
         operation = self._operation(name, _PUSH, "push")
-        self._append(operation, self._vector_register(vector))
+        self._append(operation, self._vector_register(vector), fence=fence)
 
     def pop(self, *, into: VReg | None = None) -> VReg:
         """Pop the oldest vector of result rows from the array."""

@@ -190,12 +190,31 @@ class Product:
     @cached_property
     def lag(self) -> int:
         """Number of steps between a step's push of rows and the pop of their results."""
+        if self.by_depth:
+            return self._delay // self.block_rows
         config, rows = self.config, self.block_rows
         # With a smaller lag, each step waits a little for its results, but the end is shorter.
         spare = 2 if self.steps > _FEW else -1
         latency = config.array_latency + spare * config.sublanes
         wanted = -(-latency // self.step_cycles(rows))
         return min(wanted, config.result_vregs // rows - 1, self.steps - 1)
+
+    @property
+    def late(self) -> int:
+        """Number of vectors of rows that a step pushes before it pops its first result.
+
+        Until then, it pops the last results of the block before. Only a product by depth has such
+        steps: its results are popped no later than necessary.
+        """
+        return self._delay % self.block_rows if self.by_depth else 0
+
+    @cached_property
+    def _delay(self) -> int:
+        """Number of vectors of rows that are pushed between a vector and the pop of its result."""
+        config, rows = self.config, self.block_rows
+        latency = config.array_latency + 2 * config.sublanes
+        return min(-(-latency * rows // self.step_cycles(rows)), config.result_vregs - rows,
+                   (self.steps - 1) * rows)
 
     @property
     def cycles(self) -> int:

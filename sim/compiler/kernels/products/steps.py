@@ -10,18 +10,22 @@ An iteration of the loop
 Scalar code between the pushes advances the levels' counters, without branches. The first vectors of
 rows and weights are loaded one iteration ahead, and the last results are added one iteration later,
 so that the array need not wait between iterations.
+
+If the product computes by depth, the lag is not a whole number of steps (`Product.late`): the first
+pops of an iteration take the last results of the step before.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
+from itertools import groupby, pairwise
 
 from sim.compiler.kernels.moving.packing import unpacked
 from sim.compiler.kernels.products.pieces import ROWS, WEIGHTS, Number, Side, Stored
 from sim.compiler.kernels.products.product import Level, Product
 from sim.compiler.kernels.products.transfers import Transfers
 from sim.compiler.machine.builder import Builder
-from sim.compiler.machine.ir import Index, IndexLike, LoopVariable, MReg, SReg, VReg
+from sim.compiler.machine.ir import Fence, Index, IndexLike, LoopVariable, MReg, SReg, VReg
 
 __all__ = ["write_product"]
 
@@ -149,6 +153,7 @@ class _Writer:
         self._product = product
         self._smem = smem
         self._transfers = transfers
+        self._stores = transfers.stores if transfers is not None else None
         self._tile = product.config.tile_vregs
         # Number of pushed vectors that share a vector in memory.
         self._share = 1 + product.packed
@@ -178,7 +183,7 @@ class _Writer:
                 rest = self._rest % self._sublanes
                 if self._one_tile and rest:
                     self._sublane_mask = b.compare("lt", self._sublane, rest)
-        self._sums: list[VReg] | None = None
+        self._sums = _Sums(b, product)
 
     def write(self) -> None:
         """Write the code of the whole product."""
@@ -193,25 +198,21 @@ class _Writer:
                               product.scheme.settings(b, ROWS, 0))
         if product.steps == 1:
             self._last_rows(self._row(0, self._depth_mask(self._rows)))
-            self._results(_Results(b.zero, None, None))
+            self._pops(range(product.block_rows), _Results(b.zero, None, None))
             return
         if transfers is not None:
             transfers.wait_first_rows()
         self._begin()
         self._steps(range(product.lag), None)
-        self._begin_sums()
-        results = self._decoded()
+        self._sums.begin()
+        results = self._sums.decoded(self._tags[-1])
         if product.lag == product.steps - 1:
             self._last_rows(self._first_row)
             self._take(product.lag + 1, results)
             return
         self._pending = b.variable(0)
         self._steps(range(product.lag, product.steps - 1), results)
-        if product.steps - 1 == self._first_store:
-            self._describe(results)
-        self._step(results, last=True, stores=self._stores(product.steps - 1))
-        self._add(self._pending, product.block_rows - 1, results)
-        self._store(results)
+        self._last_step(results)
         if product.lag:
             self._shift_tags()
             self._take(product.lag, results)
@@ -222,103 +223,104 @@ class _Writer:
         """Write the steps with the numbers ``steps``.
 
         A step that ends with a wait for a transfer (`Transfers.stops`), and the steps after it that
-        do not wait, are one iteration of a loop. One loop has all iterations that also start a
-        transfer, and another one those that start none. ``results`` is that of `_step`.
+        do not wait, are one iteration of a loop. A loop has consecutive iterations that are alike:
+        all start a transfer, or none does. ``results`` is that of `_step`.
+        """
+        for part in self._parts(steps):
+            first = self._product.late if part.start == self._product.lag else 0
+            half = self._transfers is not None and part.start == self._transfers.half_step
+            self._part(part, partial(self._step, results, stores=self._stores_in(part.start),
+                                     first=first, middle=half))
+
+    def _parts(self, steps: range) -> Iterator[range]:
+        """Divide steps after the first pop, at the first store, and around the half step."""
+        product = self._product
+        borders = {product.lag + 1, self._first_store} if product.by_depth else set()
+        if self._transfers is not None and self._transfers.half_step >= 0:
+            borders |= {self._transfers.half_step, self._transfers.half_step + 1}
+        return (range(first, end) for first, end in pairwise(sorted(
+            {steps.start, steps.stop} | (borders & set(steps)))))
+
+    def _part(self, part: range, step: "partial[None]") -> None:
+        """Write steps that differ only in whether they start, and wait for, a transfer.
+
+        ``step`` writes one of them; its arguments ``starts`` and ``waits`` are those of `_step`.
         """
         transfers = self._transfers
         if transfers is None:
-            self._plain(len(steps), results)
+            self._plain(len(part), step)
             return
-        starts = transfers.starts
-        for part in self._parts(steps):
-            stores = self._stores(part.start)
-            if stores:
-                self._describe(results)
-            stops = [number for number, stop in enumerate(transfers.stops) if stop in part]
-            ends = [*(transfers.stops[number] for number in stops), part.stop]
-            self._plain(ends[0] - part.start, results, stores)
-            for several in ([number for number in stops if number < starts],
-                            [number for number in stops if number >= starts]):
-                if not several:
-                    continue
-                # The table has the number of steps until the next wait, but not at the part's end.
-                inside = several if several[-1] != stops[-1] else several[:-1]
-                if inside:
-                    with self._b.loop(len(inside)):
-                        self._step(results, starts=several[0] < starts, waits=True, stores=stores)
-                        self._plain(transfers.next_stop(), results, stores)
-                if len(inside) < len(several):
-                    self._step(results, starts=several[0] < starts, waits=True, stores=stores)
-                    transfers.next_stop()
-                    self._plain(part.stop - transfers.stops[several[-1]] - 1, results, stores)
+        stops = [(stop, kind) for stop, *kind in transfers.stops if stop in part]
+        self._plain((stops[0][0] if stops else part.stop) - part.start, step)
+        for (starts, waits), group in groupby(stops, lambda stop: stop[1]):
+            several = list(group)
+            # The table has the number of steps until the next wait, but not at the part's end.
+            inside = several if several[-1] != stops[-1] else several[:-1]
+            if inside:
+                with self._b.loop(len(inside)):
+                    step(starts=starts, waits=waits)
+                    self._plain(transfers.next_stop(), step)
+            if len(inside) < len(several):
+                step(starts=starts, waits=waits)
+                transfers.next_stop()
+                self._plain(part.stop - several[-1][0] - 1, step)
 
-    def _parts(self, steps: range) -> Iterator[range]:
-        """Divide steps at the first one that stores results; yield one or two ranges."""
-        borders = {steps.start, steps.stop, *({self._first_store} & set(steps))}
-        return (range(first, end) for first, end in pairwise(sorted(borders)))
-
-    def _plain(self, count: "int | SReg", results: "_Results | None",
-               stores: bool = False) -> None:
+    def _plain(self, count: "int | SReg", step: "partial[None]") -> None:
         """Write a loop of ``count`` steps that neither start nor wait for a transfer of operands.
 
-        ``results`` and ``stores`` are those of `_step`.
+        ``step`` writes one of them.
         """
         if isinstance(count, int):
             if count:
                 with self._b.loop(count):
-                    self._step(results, stores=stores)
+                    step()
             return
         with self._b.when("ne", count, 0), self._b.loop(count):
-            self._step(results, stores=stores)
+            step()
 
     @property
     def _first_store(self) -> int:
-        """Number of the first step that stores a block of results.
+        """Number of the first step that stores results."""
+        return self._product.steps if self._stores is None else self._stores.first_step
 
-        A block is stored one step after its last addition.
-        """
-        stored = self._transfers.stored_blocks if self._transfers is not None else 0
-        return self._product.steps - stored + self._product.lag + 1
-
-    def _stores(self, step: int) -> bool:
+    def _stores_in(self, step: int) -> bool:
+        """Return whether a step stores results; describe the first one's transfer before it."""
+        if self._stores is not None and step == self._first_store:
+            self._stores.describe_first()
         return step >= self._first_store
 
-    def _store(self, results: "_Results") -> None:
-        """Store the block of results whose sums have just become complete."""
-        if self._transfers is not None and self._transfers.stored_blocks:
-            self._describe(results)
-            self._start_store()
-
-    def _describe(self, results: "_Results | None") -> None:
-        """Write the descriptor with which the next step starts to store this step's results."""
-        assert self._transfers is not None
-        assert results is not None
-        self._transfers.describe_store(results.at)
-
-    def _start_store(self) -> None:
-        """Start the transfer of the block that was popped in the step before.
-
-        In a step, the start follows the push of the second vector of rows: the array then has rows
-        for about as long as the start holds the core. If the start came later in the code, it would
-        have to wait for the stores of this step's results.
-        """
-        assert self._transfers is not None
-        self._transfers.start_store()
+    def _last_step(self, results: "_Results") -> None:
+        """Write the last step, and pop and store the results that remain of its block."""
+        product = self._product
+        rest = product.block_rows - product.late
+        last = product.steps - 1
+        self._step(results, last=True, stores=self._stores_in(last))
+        self._sums.add(self._pending, rest - 1, results)
+        self._pops(range(rest, product.block_rows), results)
+        if self._stores is not None:
+            if last < self._first_store:
+                self._stores.describe_first()
+            else:
+                self._stores.describe_rest(results.at)
+            self._stores.start()
 
     def _take(self, steps: int, results: "_Results") -> None:
         """Pop and store the results of the last ``steps`` steps."""
-        with self._b.loop(steps):
-            self._decoded(results)
-            self._results(results)
-            self._store(results)
+        b, stores = self._b, self._stores
+        with b.loop(steps):
+            self._sums.decoded(self._tags[-1], results)
+            for first, count in ([(0, self._product.block_rows)] if stores is None
+                                 else stores.parts()):
+                self._pops(range(first, first + count), results)
+                if stores is not None:
+                    stores.describe(results.at + first, count)
+                    stores.start()
             self._shift_tags()
 
-    def _begin_sums(self) -> None:
-        """Allocate registers for the sums, as late as possible because registers are scarce."""
-        if self._product.adds:
-            self._zero = self._b.splat(0)
-        if self._product.adds and not self._product.in_place:
-            self._sums = [self._b.variable(0) for _ in range(self._product.block_rows)]
+    def _pops(self, numbers: range, results: "_Results") -> None:
+        """Pop and add some of a step's results."""
+        for number in numbers:
+            self._sums.add(self._b.pop(), number, results)
 
     def _begin(self) -> None:
         """Write the code that puts the state of the first step into registers."""
@@ -371,53 +373,85 @@ class _Writer:
         return tag if setting is None else tag + Index.of(setting) * 2
 
     def _step(self, results: "_Results | None", *, last: bool = False, starts: bool = False,
-              waits: bool = False, stores: bool = False) -> None:
+              waits: int = 0, stores: bool = False, first: int = 0,
+              middle: bool = False) -> None:
         """Generate a step's code: push its rows and the next one's weights, pop earlier results.
 
         ``results`` has the registers for the tag of the results that the step pops; None if it pops
-        none. With ``starts``, the step starts a transfer that loads operands; with ``stores``, one
-        that stores a block of results. With ``waits``, it waits for the operands of the next step.
-        ``last`` marks the last step, which has no next one.
+        none. It pops nothing before vector ``first`` of its rows. With ``starts``, the step starts
+        a transfer that loads operands; with ``stores``, some that store results. At its end, it
+        waits for ``waits`` chunks of operands of the next step; with ``middle``, it waits for one
+        of its own before the second half of its rows. ``last`` marks the last step.
         """
         b, product = self._b, self._product
         rows = product.block_rows
         row_mask, weight_mask = self._depth_mask(self._rows), self._weight_mask()
         pushed = 0
-        popped: VReg | None = None
+        popped: VReg | None = self._pending if results is not None and not first else None
         for number in range(rows):
+            if middle and number >= rows // 2:
+                self._middle(number - rows // 2)
             row = self._row(number, row_mask) if number else self._first_row
-            b.push("rows" if number else "rows_swap", row)
+            paced = Fence() if product.by_depth and not number else None
+            b.push("rows" if number else "rows_swap", row, fence=paced)
             until = (number + 1) * self._tile // rows
             for weight in () if last else range(pushed, until):
                 b.push(self._kind, self._weight(weight, weight_mask) if weight
                        else self._first_weight)
             pushed = until
-            if stores and number == 1:
-                self._start_store()
-            if results is not None:
-                if not number:
-                    self._add(self._pending, rows - 1, results)
-                    self._decoded(results)
-                before = popped
-                popped = b.pop(into=None if number + 1 < rows else self._pending)
-                # A result is added after the next pop, which would otherwise wait for it.
-                if before is not None:
-                    self._add(before, number - 1, results)
+            if stores and results is not None and number:
+                self._store(number - 1, results, last)
+            if results is not None and number >= first:
+                popped = self._pop(number, popped, results)
             if starts and number == rows // 4:
                 assert self._transfers is not None
                 self._transfers.start()  # Only one, because a start holds the core.
-            if stores and rows == 1:
-                self._start_store()
-            if stores and not last and number == rows // 2:
-                self._describe(results)
+        if stores and results is not None:
+            self._store(rows - 1, results, last)
         if last:
             return
         if waits:
             assert self._transfers is not None
-            self._transfers.wait()
+            self._transfers.wait(waits)
         self._advance()
         b.assign(self._first_row, self._row(0, self._depth_mask(self._rows)))
         b.assign(self._first_weight, self._weight(0, self._weight_mask(), last=True))
+
+    def _middle(self, number: int) -> None:
+        """Write the transfers before vector ``number`` of the second half of a step's rows."""
+        assert self._transfers is not None
+        if not number:
+            self._transfers.wait()
+        last = self._product.block_rows - 1 - self._product.block_rows // 2
+        for chunk in range(self._transfers.started_in_half_step):
+            if number == min(2 * chunk + 2, last):
+                self._transfers.start_in_half_step(chunk)
+
+    def _pop(self, number: int, before: VReg | None, results: "_Results") -> VReg:
+        """Pop a result after the push of vector ``number`` of rows; add ``before`` to its sum.
+
+        A result is added after the next pop, which would otherwise wait for it.
+        """
+        b, rows, late = self._b, self._product.block_rows, self._product.late
+        at = (number - late) % rows
+        into = None if number + 1 < rows else self._pending
+        if at:
+            popped = b.pop(into=into)
+        if before is not None:
+            self._sums.add(before, (at - 1) % rows, results)
+        if not at:
+            self._sums.decoded(self._tags[-1], results)
+            popped = b.pop(into=into)
+        return popped
+
+    def _store(self, number: int, results: "_Results", last: bool) -> None:
+        """Store results whose sums are complete after vector ``number`` of a step's rows."""
+        assert self._stores is not None
+        split = self._stores.places().get(number)
+        if split is not None:
+            self._stores.start()
+            if not last or split + 1 < len(self._stores.splits):
+                self._stores.describe_after(split, results.at)
 
     def _last_rows(self, first: VReg) -> None:
         b, product = self._b, self._product
@@ -505,38 +539,6 @@ class _Writer:
                 else:
                     b.push(self._kind, self._constant)
 
-    def _results(self, results: "_Results") -> None:
-        """Pop and add all results of a step."""
-        for number in range(self._product.block_rows):
-            self._add(self._b.pop(), number, results)
-
-    def _decoded(self, into: "_Results | None" = None) -> "_Results":
-        """Unpack the oldest tag, the word that says where the next popped results belong.
-
-        Its fields go to new registers, or to those of ``into``.
-        """
-        b, product, tag = self._b, self._product, self._tags[-1]
-        found = into or _Results(b.scalar_variable(0), None, None)
-        if not product.adds:
-            b.assign(found.at, tag)
-            return found
-        b.scalar("shr", tag, _TAG_BITS, into=found.at)
-        if product.scheme.total_setting(b, 0) is not None:
-            found.setting = b.scalar("and", b.scalar("shr", tag, 1), 31, into=found.setting)
-        found.started = b.compare("ne", self._zero, b.scalar("and", tag, 1), into=found.started)
-        return found
-
-    def _add(self, result: VReg, number: int, results: "_Results") -> None:
-        """Add ``result``, vector ``number`` of a step's results, to its sum, and store the sum."""
-        b, product = self._b, self._product
-        at = Index.of(results.at + number * product.block.results)
-        into = None if self._sums is None else self._sums[number]
-        sum = b.load(product.results, at) if product.in_place else into
-        total = product.scheme.total(b, result, sum, results.started, results.setting, into)
-        if product.finish is not None:
-            total = product.finish(b, total, at)
-        b.store(total, product.results, at)
-
 
 def _piece(b: Builder, product: Product, side: Side, number: Number) -> Index:
     """Return the distance from an operand's first piece to the piece of pass ``number``.
@@ -557,6 +559,49 @@ def _load_weight(b: Builder, product: Product, at: IndexLike, half: int) -> VReg
     """
     vector = b.load(product.weights, at)
     return unpacked(b, vector, half) if product.packed else vector
+
+
+class _Sums:
+    """The sums to which results are added, in vector registers or in vector memory."""
+
+    def __init__(self, b: Builder, product: Product) -> None:
+        self._b, self._product = b, product
+        self._registers: list[VReg] | None = None
+
+    def begin(self) -> None:
+        """Allocate registers for the sums, as late as possible because registers are scarce."""
+        b, product = self._b, self._product
+        if product.adds:
+            self._zero = b.splat(0)
+        if product.adds and not product.in_place:
+            self._registers = [b.variable(0) for _ in range(product.block_rows)]
+
+    def decoded(self, tag: SReg, into: "_Results | None" = None) -> "_Results":
+        """Unpack a tag, the word that says where the next popped results belong.
+
+        Its fields go to new registers, or to those of ``into``.
+        """
+        b, product = self._b, self._product
+        found = into or _Results(b.scalar_variable(0), None, None)
+        if not product.adds:
+            b.assign(found.at, tag)
+            return found
+        b.scalar("shr", tag, _TAG_BITS, into=found.at)
+        if product.scheme.total_setting(b, 0) is not None:
+            found.setting = b.scalar("and", b.scalar("shr", tag, 1), 31, into=found.setting)
+        found.started = b.compare("ne", self._zero, b.scalar("and", tag, 1), into=found.started)
+        return found
+
+    def add(self, result: VReg, number: int, results: "_Results") -> None:
+        """Add ``result``, vector ``number`` of a step's results, to its sum, and store the sum."""
+        b, product = self._b, self._product
+        at = Index.of(results.at + number * product.block.results)
+        into = None if self._registers is None else self._registers[number]
+        sum = b.load(product.results, at) if product.in_place else into
+        total = product.scheme.total(b, result, sum, results.started, results.setting, into)
+        if product.finish is not None:
+            total = product.finish(b, total, at)
+        b.store(total, product.results, at)
 
 
 @dataclass

@@ -10,20 +10,25 @@ tile of the depth). Chunks for the first tile of the depth are small, so that th
 early. Later chunks are larger, because each start of a transfer holds the core. The weights of the
 last tile of the depth arrive in small chunks again, because the array has nothing else left to do.
 
+In the first tile of the depth, the array processes rows as fast as they arrive, but the second tile
+of columns needs its weights, too. So the last block of rows may arrive in two chunks, the second of
+which is waited for in the middle of the step (`Plan.halves`).
+
 A few chunks are in flight at a time. The step before the one that needs a chunk ends with the start
 of another transfer and a wait for that chunk. Descriptors lie in a table in scalar memory, which is
-written while the first chunks arrive. In the last tile of the depth, each block of results leaves
-as soon as its sums are complete.
+written while the first chunks arrive. In the last tile of the depth, results leave while the array
+runs (`sim.compiler.kernels.products.stores`).
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
 from hdl.dma.format import DESCRIPTOR_WORDS, DmaSpace
 from hdl.dma.interface import QUEUE_DEPTH, CheckTimes
 from sim.compiler.kernels.products.product import Product
+from sim.compiler.kernels.products.stores import STORE_WORDS, Stores, address_of
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.ir import Fence, SReg, VmemBuffer
 
@@ -37,8 +42,6 @@ _ENTRY = DESCRIPTOR_WORDS + 1
 """Number of words of a chunk's entry in the table of descriptors: its descriptor, and one word with
 the number of steps until the next wait.
 """
-_STATE = 1
-"""Number of words that hold the number of the results' first row of HBM."""
 _SPARE = 8
 """Number of words of scalar memory that are reserved for the product's counters."""
 _DEPTHS = (1, 2, 4)
@@ -74,6 +77,8 @@ class Chunk:
         Whether the vectors are of the weights; otherwise, of the rows.
     first, run, runs, stride : int
         First vector, vectors of a run, number of runs, vectors from one run's start to the next.
+    late : bool
+        Whether the step needs the vectors only in its second half.
     """
 
     step: int
@@ -82,6 +87,7 @@ class Chunk:
     run: int
     runs: int = 1
     stride: int = 0
+    late: bool = False
 
     @property
     def vectors(self) -> int:
@@ -109,6 +115,8 @@ class Plan:
         Whether chunks of weights in the first tile of the depth double in size, and later chunks
         double their tiles of the depth up to ``depths_together``. Otherwise, the former grow by
         half, and the latter have ``depths_together`` tiles from the start.
+    halves : bool
+        Whether the last block of rows of the first tile of the depth arrives in two chunks.
     """
 
     product: Product
@@ -117,6 +125,7 @@ class Plan:
     columns_together: int
     fine_end: bool
     fast: bool
+    halves: bool = False
 
     @property
     def blocks(self) -> int:
@@ -140,22 +149,31 @@ class Plan:
 
     @property
     def can_store(self) -> bool:
-        """Whether results can leave block by block, because no later step changes them."""
-        return self.depth_steps > self.product.lag
+        """Whether results can leave while the array runs.
+
+        No later step may change them, and their blocks must follow one another in memory.
+        """
+        product = self.product
+        return (self.depth_steps > product.lag
+                and (self.columns == 1 or product.others[0].results == product.block.count))
 
     @cached_property
     def chunks(self) -> tuple[Chunk, ...]:
         """Transfers that load the operands, in the order in which steps need their vectors."""
         found = [*self._first(), *self._middle(), *self._last()]
         return tuple(sorted((chunk for chunk in found if self.loads[chunk.weights]),
-                            key=lambda chunk: (chunk.step, not chunk.weights)))
+                            key=lambda chunk: (chunk.step, not chunk.weights, chunk.late)))
 
     def _first(self) -> Iterator[Chunk]:
         """Yield the transfers that load the first tile of the depth, in increasing sizes."""
         size, count = self.product.block_rows, self.product.block.count
         for block, blocks in _growing(self.blocks, 2):
-            first = block * size
-            yield Chunk(block, False, first, min(blocks * size, count - first))
+            first, end = block * size, min((block + blocks) * size, count)
+            if block == self.half_step:
+                middle = first + size // 2
+                yield Chunk(block, False, middle, end - middle, late=True)
+                end = middle
+            yield Chunk(block, False, first, end - first)
         for column, columns in _growing(self.columns, 1 if self.fast else 2):
             yield self._weights(column, columns, 0, 1)
 
@@ -168,7 +186,15 @@ class Plan:
                          depth if self.fast else self.depths_together)
             # The last of these chunks of rows includes those of the last tile of the depth.
             last = self.fine_end and depth + depths == end
-            yield Chunk(depth * self.depth_steps, False, depth * size, (depths + last) * size)
+            step, rows = depth * self.depth_steps, (depths + last) * size
+            if self.halves and depth == 1 == depths + last:
+                # The array is about to wait for these rows, which it needs block by block.
+                part = self.blocks // 2
+                first = part * self.product.block_rows
+                yield Chunk(step, False, size, first)
+                yield Chunk(step + part, False, size + first, rows - first)
+            else:
+                yield Chunk(step, False, depth * size, rows)
             for column in range(0, self.columns, together):
                 yield self._weights(column, min(together, self.columns - column), depth, depths)
             depth += depths
@@ -198,34 +224,108 @@ class Plan:
         step = depth * self.depth_steps + column * self.blocks - 1
         return Chunk(max(0, step), True, first, run, outer[1], outer[2].weights)
 
+    @property
+    def half_step(self) -> int:
+        """The step that waits for a chunk in its middle; -1 if none does."""
+        return self.blocks - 1 if self.halves else -1
+
+    @property
+    def can_halve(self) -> bool:
+        """Whether the plan is possible with ``halves``."""
+        last, size = self.blocks - 1, self.product.block_rows
+        if (not all(self.loads) or self.columns == 1 or last == 0 or size == 1
+                or last not in dict(_growing(self.blocks, 2))):
+            return False
+        halved = replace(self, halves=True)
+        [number] = [number for number, chunk in enumerate(halved.chunks) if chunk.late]
+        # Transfers are counted, not named: waits must be in the order of the chunks.
+        ordered = number == sum(count for stop, count in halved._stops.items() if stop < last)
+        started = halved.started_first + sum(map(len, halved.started.values()))
+        return ordered and started == len(halved.chunks)
+
+    @cached_property
+    def _stops(self) -> dict[int, int]:
+        """Number of chunks for which each step waits at its end; -1 is before the first step.
+
+        A step waits for one chunk, so that each can start another one. Only in front of the
+        `half_step`, where no time is left, does it wait for the chunks that the next step needs.
+        """
+        found: dict[int, int] = {}
+        after = self.product.steps
+        for chunk in reversed(self.chunks):
+            if not chunk.late:
+                natural = chunk.step - 1
+                after = max(-1, natural if natural < self.half_step else min(natural, after - 1))
+                found[after] = found.get(after, 0) + 1
+        return dict(reversed(found.items()))
+
     @cached_property
     def early(self) -> int:
         """Number of chunks that must arrive before the first step."""
-        return len(self.chunks) - len(self.stops)
+        return self._stops[-1]
 
     @cached_property
     def stops(self) -> tuple[int, ...]:
-        """Steps that end with a wait for a chunk, in order: one for each chunk but the `early`."""
-        found: list[int] = []
-        for chunk in reversed(self.chunks):
-            found.append(min(chunk.step - 1, found[-1] - 1 if found else chunk.step))
-        return tuple(stop for stop in reversed(found) if stop >= 0)
+        """Steps that end with a wait for chunks, in order."""
+        return tuple(stop for stop in self._stops if stop >= 0)
+
+    @cached_property
+    def waits(self) -> tuple[int, ...]:
+        """Number of chunks for which each of `stops` waits."""
+        return tuple(self._stops[stop] for stop in self.stops)
+
+    @cached_property
+    def started(self) -> dict[int, range]:
+        """Chunks that each of `stops`, and the `half_step`, starts.
+
+        A chunk is started only when the DMA queue certainly has room: a start into a full queue
+        holds the core. Because a start holds it, too, a step starts one chunk, or at most two.
+        """
+        found = {}
+        arrived, at = self.early, self.started_first
+        for step in sorted({*self.stops, *({self.half_step} if self.halves else ())}):
+            half = step == self.half_step
+            arrived += half
+            room = min(1 + half, QUEUE_DEPTH - (at - arrived), len(self.chunks) - at)
+            found[step] = range(at, at + room)
+            at += room
+            arrived += self._stops.get(step, 0)
+        return found
 
     @property
     def started_first(self) -> int:
         """Number of chunks that are started before the first step."""
-        return min(len(self.chunks), self.early + _FLIGHT)
+        return min(len(self.chunks), self.early + _FLIGHT + self.halves)
 
     @property
     def started_at_once(self) -> int:
         """Number of chunks whose transfers are started at once: at most the DMA queue's depth."""
         return min(self.started_first, QUEUE_DEPTH)
 
+    @cached_property
+    def starts(self) -> tuple[range, ...]:
+        """Chunks that `stops` start, up to the last one that starts any."""
+        found = [self.started[stop] if stop != self.half_step else range(0) for stop in self.stops]
+        while found and not found[-1]:
+            found.pop()
+        return tuple(found)
+
+    @property
+    def apart_from_stops(self) -> tuple[Chunk, ...]:
+        """Chunks whose descriptors are in the table behind those of `starts`.
+
+        Those of the `half_step` follow those that are started before the first step, but not at
+        once, because the DMA queue has no room yet.
+        """
+        more = range(self.started_at_once, self.started_first)
+        return tuple(self.chunks[number]
+                     for number in (*more, *self.started.get(self.half_step, ())))
+
     @property
     def words(self) -> int:
         """Number of words of scalar memory that the transfers need."""
-        entries = max(1, len(self.stops), len(self.chunks) - self.started_at_once)
-        return _ENTRY * entries + DESCRIPTOR_WORDS + _STATE + _SPARE
+        entries = max(1, len(self.stops), len(self.starts) + len(self.apart_from_stops))
+        return _ENTRY * entries + STORE_WORDS + _SPARE
 
     @property
     def apart(self) -> int:
@@ -244,14 +344,19 @@ class Plan:
             arrived += chunk.vectors * config.sublanes
             arrivals.append(arrived)
         now, before = max([arrivals[self.early - 1], arrivals[0] + config.array]), -1
-        for stop, chunk, arrival in zip(self.stops, self.chunks[self.early:],
-                                        arrivals[self.early:], strict=True):
+        arrived = self.early
+        for stop, waits in zip(self.stops, self.waits, strict=True):
+            chunk = self.chunks[arrived]
             blocks = chunk.vectors * config.sublanes if chunk.runs > 1 else 0
             start = CheckTimes.of(config).total(blocks) + _START_CYCLES
-            now = max(now + (stop - before) * step_cycles + start, arrival)
+            arrived += waits
+            now = max(now + (stop - before) * step_cycles + start, arrivals[arrived - 1])
+            if stop == self.half_step - 1:
+                now = max(now, arrivals[arrived] - step_cycles // 2)
+                arrived += 1
             before = stop
         rows = product.block_rows * config.sublanes
-        last = config.array_latency + (2 + self.can_store) * rows + _LATENCY // 2
+        last = config.array_latency + self.can_store * rows + _LATENCY
         return now + (product.steps - before - 1) * step_cycles + last
 
 
@@ -302,6 +407,8 @@ def plan_transfers(product: Product, loads: tuple[bool, bool], smem: range) -> P
     found = [plan for size in _DEPTHS if size < max(2, depths) for width in together
              for fine_end in (True, False) for fast in (False, True)
              if (plan := Plan(product, loads, size, width, fine_end, fast)).words <= len(smem)]
+    found += [halved for plan in found if plan.can_halve
+              and (halved := replace(plan, halves=True)).words <= len(smem)]
     return min(found, key=lambda plan: (plan.cycles, len(plan.chunks)), default=None)
 
 
@@ -315,32 +422,36 @@ class Transfers:
     homes : Homes
     smem : range
         Words of scalar memory; the last `Plan.words` of them are used.
+
+    Attributes
+    ----------
+    stores : Stores or None
+        Stores of the results; None if the product does not store them.
     """
 
     def __init__(self, b: Builder, plan: Plan, homes: Homes, smem: range) -> None:
         self._b, self._plan, self._homes = b, plan, homes
         self._product, self._config = plan.product, plan.product.config
         words = smem[len(smem) - plan.words + _SPARE:]
-        self._result, self._table = words[:DESCRIPTOR_WORDS], words[DESCRIPTOR_WORDS + _STATE:]
-        self._result_row = words[DESCRIPTOR_WORDS]
+        self._table = words[STORE_WORDS:]
+        self.stores = None if homes.results is None else Stores(
+            b, plan.product, homes.results, words[:STORE_WORDS], _STORED << 8 | _SIGNAL)
 
     @property
-    def stops(self) -> tuple[int, ...]:
-        """Steps that end with a wait for a chunk.
+    def half_step(self) -> int:
+        """The step that waits for a chunk in its middle; -1 if none does."""
+        return self._plan.half_step
 
-        Before the wait, each of the first `starts` of them starts the transfer of another chunk.
+    @property
+    def stops(self) -> tuple[tuple[int, bool, int], ...]:
+        """Steps that wait for chunks at their end, in order.
+
+        Each is (step, whether it starts the transfer of a chunk before, number of chunks).
         """
-        return self._plan.stops
-
-    @property
-    def starts(self) -> int:
-        """Number of the steps in `stops`, the first ones, that start the transfer of a chunk."""
-        return len(self._plan.chunks) - self._plan.started_first
-
-    @property
-    def stored_blocks(self) -> int:
-        """Number of blocks of results that are stored, all in the last steps; 0 if none are."""
-        return self._plan.depth_steps if self._homes.results is not None else 0
+        plan = self._plan
+        return tuple((stop, number < len(plan.starts) and len(plan.starts[number]) > 0, waits)
+                     for number, (stop, waits) in enumerate(zip(plan.stops, plan.waits,
+                                                                strict=True)))
 
     def begin(self) -> None:
         """Start the first transfers, and write the table of descriptors for the later ones."""
@@ -348,21 +459,17 @@ class Transfers:
         for chunk in plan.chunks[:plan.started_at_once]:
             self._describe(chunk, self._table.start)
             b.dma(self._table.start)
-        # In the table, the chunks that `start_more` starts follow those that steps start.
-        for number, chunk in enumerate((*plan.chunks[plan.started_first:], *self._more)):
-            self._describe(chunk, self._table[number * _ENTRY])
-        runs = [after - before - 1 for before, after in pairwise(self.stops)] + [0]
-        for number, run in enumerate(runs if self.stops else ()):
+        for number, started in enumerate(plan.starts):
+            for chunk in plan.chunks[started.start:started.stop]:
+                self._describe(chunk, self._table[number * _ENTRY])
+        for number, other in enumerate(plan.apart_from_stops, len(plan.starts)):
+            self._describe(other, self._table[number * _ENTRY])
+        runs = [after - before - 1 for before, after in pairwise(plan.stops)] + [0]
+        for number, run in enumerate(runs if plan.stops else ()):
             b.smem_store(run, self._table[number * _ENTRY] + DESCRIPTOR_WORDS)
         self._pointer = b.scalar_variable(self._table.start)
-        if self.stored_blocks:
-            assert self._homes.results is not None
-            b.smem_store(self._homes.results, self._result_row)
-            size = self._product.block_rows * self._config.sublanes
-            what = DmaSpace.VMEM.value | DmaSpace.HBM.value << 4 | _STORED << 8 | _SIGNAL
-            for at, word in zip(self._result, (what, size, *[0] * (DESCRIPTOR_WORDS - 2)),
-                                strict=True):
-                b.smem_store(word, at)
+        if self.stores is not None:
+            self.stores.begin()
 
     def _describe(self, chunk: Chunk, at: int) -> None:
         """Write the descriptor of a chunk to address ``at`` of scalar memory."""
@@ -370,7 +477,7 @@ class Transfers:
         home = self._homes.weights if chunk.weights else self._homes.rows
         buffer: VmemBuffer = self._product.weights if chunk.weights else self._product.rows
         assert home is not None
-        low, high = self._address(b.value(home + chunk.first * config.sublanes))
+        low, high = address_of(b, b.value(home + chunk.first * config.sublanes), config)
         several = chunk.runs > 1
         what = DmaSpace.HBM.value | DmaSpace.VMEM.value << 4 | _LOADED << 8 | _SIGNAL
         words: list[SReg | int] = [
@@ -381,26 +488,30 @@ class Transfers:
         for word, value in enumerate(words):
             b.smem_store(value, at + word)
 
-    def _address(self, row: SReg) -> tuple[SReg, SReg | int]:
-        """Return the low and the high word of the byte address of a row of HBM."""
-        b, shift = self._b, self._config.row_bytes.bit_length() - 1
-        high = b.scalar("shr", row, 32 - shift) if self._config.hbm_bytes > 1 << 32 else 0
-        return b.scalar("shl", row, shift), high
-
     def wait_first_weights(self) -> None:
         """Wait for the weights of the first step."""
         if self._plan.loads[1]:
             self._b.wait(_LOADED, 1)
 
-    @property
-    def _more(self) -> tuple[Chunk, ...]:
-        """Chunks started before the first step, but not at once: the DMA queue has no room yet."""
-        return self._plan.chunks[self._plan.started_at_once:self._plan.started_first]
-
     def start_more(self) -> None:
         """Start the transfers for which the DMA queue had no room in `begin`; now it has."""
-        for number in range(self.starts, self.starts + len(self._more)):
-            self._b.dma(self._table[number * _ENTRY], fence=Fence())
+        for number in range(self._plan.started_first - self._plan.started_at_once):
+            self._start_apart(number)
+
+    @property
+    def started_in_half_step(self) -> int:
+        """Number of chunks whose transfers the `half_step` starts."""
+        return len(self._plan.started[self._plan.half_step])
+
+    def start_in_half_step(self, number: int) -> None:
+        """Start the transfer of chunk ``number`` of those that the `half_step` starts."""
+        plan = self._plan
+        self._start_apart(plan.started_first - plan.started_at_once + number)
+
+    def _start_apart(self, number: int) -> None:
+        """Start the transfer of chunk ``number`` of `Plan.apart_from_stops`."""
+        at = self._table[(len(self._plan.starts) + number) * _ENTRY]
+        self._b.dma(at, fence=Fence())
 
     def wait_first_rows(self) -> None:
         """Wait for the chunks that the first step needs in addition to its weights."""
@@ -411,9 +522,9 @@ class Transfers:
         """Start the transfer of the next chunk."""
         self._b.dma(self._pointer, fence=Fence())
 
-    def wait(self) -> None:
-        """Wait for the chunk that the next step needs."""
-        self._b.wait(_LOADED, 1, fence=Fence(before=True))
+    def wait(self, chunks: int = 1) -> None:
+        """Wait for the chunks that the next step, or the rest of this one, needs."""
+        self._b.wait(_LOADED, chunks, fence=Fence(before=True))
 
     def next_stop(self) -> SReg:
         """Advance to the next descriptor; return the number of steps before the next wait."""
@@ -422,21 +533,7 @@ class Transfers:
         b.assign(self._pointer, self._pointer + _ENTRY)
         return found
 
-    def describe_store(self, at: SReg) -> None:
-        """Write the descriptor of a block of results, from vector ``at`` of the results on."""
-        b, config = self._b, self._config
-        row = b.value(b.smem_load(self._result_row) + at * config.sublanes)
-        low, high = self._address(row)
-        b.smem_store(b.value(at + self._product.results.address), self._result[2])
-        b.smem_store(low, self._result[6])
-        if isinstance(high, SReg):
-            b.smem_store(high, self._result[7])
-
-    def start_store(self) -> None:
-        """Start the transfer of the block whose descriptor has been written."""
-        self._b.dma(self._result.start, fence=Fence(after=(self._product.results,)))
-
     def end(self) -> None:
         """Wait until all transfers of results are complete."""
-        if self.stored_blocks:
-            self._b.wait(_STORED, self.stored_blocks)
+        if self.stores is not None:
+            self._b.wait(_STORED, self.stores.transfers)

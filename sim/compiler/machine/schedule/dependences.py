@@ -27,7 +27,7 @@ _PACE = 2
 """Maximum number of pushes of rows in front of which a load may move in a paced block.
 
 A block is paced so that the loads of a long sequence do not fill all vector registers."""
-_APART = 24
+_APART = 12
 """Least number of cycles between two transfers of a block."""
 _Key = tuple[tuple[int, int, int], ...]
 

@@ -46,7 +46,8 @@ def schedule_block(ops: Sequence[Op], config: Config, last: Op | None = None, *,
     outstanding : int or None
         Number of results that the array holds when the block begins, if known.
     """
-    # In a block that starts transfers, early pushes keep the array from waiting for the core.
+    # In a block that starts transfers, or has a push with a fence, early pushes keep the array from
+    # waiting for the core.
     eager = any(op.fence is not None for op in ops)
     nodes = [Node.of(op, config, eager=eager)
              for op in (*ops, *([last] if last is not None else []))]

@@ -8,6 +8,7 @@ import pytest
 
 from golden.mxu import matmul
 from hdl.config import Config
+from hdl.dma.interface import QUEUE_DEPTH
 from sim.compiler.executable import Executable
 from sim.compiler.graph.arrays import array_dtype
 from sim.compiler.graph.ir import DType, Graph, Sharding, TensorType, Value
@@ -123,20 +124,41 @@ def vectors(plan: Plan, weights: bool) -> list[tuple[int, int]]:
             for run in range(chunk.runs) for number in range(chunk.run)]
 
 
+def check_waits(plan: Plan) -> None:
+    """Each chunk is started before it is waited for, and waited for before it is needed."""
+    assert list(plan.stops) == sorted(set(plan.stops))
+    started, arrived = plan.started_first, plan.early
+    waits = dict(zip(plan.stops, plan.waits, strict=True))
+    for step in sorted({*plan.stops, *((plan.half_step,) if plan.halves else ())}):
+        if step == plan.half_step:
+            assert plan.chunks[arrived].late
+            assert plan.chunks[arrived].step == step
+            arrived += 1
+        started += len(plan.started[step])
+        # The DMA engine's queue has room.
+        assert arrived <= started <= arrived + QUEUE_DEPTH
+        for chunk in plan.chunks[arrived:arrived + waits.get(step, 0)]:
+            assert step < chunk.step
+            assert not chunk.late
+        arrived += waits.get(step, 0)
+        assert arrived <= started
+    assert started == arrived == len(plan.chunks)
+
+
 @pytest.mark.parametrize("config", [CONFIG, V2], ids=["tiny", "v2"])
 def test_all_vectors_are_loaded_once_and_in_time(config: Config) -> None:
-    scale, checked = config.array // 4, 0
+    scale, checked, halved = config.array // 4, 0, 0
     for (rows, depth, columns), transposed, packed in itertools.product(
             SHAPES, (False, True), (False, True)):
         made = planned(rows * scale, depth * scale + 1, columns * scale, transposed, packed, config)
         plan = plan_transfers(made, (True, True), range(4096))
         if plan is None:
             continue
-        plan = replace(plan, fast=checked % 2 == 0)
+        plan = replace(plan, fast=checked % 2 == 0, halves=False)
+        plan = replace(plan, halves=plan.can_halve)
+        halved += plan.halves
         checked += 1
-        assert list(plan.stops) == sorted(set(plan.stops))
-        assert all(stop < chunk.step for stop, chunk in zip(
-            plan.stops, plan.chunks[plan.early:], strict=True))
+        check_waits(plan)
         # The levels of the product, followed step by step.
         needed: dict[bool, dict[int, int]] = {False: {}, True: {}}
         steps = itertools.product(range(plan.depths), range(plan.columns), range(plan.blocks))
@@ -155,6 +177,7 @@ def test_all_vectors_are_loaded_once_and_in_time(config: Config) -> None:
             assert sorted(vector for vector, _ in loaded) == list(range(buffer.vectors))
             assert all(step <= needed[weights][vector] for vector, step in loaded)
     assert checked > 2 * len(SHAPES)
+    assert halved
 
 
 def test_segments_have_the_addresses() -> None:

@@ -1,0 +1,139 @@
+"""Stores of a product's results to HBM, by the product's own code, while the array runs.
+
+The sums of a block of results are complete in the last tile of the depth. The blocks follow one
+another in memory, so a transfer may begin and end within a block. A step starts transfers when the
+first vectors of its block, and then half of the others, have been popped. The transfers are small
+because the DMA engine writes rows no faster than the array makes them: what it has not begun when
+the last results are popped delays the end.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import pairwise
+
+from hdl.config import Config
+from hdl.dma.format import DESCRIPTOR_WORDS, DmaSpace
+from sim.compiler.kernels.products.product import Product
+from sim.compiler.machine.builder import Builder
+from sim.compiler.machine.ir import Fence, Index, IndexLike, SReg
+
+__all__ = ["STORE_WORDS", "Stores", "address_of"]
+
+STORE_WORDS = DESCRIPTOR_WORDS + 1
+"""Number of words of scalar memory that the stores need: a descriptor, and the number of the
+results' first row of HBM."""
+_PARTS = 2
+"""Number of transfers of a block after the last step."""
+
+
+class Stores:
+    """Writes the code that stores a product's results.
+
+    Parameters
+    ----------
+    b : Builder
+    product : Product
+        Computed by depth (`Product.by_depth`).
+    home : SReg
+        Number of the results' first row of HBM.
+    words : range
+        `STORE_WORDS` words of scalar memory.
+    what : int
+        The semaphore that counts the transfers, and the flag to do so, as in a descriptor's first
+        word.
+    """
+
+    def __init__(self, b: Builder, product: Product, home: SReg, words: range, what: int) -> None:
+        self._b, self._product, self._home = b, product, home
+        self._descriptor, self._row = words[:DESCRIPTOR_WORDS], words[DESCRIPTOR_WORDS]
+        self._what = what | DmaSpace.VMEM.value | DmaSpace.HBM.value << 4
+
+    @cached_property
+    def splits(self) -> tuple[int, ...]:
+        """Numbers of the vectors of a block up to which the step that pops it starts transfers."""
+        rows, late = self._product.block_rows, self._product.late
+        first = max(1, rows // 8)
+        return tuple(split for split in (first, first + rows // 2)
+                     if split + late + 1 < rows) or (0,)
+
+    def places(self) -> dict[int, int]:
+        """Return the number of the split by the number of the vector of rows before its start.
+
+        The sums of the vectors up to the split are complete by then. The start follows the push of
+        the next vector of rows, so that the array has rows while the start holds the core.
+        """
+        return {split + self._product.late: number for number, split in enumerate(self.splits)}
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks of results."""
+        product = self._product
+        return product.blocks(product.block_rows) * product.others[0].count
+
+    @property
+    def first_step(self) -> int:
+        """Number of the first step that starts a transfer."""
+        product = self._product
+        return product.steps - self.blocks + product.lag + (not self.splits[0])
+
+    @property
+    def transfers(self) -> int:
+        """Number of transfers."""
+        product = self._product
+        return ((product.steps - self.first_step) * len(self.splits) + 1
+                + product.lag * len(tuple(self.parts())))
+
+    def parts(self) -> Iterator[tuple[int, int]]:
+        """Divide a block into the transfers after the last step: yield (first vector, vectors)."""
+        rows = self._product.block_rows
+        borders = [rows * part // _PARTS for part in range(_PARTS + 1)]
+        for first, end in pairwise(borders):
+            if end > first:
+                yield first, end - first
+
+    def begin(self) -> None:
+        """Write the words of the descriptor that do not change, and those of the first transfer."""
+        b = self._b
+        b.smem_store(self._home, self._row)
+        for word in range(1, DESCRIPTOR_WORDS):
+            b.smem_store(0, self._descriptor[word])
+        b.smem_store(self._what, self._descriptor[0])
+
+    def describe_first(self) -> None:
+        """Describe the first transfer."""
+        self.describe(0, self.splits[0] or self._product.block_rows)
+
+    def describe_after(self, number: int, block: SReg) -> None:
+        """Describe the transfer after that at split ``number``.
+
+        ``block`` is the number of the first vector of the block that is being popped.
+        """
+        following = (*self.splits, self.splits[0] + self._product.block_rows)[number + 1]
+        self.describe(block + self.splits[number], following - self.splits[number])
+
+    def describe_rest(self, block: SReg) -> None:
+        """Describe the transfer of what is left of the block that the last step popped."""
+        self.describe(block + self.splits[-1], self._product.block_rows - self.splits[-1])
+
+    def describe(self, first: IndexLike, vectors: int) -> None:
+        """Describe a transfer of ``vectors`` vectors of results from ``first`` on."""
+        b, config = self._b, self._product.config
+        first = Index.of(first)
+        row = b.value(b.smem_load(self._row) + first * config.sublanes)
+        low, high = address_of(b, row, config)
+        b.smem_store(vectors * config.sublanes, self._descriptor[1])
+        b.smem_store(b.value(first + self._product.results.address), self._descriptor[2])
+        b.smem_store(low, self._descriptor[6])
+        if isinstance(high, SReg):
+            b.smem_store(high, self._descriptor[7])
+
+    def start(self) -> None:
+        """Start the transfer that has been described."""
+        self._b.dma(self._descriptor.start, fence=Fence(after=(self._product.results,)))
+
+
+def address_of(b: Builder, row: SReg, config: Config) -> tuple[SReg, SReg | int]:
+    """Return the low and the high word of the byte address of a row of HBM."""
+    shift = config.row_bytes.bit_length() - 1
+    high = b.scalar("shr", row, 32 - shift) if config.hbm_bytes > 1 << 32 else 0
+    return b.scalar("shl", row, shift), high
