@@ -20,15 +20,16 @@ BOUNDS = {"mlp_step": 0.02, "cnn_step": 0.03, "lstm_step": 0.02, "transformer_st
 
 Products have operands in bf16, with 8 bits, and JAX has fp32 on the CPU.
 """
-IN_RTL = ("mlp_step", "lstm_step", "transformer_step")
 
 
-def run(name: str, backend: str) -> tuple[Any, tuple[Any, ...]]:
-    """A program's executable, and its results on a device of `v2`."""
-    program = PROGRAMS[name]()
+def run(name: str, *backends: str) -> tuple[Any, list[tuple[Any, ...]]]:
+    """A program's executable for `v2`, and its results on each backend."""
+    program, results = PROGRAMS[name](), []
     executable = compile_graph(import_stablehlo(program.lower()), Config.preset("v2"), name=name)
-    with Device.open("v2", backend) as device:
-        return executable, device.execute(executable, *program.arrays)
+    for backend in backends:
+        with Device.open("v2", backend) as device:
+            results.append(device.execute(executable, *program.arrays))
+    return executable, results
 
 
 def check(results: tuple[Any, ...], expected: list[Any], bound: float) -> None:
@@ -45,16 +46,15 @@ def check(results: tuple[Any, ...], expected: list[Any], bound: float) -> None:
 
 @pytest.mark.parametrize("name", BOUNDS)
 def test_golden_is_near_what_jax_computes(name: str) -> None:
-    executable, results = run(name, "golden")
+    executable, [results] = run(name, "golden")
     assert compiled_of(executable).kernels
     check(results, PROGRAMS[name]().expected(), BOUNDS[name])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", IN_RTL)
+@pytest.mark.parametrize("name", BOUNDS)
 def test_rtl_has_the_bits_of_golden(name: str) -> None:
-    _, golden = run(name, "golden")
-    _, rtl = run(name, "rtl")
+    _, [golden, rtl] = run(name, "golden", "rtl")
     for one, other in zip(golden, rtl, strict=True):
         assert one.dtype == other.dtype
         assert one.tobytes() == other.tobytes()
