@@ -70,8 +70,9 @@ class LinkConfig:
         At most ``rate_flits`` frames are sent in ``rate_cycles`` cycles, 1 to 64 each. The default
         is the rate of a link of TPU v2: 11 flits of 128 bytes in 16 cycles, or 88 bytes a cycle.
     retry_cycles : int
-        Cycles without an acknowledgement after which the sender repeats; longer than a round trip.
-        16 to 65536.
+        Cycles without an acknowledgement after which the sender repeats; longer than a round trip,
+        and than the gap of ``rate_cycles / rate_flits`` cycles before the limit of the rate lets
+        the next frame pass. 16 to 65536.
     retries : int
         Repetitions without an acknowledgement after which the link is given up, 1 to 255.
 
@@ -99,6 +100,10 @@ class LinkConfig:
         if self.rate_flits > self.rate_cycles:
             raise ValueError(f"rate_flits must be at most rate_cycles ({self.rate_cycles}), "
                              f"not {self.rate_flits!r}")
+        gap = -(-self.rate_cycles // self.rate_flits)
+        if self.retry_cycles <= gap:
+            raise ValueError(f"retry_cycles must be more than the {gap} cycles from one frame to "
+                             f"the next, not {self.retry_cycles!r}")
 
     @property
     def name(self) -> str:

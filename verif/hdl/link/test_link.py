@@ -318,6 +318,8 @@ def test_config_must_be_a_link_config(make: Callable[[object], object]) -> None:
     ({"rate_flits": 17}, ValueError, r"rate_flits must be at most rate_cycles \(16\), not 17"),
     ({"retries": 2.0}, TypeError, "retries must be an integer, not 2.0"),
     ({"retry_cycles": 15}, ValueError, "retry_cycles must be from 16 to 65536, not 15"),
+    ({"retry_cycles": 32, "rate_flits": 2, "rate_cycles": 64}, ValueError,
+     "retry_cycles must be more than the 32 cycles from one frame to the next, not 32"),
 ])
 def test_bad_parameters_are_refused(changes: dict, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
