@@ -142,7 +142,7 @@ def _accuracy(predicted: Labels, labels: Labels) -> float:
 
 
 def _macs(net: Network, images: int) -> int:
-    """Count the multiply-accumulate operations of both layers for ``images`` images, unpadded."""
+    """Count the multiply-accumulates of both layers for ``images`` images, without padding."""
     return images * (net.w1.size + net.w2.size)
 
 

@@ -30,7 +30,7 @@ Float32 = npt.NDArray[np.float32]
 
 def operands(config: Config, rows: int, depth: int, seed: int = SEED
              ) -> tuple[Float32, Float32, Float32]:
-    """Draw random x, W and b of shapes (rows, depth), (depth, lanes) and (lanes,)."""
+    """Random x, W and b of shapes (rows, depth), (depth, lanes) and (lanes,), from ``seed``."""
     rng = np.random.default_rng(seed)
     lanes = config.lanes
     x = rng.standard_normal((rows, depth)).astype(np.float32)
@@ -76,7 +76,10 @@ def _row(name: str, value: str, note: str = "") -> str:
 
 
 def _report(config: Config, rows: int, depth: int) -> tuple[str, bool]:
-    """Run the layer in RTL and on the golden model; return the report and whether they agree."""
+    """Run the layer, with x of shape (``rows``, ``depth``), in RTL and on the golden model.
+
+    Return the report, and whether RTL and golden model agree.
+    """
     arrays = operands(config, rows, depth)
     program = compile_layer(config, *arrays)
     with Device.open(config, backend="golden") as golden:

@@ -102,10 +102,10 @@ class Program(Sequence[int]):
         return np.array(rows, np.uint32).reshape(len(rows), isa.BUNDLE_WORDS)
 
     def rows(self, config: Config) -> NDArray[np.uint32]:
-        """The bundles as rows, as a transfer that loads the program needs them: an overlay.
+        """The bundles as rows of HBM, from which a transfer loads the program as an overlay.
 
-        The last row is filled with empty bundles, which the transfer also writes to instruction
-        memory. The row may end within a bundle.
+        After the program's last bundle, the last row is filled with empty bundles, which the
+        transfer also writes to instruction memory. The last of these may be incomplete.
 
         Returns
         -------
@@ -216,9 +216,9 @@ class Assembler:
 
 
 class _Methods(Generic[_M]):
-    """An attribute of bundles: a slot's operations, made at their first use.
+    """Attribute of `Bundle` for a slot: an object of class ``kind``, whose methods are operations.
 
-    Most bundles use few slots.
+    The object is made when the attribute is first used, because most bundles use few slots.
     """
 
     def __init__(self, kind: type[_M], slot: Slot) -> None:
@@ -237,7 +237,8 @@ class Bundle:
 
     The order of calls does not matter. A value that does not fit its operand field, and every
     label, gets an immediate; equal values share one. Immediates are assigned in the order of the
-    slots and their operands.
+    slots and their operands. In private methods, ``where`` names the bundle, and the operation or
+    operand if there is one, for error messages.
     """
 
     s0 = _Methods(Scalar0Methods, Slot.S0)
@@ -326,7 +327,7 @@ class Bundle:
         self._slots[slot] = fields
 
     def _lookup(self, where: str, slot: Slot, name: str) -> Operation | None:
-        """The slot's operation of that name, checked against the chip; None for ``nop``."""
+        """The slot's operation called ``name``, if the chip has it; None for ``nop``."""
         if name == "nop":
             return None
         operation = _BY_NAME.get((slot, name))
@@ -445,7 +446,7 @@ class Bundle:
         _check_bits(f"{where}: {field}", value, isa.SLOTS[slot][field])
 
     def _code(self, where: str, operand: Operand, value: Any) -> _Code:
-        """The code of an operand with this value, and what it needs of the bundle's immediates."""
+        """The code that an operand's field gets for ``value``, and what it needs of immediates."""
         kind = operand.kind
         if kind is Kind.VECTOR_SOURCE and isinstance(value, Vector):
             return isa.VECTOR_FLAG | value.number, None

@@ -40,11 +40,12 @@ class Place:
         First address: in bytes for HBM, in words for scalar and instruction memory, otherwise in
         vectors.
     run : int
-        Number of consecutive rows (HBM) or vectors (other spaces) before a stride; 0 for all.
+        Number of consecutive rows (HBM) or vectors (other spaces) in a run; 0 for a single run.
     stride : int
         Distance from the start of one run to the start of the next, in the address's unit.
     remote : int
-        Core of another chip, a word of `hdl.dma.format.REMOTE_LAYOUT`; 0 in the other spaces.
+        In the space REMOTE_VMEM: which core of which chip, encoded as in
+        `hdl.dma.format.REMOTE_LAYOUT`. In other spaces: 0.
     """
 
     space: DmaSpace
@@ -210,13 +211,14 @@ def descriptor(config: Config, source: Place, destination: Place, *, rows: int,
         Number of rows, of ``config.row_bytes`` bytes each; a multiple of ``config.sublanes``
         unless both sides are HBM, scalar or instruction memory.
     semaphore : Semaphore or None
-        This core's semaphore to which the transfer adds 1 when it is complete; if it is remote,
-        when all vectors have left this core.
+        This core's semaphore to which the transfer adds 1 when it is complete. A remote transfer,
+        whose destination is on another chip, adds 1 when all vectors have left this core.
     other_semaphore : Semaphore or None
-        The other core's semaphore to which it adds 1; both semaphores must have the same number.
+        Semaphore of this chip's other core to which the transfer adds 1 at the same time. If
+        ``semaphore`` is given, too, both must have the same number.
     remote_semaphore : Semaphore or None
-        For a remote transfer: the semaphore of the destination's core to which it adds 1 behind the
-        last vector.
+        Only for a remote transfer: semaphore of the receiving core to which the transfer adds 1
+        after the last vector has arrived.
 
     Raises
     ------
@@ -242,7 +244,10 @@ def descriptor(config: Config, source: Place, destination: Place, *, rows: int,
 
 def _signals(config: Config, semaphore: Semaphore | None,
              other: Semaphore | None) -> tuple[int, bool, bool]:
-    """Values of the descriptor's fields ``semaphore``, ``signal`` and ``signal_other``."""
+    """Values of the descriptor's fields ``semaphore``, ``signal`` and ``signal_other``.
+
+    ``semaphore`` and ``other`` are this core's and the other core's semaphore, as in `descriptor`.
+    """
     for name, value in (("semaphore", semaphore), ("other_semaphore", other)):
         if value is not None and not isinstance(value, Semaphore):
             raise TypeError(f"{name} must be a semaphore or None, not {value!r}")
@@ -256,7 +261,11 @@ def _signals(config: Config, semaphore: Semaphore | None,
 
 def _remote_signal(source: Place, destination: Place,
                    semaphore: Semaphore | None) -> tuple[bool, int]:
-    """Values of the descriptor's fields ``signal_remote`` and ``remote_semaphore``."""
+    """Values of the descriptor's fields ``signal_remote`` and ``remote_semaphore``.
+
+    ``semaphore`` is the remote semaphore, or None, for a transfer from ``source`` to
+    ``destination``.
+    """
     remote = destination.space is DmaSpace.REMOTE_VMEM
     if remote and source.space is not DmaSpace.VMEM:
         raise ValueError("source must be in VMEM for a remote transfer, "

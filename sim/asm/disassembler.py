@@ -109,9 +109,18 @@ def _float(value: int) -> str:
 class _Text:
     """Makes the texts of a bundle's slots.
 
-    The texts give the values of immediates. `natural` tells whether the assembler, given these
-    values, would place them in the same immediates as the bundle. With ``fixed``, the texts name
-    the immediates instead, such as ``imm2``.
+    An operand that uses an immediate is written as the immediate's value. `natural` tells whether
+    the assembler, given these texts, would place each value in the same immediate as the bundle.
+    With ``fixed``, such an operand is written as the immediate's name instead, such as ``imm2``.
+
+    Parameters
+    ----------
+    immediates : tuple of int
+        Values of the bundle's immediates.
+    names : mapping of int to str
+        Labels by address, for the targets of branches.
+    fixed : bool
+        Whether to write names of immediates.
     """
 
     def __init__(self, immediates: tuple[int, ...], names: Mapping[int, str],

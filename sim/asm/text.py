@@ -147,7 +147,7 @@ class _Parser:
 
     @staticmethod
     def _at(token: _Token, call: Any, *arguments: Any, **named: int) -> Any:
-        """Calls a function; raises its errors as `AssemblyError` at the position of a token."""
+        """Returns ``call(*arguments, **named)``; raises its errors at the token's position."""
         try:
             return call(*arguments, **named)
         except (TypeError, ValueError) as error:

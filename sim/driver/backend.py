@@ -81,14 +81,14 @@ class Backend(Protocol):
     def load(self, programs: Mapping[int, Sequence[int]], at: int) -> None:
         """Write programs, by core, to instruction memory from bundle ``at`` on.
 
-        The cores are stopped.
+        These cores must be stopped.
         """
 
     def bundle(self, core: int, address: int) -> int | None:
         """Read a bundle of a stopped core's instruction memory; None beyond the memory's end."""
 
     def start(self, core: int, pc: int) -> None:
-        """Start a stopped core."""
+        """Start a stopped core at bundle ``pc``."""
 
     def stop(self, core: int) -> None:
         """Stop a core before it issues its next bundle."""
@@ -420,15 +420,15 @@ def golden_backend(chip: GoldenChip, run: GoldenRun) -> Backend:
 def rtl_backend(chip: ChipModel, *, alone: bool) -> Backend:
     """Drive a chip in RTL.
 
-    If it is ``alone``, and not part of a torus, the backend resets and closes it; otherwise only
-    its cores are reset.
+    ``alone`` tells that the chip is not part of a torus. Then the backend can reset the whole chip,
+    and closes it; the backend of a chip on a torus only resets the chip's cores.
     """
     return _RtlBackend(chip, alone)
 
 
 def open_backend(name: str, config: Config, memory: HbmOptions | None,
                  trace: str | os.PathLike[str] | None, port: str | None, baud: int) -> Backend:
-    """Open the backend called ``name``, one of `BACKENDS`.
+    """Open the backend called ``name``, one of `BACKENDS`; other arguments as of `Device.open`.
 
     Raises
     ------

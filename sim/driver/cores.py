@@ -310,7 +310,7 @@ class Cores(Memory, Counters):
                 for core, counts in after.items()}
 
     def _states(self, backend: Backend, cores: Iterable[int]) -> dict[int, CoreState]:
-        """Read the states of cores; raise a `CoreFaultError` if one of them has a fault."""
+        """Read the states of ``cores``; raise a `CoreFaultError` if one of them has a fault."""
         states = {core: backend.state(core) for core in cores}
         for core, state in states.items():
             # A start clears the fault, so it belongs to the last program.
@@ -322,9 +322,10 @@ class Cores(Memory, Counters):
 
     def _raise_stopped(self, backend: Backend, cores: Iterable[int],
                        before: Sequence[int]) -> None:
-        """Raise an error if a core was stopped or reset since ``before`` was copied from `_kills`.
+        """Raise an error if a program on one of ``cores`` was ended by a stop or a reset.
 
-        ``_kills`` counts, for each core, the programs that a stop or a reset has ended.
+        ``_kills`` counts such programs for each core; ``before`` is an earlier copy of it, and only
+        programs that were ended after this copy count.
         """
         for core in cores:
             if self._kills[core] != before[core]:
@@ -342,7 +343,10 @@ def check_limits(cycles: object, seconds: object, poll: object) -> None:
 
 
 def timeout(what: str, states: Mapping[Any, CoreState], stuck: bool) -> DeviceTimeoutError:
-    """The error that names each core and what it does."""
+    """The error for programs that have not ended; its message names each core and what it does.
+
+    ``what`` begins the message. ``states`` and ``stuck`` are those of `DeviceTimeoutError`.
+    """
     where = "; ".join(
         f"{_name(core)} {'waits' if state.waiting else 'runs'} at bundle {state.pc}"
         if state.running else f"{_name(core)} is stopped" for core, state in states.items())
@@ -355,7 +359,10 @@ def _name(core: int | tuple[int, int, int]) -> str:
 
 
 def _bundle(number: int, bundle: object) -> int:
-    """Check a bundle of a program, and return it as an integer; ``number`` is for the message."""
+    """Check an encoded bundle, and return it as an integer.
+
+    ``number`` is the bundle's position in the program, for the error message.
+    """
     value = integer(f"bundle {number}", bundle)
     if not 0 <= value < 1 << BUNDLE_BITS:
         raise ValueError(f"bundle {number} must be from 0 to 2**{BUNDLE_BITS} - 1, not {value:#x}")

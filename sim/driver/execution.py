@@ -117,7 +117,7 @@ class Execution(Cores):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Refuse other runs within the context, which would use the same cores."""
+        """Context of a run: until it ends, any other run is refused, as it needs the same cores."""
         if self._executing:
             raise RuntimeError("device must not run another executable in a function that a run "
                                "calls: an infeed's iterator, an outfeed or a progress function")
@@ -182,10 +182,10 @@ class Execution(Cores):
 
     @contextmanager
     def _allocated(self, what: str, specs: Sequence[BufferSpec]) -> Iterator[dict[str, Buffer]]:
-        """Allocate buffers for ``specs``, give them by name, and free them when the context ends.
+        """Allocate buffers for ``specs``, yield them by name, and free them when the context ends.
 
-        ``what`` is the executable's name, for messages. If its programs may still run when the
-        context ends, the next reset frees the buffers.
+        ``what`` is the executable's name, for messages. If the executable's programs may still run
+        when the context ends, the buffers are freed at the next reset instead.
         """
         sizes = {spec.name: spec.layout.rows * self._config.row_bytes for spec in specs}
         buffers: dict[str, Buffer] = {}

@@ -31,7 +31,7 @@ from sim.models.hbm import HbmOptions
 __all__ = ["Pod"]
 
 _MAX_LINK_BYTES = 128
-"""Bytes of data in a flit, if the configuration does not say: this, or a row if that is less."""
+"""Largest ``link_bytes`` (bytes of data in a flit) of a pod whose ``config`` has 0."""
 
 
 class Pod(Closeable):
@@ -236,7 +236,10 @@ class Pod(Closeable):
 
     def _chosen(self, programs: Mapping[Any, Program | Sequence[int]],
                 ) -> Iterator[tuple[Place, Program | Sequence[int]]]:
-        """The program of each core; a later one replaces an earlier one of the same core."""
+        """Yield (place of a core, its program) for ``programs``, as in `run`.
+
+        If a core occurs twice, the later program replaces the earlier one.
+        """
         for key, program in programs.items():
             if not isinstance(key, tuple):
                 core = integer("core", key, 0, self.config.cores - 1)
@@ -252,7 +255,10 @@ class Pod(Closeable):
         return self._devices[place[:2]].counters(place[2])
 
     def _unfinished(self) -> dict[Place, CoreState]:
-        """States of the cores with programs or transfers; raise an error if a core has a fault."""
+        """States of all cores that run a program or have transfers in progress, by place.
+
+        If any core has a fault, raise a `CoreFaultError`.
+        """
         found = {}
         for (x, y), device in self._devices.items():
             for core in range(self.config.cores):
@@ -265,7 +271,7 @@ class Pod(Closeable):
 
 
 def _with_links(config: Config) -> Config:
-    """The configuration of chips with links."""
+    """Return ``config``, with a width of the links if it has none (``link_bytes`` is 0)."""
     if config.link_bytes:
         return config
     row = config.row_bytes
@@ -274,7 +280,7 @@ def _with_links(config: Config) -> Config:
 
 def _golden(shape: tuple[int, int], config: Config,
             seed: int) -> dict[tuple[int, int], Backend]:
-    """Backends of the chips of a golden pod."""
+    """Backends of the chips of a golden pod, by coordinates; arguments as of `Pod.open`."""
     pod = GoldenPod(shape, config, seed)
 
     def run(bundles: int) -> tuple[int, bool]:

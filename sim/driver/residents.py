@@ -272,7 +272,10 @@ class Residents(Execution):
         return found
 
     def _place_of(self, buffer: Buffer, layout: Layout) -> tuple[int, int]:
-        """Locate the rows of a buffer that a layout occupies."""
+        """Check that ``buffer`` is large enough for an array in ``layout``, and locate the array.
+
+        Return its first row of HBM, and its number of rows.
+        """
         self._heap.check(buffer)
         if layout.rows * self._config.row_bytes > buffer.size:
             raise ValueError(f"buffer must have {layout.rows * self._config.row_bytes} bytes, not "

@@ -40,8 +40,9 @@ _BOUND = 0.02
 """Largest difference from JAX on the CPU, relative to the largest logit: products use bfloat16."""
 _STEP_BOUNDS = 2.0 ** -12, 2.0 ** -18
 """Largest differences of the step's values from the interpreter and from JAX, each relative to the
-largest element of the value. All round operands of products alike; sums in fp32 differ in their
-order. Between products, batch normalisation divides by standard deviations that may be small."""
+largest element of the value. Chip, interpreter and JAX round operands of products alike, but add in
+different orders in fp32. Between products, batch normalisation divides by standard deviations that
+may be small."""
 
 
 def arguments(cores: int, side: int, count: int = IMAGES) -> tuple[Any, Any]:
@@ -144,7 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _write(report: Report) -> pathlib.Path:
-    """Write the table of kernels to the build folder."""
+    """Write ``report``, the table of kernels, to the build folder; return the file's path."""
     path = build_folder() / "resnet50.txt"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(str(report), encoding="utf-8")
@@ -152,7 +153,10 @@ def _write(report: Report) -> pathlib.Path:
 
 
 def _train(config: Config, side: int, backend: str) -> int:
-    """Run a step of training and check all values; return the exit status."""
+    """Run and check a step of training for an image of ``side`` x ``side`` pixels.
+
+    ``backend`` is that of the device. Return the exit status: 0 if all values are right.
+    """
     began = time.perf_counter()
     step = compile_step(config, side)
     print(f"compiled in {time.perf_counter() - began:.1f} s")
@@ -174,7 +178,12 @@ def _train(config: Config, side: int, backend: str) -> int:
 
 def _compare(reference: str, compare: Callable[[Step, tuple[Any, ...]], Iterator[Difference]],
              step: Step, found: tuple[Any, ...], bound: float) -> bool:
-    """Print how far values are from a reference; return whether all are within ``bound``."""
+    """Print how far the values of a step are from a reference.
+
+    Return whether all differences are within ``bound``. ``reference`` names the reference in the
+    output, ``found`` are the step's values on the chip, and ``compare(step, found)`` yields their
+    differences from the reference.
+    """
     differences = list(compare(step, found))
     largest = max(differences, key=lambda each: each.error)
     print(f"{len(differences)} values against {reference}: the largest difference is "

@@ -1,4 +1,4 @@
-"""ResNet-50 (He et al. 2015), with the stride of a block in its 3x3 convolution.
+"""ResNet-50 (He et al. 2015). In a block with a stride, the 3x3 convolution has the stride.
 
 In training, batch normalisation uses the mean and variance of the batch. At inference, it is folded
 into a scale and a shift for each channel.
@@ -67,9 +67,10 @@ def parameters(stages: tuple[int, ...] = STAGES, width: int = 64, classes: int =
 
 def forward(parameters: Any, x: Any, stages: tuple[int, ...] = STAGES,
             training: bool = False) -> Any:
-    """Logits of images ``x`` (batch, side, side, 3), shape (batch, classes).
+    """Logits, shape (batch, classes), of images ``x``, shape (batch, side, side, 3).
 
-    Without ``training``, batch normalisation only multiplies by a scale and adds a shift.
+    ``parameters`` are those from `parameters`, for the same ``stages``. Without ``training``, batch
+    normalisation only multiplies by a scale and adds a shift.
     """
     kernel, scale, shift = parameters["stem"]
     x = jax.nn.relu(_norm(_convolve(x, kernel, 2), scale, shift, training))
@@ -92,7 +93,7 @@ def forward(parameters: Any, x: Any, stages: tuple[int, ...] = STAGES,
 
 
 def multiplications(side: int) -> int:
-    """Number of multiplications in the convolutions and the dense layer for one image."""
+    """Number of multiplications in all layers for one image of ``side`` x ``side`` pixels."""
     side = -(-side // 2)
     total = side ** 2 * 49 * 3 * 64
     side, inputs = -(-side // 2), 64

@@ -2,7 +2,7 @@
 
 At initialisation, this network in training mode amplifies differences: batch statistics of few
 elements divide by small numbers, and products round their operands to bfloat16. A change of the
-inputs by 2^-24 changes most gradients by as much as they are large, on any machine. So results of
+inputs by 2^-24 changes most gradients by about their own size, on any machine. So results of
 the whole step cannot be compared with a reference. Instead, the program also returns the operands
 and results of all products. Each value is compared with what a reference computes from the values
 of the chip before it, so differences cannot grow from one product to the next.
@@ -35,7 +35,7 @@ def step(parameters: Any, x: Any, labels: Any, stages: tuple[int, ...] = STAGES)
     """Compute the loss, its gradients, and the parameters after a step of gradient descent.
 
     ``x`` are images, shape (batch, side, side, 3); ``labels`` are the numbers of their classes,
-    int32, shape (batch,). The loss is the mean cross entropy.
+    int32, shape (batch,). ``stages`` are those of `forward`. The loss is the mean cross entropy.
     """
     def loss(parameters: Any) -> Any:
         logits = jax.nn.log_softmax(forward(parameters, x, stages, True))
@@ -111,8 +111,9 @@ class Difference:
 def by_interpreter(compiled: Step, found: tuple[Any, ...]) -> Iterator[Difference]:
     """Compare each output with the interpreter, which rounds operands of products as the chip does.
 
-    ``found`` are the outputs of the chip. Each is compared with what the interpreter computes in
-    float64 from outputs of the chip; results of single operations are rounded to float32.
+    ``found`` are the outputs that the chip computed for ``compiled``. Each of them is compared with
+    what the interpreter computes from outputs of the chip: in float64, with the result of each
+    operation rounded to float32.
     """
     chip = dict(zip(compiled.graph.outputs, found, strict=True))
     names = dict(zip(compiled.graph.outputs, compiled.names, strict=False))
@@ -129,7 +130,8 @@ def by_interpreter(compiled: Step, found: tuple[Any, ...]) -> Iterator[Differenc
 def by_jax(compiled: Step, found: tuple[Any, ...]) -> Iterator[Difference]:
     """Compare the result of each product with JAX on the CPU, in fp32, from rounded operands.
 
-    ``found`` are the outputs of the chip, of which operands are taken and rounded to bfloat16.
+    ``found`` are the outputs that the chip computed for ``compiled``. They contain the operands of
+    the products, which are rounded to bfloat16 before JAX multiplies them.
     """
     chip = dict(zip(compiled.graph.outputs, found, strict=True))
     chip |= dict(zip(compiled.graph.inputs, compiled.arrays, strict=True))
@@ -148,7 +150,10 @@ def _difference(name: str, found: Any, wanted: Any) -> Difference:
 
 
 def _product(operation: Operation, arrays: Mapping[Value, Any]) -> Any:
-    """Compute a product of operands rounded to bfloat16, in fp32."""
+    """Compute the product ``operation`` in fp32, after its operands are rounded to bfloat16.
+
+    ``arrays`` has the array of each operand.
+    """
     a, b = (jax.lax.reduce_precision(arrays[value], 8, 7) for value in operation.operands)
     given = operation.attributes
     if operation.kind == "dot_general":

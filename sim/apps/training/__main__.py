@@ -60,7 +60,10 @@ class _Bar:
         self._next = 0.0
 
     def __call__(self, run: Run, cycles: int, seconds: float) -> None:
-        """Update the bar, also with the losses of the present call, which takes ``cycles``."""
+        """Show the state of ``run``, including the losses of the call in progress.
+
+        This call has taken ``cycles`` and ``seconds`` of host time so far, both 0 after its end.
+        """
         if cycles and time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _LOOK_SECONDS
@@ -128,7 +131,10 @@ def report(task: Task, config: Config, *, everything: bool = False, progress: bo
 
 
 def _draw(task: Task, run: Run, device: Device, folder: pathlib.Path) -> None:
-    """Draw the losses; run one more step and draw what its cycles were spent on."""
+    """Draw a training's losses; run one more step, and draw what its cycles were spent on.
+
+    The pictures are ``loss.png`` and ``cycles.png`` in ``folder``.
+    """
     draw_loss(run.losses, task.title, folder / "loss.png")
     draw_cycles(measure_step(task, run.state, device),
                 f"A step of one core's part of the batch: {task.title}", folder / "cycles.png")
@@ -136,10 +142,10 @@ def _draw(task: Task, run: Run, device: Device, folder: pathlib.Path) -> None:
 
 def _results(task: Task, run: Run, config: Config, exact: float, same: Sequence[bool]
              ) -> dict[str, Any]:
-    """Figures that describe the model and its accuracy.
+    """Figures of the report that describe the trained model and its accuracy.
 
-    ``exact`` is the accuracy of a float32 training; ``same`` has a flag for each compared loss:
-    whether the golden model's loss has the same bits.
+    ``exact`` is the accuracy after the same training in float32. ``same`` has a flag for each loss
+    that was compared with the golden model: whether both have the same bits.
     """
     assert run.predicted is not None
     return {
@@ -160,9 +166,10 @@ def _results(task: Task, run: Run, config: Config, exact: float, same: Sequence[
 
 
 def _costs(task: Task, run: Run, config: Config, total: int | None) -> dict[str, Any]:
-    """Figures of cycles and speed.
+    """Figures of the report for the cycles and the speed of a training.
 
-    ``total`` is the number of cycles including the loading of programs and data, if known.
+    ``total`` is the training's number of cycles including the loading of programs and data; None if
+    it is not known.
     """
     cores, cycles = run.cores, run.cycles
     return {

@@ -20,7 +20,11 @@ class Optimizer(Protocol):
 
     def update(self, parameters: Tree, memory: Tree, gradients: Tree, step: Any
                ) -> tuple[Tree, Tree]:
-        """Parameters and optimizer memory after step number ``step``, which counts from 0."""
+        """Parameters and optimizer memory after step number ``step``, which counts from 0.
+
+        ``parameters`` and ``memory`` are those before the step, and ``gradients`` are those of the
+        loss at ``parameters``.
+        """
 
 
 def exponential_decay(peak: float, ramp: int, half_life: float) -> Schedule:
@@ -53,7 +57,7 @@ class Momentum:
 
     def update(self, parameters: Tree, memory: Tree, gradients: Tree, step: Any
                ) -> tuple[Tree, Tree]:
-        """Parameters and velocities after one step."""
+        """Parameters and velocities after one step; ``memory`` has the velocities before it."""
         import jax
 
         rate = self.rate(step)
@@ -79,7 +83,7 @@ class Adam:
 
     def update(self, parameters: Tree, memory: Tree, gradients: Tree, step: Any
                ) -> tuple[Tree, Tree]:
-        """Parameters and moments after one step."""
+        """Parameters and moments after one step; ``memory`` has the moments before it."""
         import jax
         import jax.numpy as jnp
 

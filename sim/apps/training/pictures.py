@@ -22,7 +22,7 @@ _CAUSES = {"mxu_active_cycles": ("rows enter the array", "#2a6f97"),
 
 
 def draw_loss(losses: npt.NDArray[np.float32], title: str, path: pathlib.Path) -> None:
-    """Draw the loss of each step, and a running mean."""
+    """Draw the loss of each step, and a running mean, to the file ``path``."""
     pyplot = _pyplot()
     figure, axis = pyplot.subplots(figsize=(7, 4), layout="constrained")
     axis.semilogy(np.arange(1, len(losses) + 1), losses, color="#a9c6d8", linewidth=1,

@@ -100,9 +100,11 @@ class _Trainer:
     def call(self, state: State, first: int, steps: int, device: Device,
              progress: Callable[[], object] = lambda: None,
              show: Callable[[float], object] = lambda loss: None) -> tuple[State, Any]:
-        """Make ``steps`` steps, beginning with number ``first``; return the new state and losses.
+        """Make ``steps`` steps from ``state`` on; return the new state and the losses.
 
-        ``show`` is called with each loss as soon as all cores' parts of it are in HBM.
+        ``first`` is the number of the first of these steps, which selects the batches. ``progress``
+        is called repeatedly during the call; ``show`` is called with each loss as soon as the parts
+        of the loss from all cores are in HBM.
         """
         import jax
 
@@ -114,7 +116,7 @@ class _Trainer:
                 np.sum(outputs[-1], axis=1))
 
     def _batches(self, first: int, steps: int) -> Iterator[dict[str, Any]]:
-        """Yield the batches of ``steps`` steps, one by one."""
+        """Yield the batches of ``steps`` steps from step number ``first`` on, one by one."""
         for number in range(first, first + steps):
             yield {name: batches[0] for name, batches in self._task.batches(number, 1).items()}
 
@@ -129,11 +131,11 @@ def train(task: Task, device: Device,
     task : Task
     device : Device
     progress : callable
-        Called repeatedly during each call, and after it.
+        A `Progress`, called repeatedly during each call of the chip, and after it.
     run : Run, optional
         A training that ended after some of its steps, to be continued.
     save : callable
-        Called with the run so far after each call.
+        Called after each call of the chip, with the run so far.
 
     Returns
     -------
@@ -175,8 +177,9 @@ class GoldenCheck:
     task : Task
     config : Config
     everything : bool
+        Whether all steps are repeated.
     first : int
-        Number of steps at the start of the training that are repeated.
+        Number of steps at the start of the training that are repeated in any case.
     """
 
     def __init__(self, task: Task, config: Config, *, everything: bool = False, first: int = 2
@@ -203,7 +206,10 @@ class GoldenCheck:
 
 
 def show(task: Task, state: State, device: Device) -> str | None:
-    """Text, computed on the device, that shows what was learned; None if ``task.show`` is None."""
+    """Text that shows what was learned, computed on the device from the parameters in ``state``.
+
+    None if ``task.show`` is None.
+    """
     if task.show is None:
         return None
     return task.show(state[0], lambda function, *arguments: jit(function)(*arguments,
@@ -211,7 +217,10 @@ def show(task: Task, state: State, device: Device) -> str | None:
 
 
 def trace_step(task: Task, state: State, config: Config, trace: pathlib.Path) -> None:
-    """Make one step on a new device in RTL, and trace it as `Device.open` does."""
+    """Make one step from ``state`` on a new device in RTL, with a trace.
+
+    ``trace`` is the prefix of the trace's files, as in `Device.open`.
+    """
     with Device.open(config, trace=trace) as device:
         _Trainer(task, config).call(state, 0, 1, device)
 
@@ -234,7 +243,7 @@ def float32_accuracy(task: Task) -> float:
 
 
 def products(task: Task, config: Config) -> int:
-    """Number of multiplications in a step, without padding, on all cores together."""
+    """Number of multiplications in a training step of ``task``, without padding, on all cores."""
     program = _Trainer(task, config).program(1)
     return config.cores * sum(kernel.products
                               for kernel in compiled_of(program.executable).kernels)
@@ -248,7 +257,10 @@ def step_cycles(task: Task, device: Device) -> int:
 
 
 def measure_step(task: Task, state: State, device: Device) -> Report:
-    """Measure each kernel of a step with one core's part of the batch, on one core."""
+    """Run a training step from ``state`` on one core, and measure each of its kernels.
+
+    The batch is the part of the first batch that the core has if all cores share it.
+    """
     import jax
 
     part = range(task.batch // device.config.cores)

@@ -126,14 +126,20 @@ class Task:
         return _over_cores(part, cores, cuts, (PartitionSpec(), PartitionSpec(None, CORES)))
 
     def classify(self, cores: int) -> Callable[[Any, Any], Any]:
-        """The function of parameters and inputs that returns the classes of held-out inputs."""
+        """The function of parameters and held-out inputs that returns the inputs' classes.
+
+        ``cores`` is the number of cores that share the inputs, 1 or 2.
+        """
         from jax.sharding import PartitionSpec
 
         cut = self._cut("held_out", self.held_out)
         return _over_cores(self.predict, cores, cut, PartitionSpec(CORES))
 
     def _cut(self, name: str, array: Array) -> list[str | None]:
-        """For each dimension of an array, the mesh axis over which it is split, or None."""
+        """For each dimension of an array, the mesh axis over which it is split, or None.
+
+        ``name`` is the array's name in ``data``, or ``"held_out"``.
+        """
         axes: list[str | None] = [None] * array.ndim
         axes[self.axis.get(name, -1)] = CORES
         return axes

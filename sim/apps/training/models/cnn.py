@@ -15,7 +15,10 @@ KEPT = 0.75
 
 
 def cnn(batch: int = 256) -> Task:
-    """Task of a network: convolution, mean pooling, dropout, dense layer; trained with Adam."""
+    """Task of a network: convolution, mean pooling, dropout, dense layer; trained with Adam.
+
+    ``batch`` is the number of digits in a step.
+    """
     return image_task("cnn", "convolutional network", batch, EPOCHS, _init, _logits,
                       lambda steps: Adam(exponential_decay(2e-2, ramp=10, half_life=steps / 4)))
 

@@ -54,7 +54,7 @@ def dense_classifier(sizes: tuple[int, int, int], digits: Digits, batch: int,
     images, labels = digits.images, digits.labels
 
     def init(key: Any) -> Any:
-        """Normally distributed weights with variance 2 / inputs (He et al., 2015)."""
+        """Normally distributed weights; variance 2 / inputs of the layer (He et al., 2015)."""
         import jax
         import jax.numpy as jnp
 

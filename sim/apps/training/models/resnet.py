@@ -14,7 +14,10 @@ EPOCHS = 5
 
 
 def resnet(batch: int = 256) -> Task:
-    """Task of a network with two residual blocks (He et al., 2016), trained with momentum."""
+    """Task of a network with two residual blocks (He et al., 2016), trained with momentum.
+
+    ``batch`` is the number of digits in a step.
+    """
     return image_task(
         "resnet", f"residual network of {2 * BLOCKS + 2} layers", batch, EPOCHS, _init, _logits,
         lambda steps: Momentum(exponential_decay(0.1, ramp=10, half_life=steps / 3)))

@@ -21,7 +21,10 @@ SAMPLED = 120
 
 
 def transformer(batch: int = BATCH) -> Task:
-    """Task of a transformer with two layers of causal attention, trained with Adam."""
+    """Task of a transformer with two layers of causal attention, trained with Adam.
+
+    ``batch`` is the number of texts in a step.
+    """
     text = topics()
     start = len(text) - HELD_OUT * CONTEXT - 1
     rng = np.random.default_rng(5)
