@@ -23,10 +23,11 @@ _LARGE = 64
 
 
 def worth_optimising(config: Config, kernels: bool) -> bool:
-    """Whether the C++ compiler optimises a model's C++ other than its kernels.
+    """Whether the C++ compiler should optimise a model's C++ other than its kernels.
 
-    Kernels are always optimised. The rest, if optimised, takes three times as long to build and
-    runs a sixth faster. That pays only for models that run for long.
+    ``kernels`` tells whether the model has kernels, which are always optimised. The rest, if
+    optimised, takes three times as long to build and runs a sixth faster. That pays only for models
+    that run for long.
     """
     return kernels and config.array >= _LARGE
 

@@ -60,7 +60,7 @@ def mxu_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
 
 
 class _Job(ctypes.Structure):
-    """Products to compute, and how far they are; mirrors ``Job`` in mxu.cpp."""
+    """Products to compute, and the progress of the computation; mirrors ``Job`` in mxu.cpp."""
 
     _fields_ = (*((name, ctypes.c_void_p) for name in (
                     "weights", "activations", "results", "weight_tile", "activation_tile")),
@@ -119,7 +119,7 @@ class MxuModel(Closeable):
         transpose : bool
             Transpose each weight tile as the array loads it.
         progress : callable, optional
-            Called now and then with the number of result rows since its last call.
+            Called now and then with the number of result rows read since its last call.
 
         Returns
         -------
@@ -146,7 +146,7 @@ class MxuModel(Closeable):
         return results
 
     def _work(self, job: _Job, progress: Callable[[int], object] | None) -> None:
-        """Runs ``job`` until all its result rows have been read."""
+        """Runs ``job`` until all its result rows have been read; ``progress`` as in `multiply`."""
         total = job.steps * job.rows
         try:
             while job.result_rows < total:

@@ -257,7 +257,10 @@ class ChipModel(TransferPort):
             }
 
     def _range(self, name: str, at: SupportsIndex, count: SupportsIndex, size: int) -> int:
-        """Checks that ``count`` items from address ``at`` on fit a memory of ``size``."""
+        """Checks that ``count`` items from address ``at`` on lie within a memory of ``size``.
+
+        Returns ``at``. ``name`` names the items in the error message.
+        """
         first = integer("address", at, 0, size)
         if first + integer("count", count, 0, size) > size:
             raise ValueError(f"{name} must lie within 0 to {size - 1}, not from {first} to "

@@ -88,10 +88,10 @@ def _declare(library: ctypes.CDLL) -> None:
 
 
 class ChipSimulation(Closeable):
-    """The clocked part of a `ChipModel`, which documents the arguments.
+    """The clocked part of a `ChipModel`; `ChipModel` documents the arguments.
 
     C++ code (chip.cpp) runs the clock and connects the chip's ports in each cycle; `_advance` calls
-    it.
+    this code.
     """
 
     def __init__(self, config: Config, *, kernels: bool, memory: HbmOptions | None,
@@ -257,7 +257,10 @@ class ChipSimulation(Closeable):
                 self._model.close()
 
     def _record(self, chip: int, trace: pathlib.Path, waveforms: pathlib.Path) -> None:
-        """Starts to write a trace and waveforms to the given files."""
+        """Starts to write a trace and waveforms to the given files.
+
+        ``chip`` is the address of the ``Chip`` of chip.cpp (`handle`).
+        """
         if trace.resolve() in _TRACED.values():
             raise ValueError(f"trace must be a path that no other device writes to, not "
                              f"{str(trace)!r}")
@@ -287,7 +290,7 @@ class ChipSimulation(Closeable):
                 self._recording.drain()
 
     def _wait(self, done: Callable[[], bool], what: str) -> None:
-        """Runs the clock until ``done()`` is true; calls it every few cycles.
+        """Runs the clock until ``done()`` is true; calls ``done`` every few cycles.
 
         Raises
         ------

@@ -26,9 +26,9 @@ class WireFaults(ctypes.Structure):
     Parameters
     ----------
     lose, damage : float
-        Probability that a frame is lost; that some of its bits are flipped.
+        Probability that a frame is lost, and probability that some of its bits are flipped.
     dead : tuple of int, optional
-        First cycle in which all frames are lost, and the first in which they are not any more,
+        First cycle in which the wire loses all frames, and first cycle in which it no longer does,
         counted from the creation of the wire.
     """
 
@@ -65,8 +65,8 @@ class ChipTorus(Closeable):
     shape : tuple of int
         Chips along X and along Y.
     latencies : int or array of int, shape (chips, 4)
-        Cycles that a frame spends on each wire, at least 1, by the chip that it leaves and the
-        `Direction`. Chips are numbered along X first.
+        Cycles that a frame spends on each wire, at least 1. An array has an element for each chip
+        that frames leave, and for each `Direction`. Chips are numbered along X first.
     kernels, memory
         As in `ChipModel`.
     seed : int
@@ -118,11 +118,14 @@ class ChipTorus(Closeable):
                           + integer("x", x, 0, self.shape[0] - 1)]
 
     def run(self, max_cycles: int | None = None, *, until: Until | str = Until.REST) -> int:
-        """Run all chips, as `ChipModel.run`; an interrupt is that of the first chip."""
+        """Run all chips as `ChipModel.run` does; `Until.INTERRUPT` refers to the first chip."""
         return self.chips[0].run(max_cycles, until=until)
 
     def set_faults(self, faults: Mapping[tuple[int, Direction], WireFaults]) -> None:
-        """Set the faults of wires, by the number of the chip that they leave and the direction."""
+        """Set the faults of some wires.
+
+        The key of a wire is the number of the chip that sends on it, and the wire's direction.
+        """
         for (chip, direction), kinds in faults.items():
             self._library.systolith_torus_faults(
                 self._torus, chip * len(Direction) + direction, kinds)

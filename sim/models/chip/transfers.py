@@ -139,11 +139,11 @@ class TransferPort(RegisterPort):
 
     @contextmanager
     def _keeping_events(self, core: int) -> Iterator[int]:
-        """Clears a core's transfer events in INTERRUPT_STATUS, for the transfers of the context.
+        """Context for transfers: clears a core's transfer events in INTERRUPT_STATUS at its start.
 
-        Yields the mask of the event "done", which these transfers set. At the end, "done" is
-        cleared if it was not set before; otherwise it stays set, as a host cannot set it itself. An
-        earlier event "failed" is lost.
+        Yields the mask of the event "done", which these transfers set. If "done" was set before the
+        context, it stays set at the end, because a host cannot set it itself; otherwise it is
+        cleared. An earlier event "failed" is lost.
         """
         done, failed = self._transfer_events(core)
         before = self.read("INTERRUPT_STATUS") & (done | failed)
@@ -232,8 +232,9 @@ class TransferPort(RegisterPort):
     def _bundle_rows(self, words: Words, first: int, most: int) -> list[tuple[Words, Place]]:
         """Splits a program into pieces of at most ``most`` rows, each with its destination.
 
-        If the bundles do not fill the last row, that row begins with bundles of the row before it,
-        so that nothing after the program is overwritten.
+        ``words`` are the program's words, and ``first`` is the address of its first bundle. If the
+        bundles do not fill the last row, that row begins with bundles of the row before it, so that
+        nothing after the program is overwritten.
         """
         lanes = self._config.lanes
         in_row = self._bundles_in_row

@@ -22,8 +22,8 @@ __all__ = ["CorePorts", "Words", "checked_range"]
 _SPACE_SHIFT = np.uint64(1)
 _ADDRESS_SHIFT = np.uint64(3)
 _DATA_SHIFT = np.uint64(3 + REQUEST_ADDRESS_BITS)
-"""Lowest bits of the fields of a request (`hdl.core.interface.core_request`): its space, its
-address and its data. Bit 0 tells whether it is a write."""
+"""Position of the lowest bit of each field of a request (`hdl.core.interface.core_request`): space,
+address and data. Bit 0 tells whether the request is a write."""
 
 Words = npt.NDArray[np.uint32]
 
@@ -37,7 +37,10 @@ class _Rows(ctypes.Structure):
 
 def checked_range(name: str, at: SupportsIndex, count: int, size: int,
                   unit: str = "words") -> int:
-    """Checks that ``count`` units from ``at`` on fit a memory of ``size``; returns ``at``."""
+    """Checks that ``count`` units from ``at`` on lie within a memory of ``size``; returns ``at``.
+
+    ``name`` names what lies there, and ``unit`` the units, both for the error message.
+    """
     first = checks.integer("address", at, 0, size)
     if first + count > size:
         raise ValueError(f"{name} must lie within {size} {unit}, not from {first} to "
@@ -243,7 +246,10 @@ class CorePorts(Closeable):
 
     def _requests(self, space: Space, write: bool, addresses: npt.NDArray[np.int64],
                   words: Words) -> npt.NDArray[np.uint64]:
-        """Makes a request for each address at the sequencer's host port; returns the responses."""
+        """Makes a request for each address at the sequencer's host port; returns the responses.
+
+        The requests are writes of ``words`` if ``write`` is true, otherwise reads, in ``space``.
+        """
         requests = (np.uint64(write) | np.uint64(space.value) << _SPACE_SHIFT
                     | addresses.astype(np.uint64) << _ADDRESS_SHIFT
                     | words.astype(np.uint64) << _DATA_SHIFT)
