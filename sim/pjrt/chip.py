@@ -59,7 +59,7 @@ class _FailedError(Exception):
 
 @dataclass(eq=False)
 class _Loaded:
-    """A program, layouts of its inputs and outputs, and its copy in HBM; None if it has no copy."""
+    """A program, the layouts of its inputs and outputs, and its copy in HBM (None without one)."""
 
     program: Program
     inputs: list[TiledArray]
@@ -163,10 +163,10 @@ class Chip:
 
     @contextmanager
     def _makes(self, *targets: int) -> Iterator[None]:
-        """Context in which the values ``targets`` are made.
+        """Context of a call that makes the values of the JAX buffers with the numbers ``targets``.
 
-        On an exception, the memory of these values is freed, and the exception's status takes their
-        place.
+        On an exception, the memory of these values is freed, and each of them is replaced by the
+        exception's status.
         """
         try:
             yield
@@ -178,13 +178,13 @@ class Chip:
             raise
 
     def _value(self, number: int) -> _Value:
-        """Return the value of a JAX buffer.
+        """Return the value of the JAX buffer with this number.
 
         Raises
         ------
         ValueError
-            If the value has been deleted. Another thread may do so after JAX has checked it and
-            before the call is enqueued.
+            If the value has been deleted. Another thread may delete it after JAX has checked that
+            it exists, and before JAX has enqueued the call that uses it.
         _FailedError
             If the call that should have made the value failed.
         """
@@ -196,7 +196,7 @@ class Chip:
         return value
 
     def _argument(self, number: int, layout: TiledArray) -> Buffer:
-        """Return the HBM buffer of a value, which must have the given layout."""
+        """Return the HBM buffer of JAX buffer ``number``, whose value must have this layout."""
         value = self._value(number)
         if value.layout is not layout and value.layout != layout:
             raise ValueError(f"argument must be {layout.dtype}{list(layout.shape)}, not "
@@ -291,7 +291,7 @@ def _layout(type: DType, shape: tuple[int, ...], config: Config) -> TiledArray:
 
 
 def _explain(error: CoreFaultError, executable: Executable) -> str:
-    """Return the message of a fault, with the kernel and the user's line if they are known."""
+    """Return a fault's message, with the kernel of ``executable`` and the user's line if known."""
     code = compiled_of(executable).cores
     core = code[min(error.core, len(code) - 1)]
     where = ""

@@ -47,7 +47,7 @@ class Program:
     def numbers(self, target: int) -> list[int]:
         """Return the numbers that ``Executable::fill`` (executables.cpp) reads.
 
-        ``target`` is the executable's id.
+        ``target`` is the number under which the program is registered (`Chip.add`).
         """
         compiled = compiled_of(self.executable)
         size = sum(code.overlays.rows.nbytes for code in compiled.cores)

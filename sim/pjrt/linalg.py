@@ -83,6 +83,7 @@ def triangular_solve(a: Any, b: Any, *, left_side: bool, lower: bool, transpose_
 
     Only the lower or upper triangle of ``a`` is read. With ``transpose_a``, the matrix is its
     transpose; with ``unit_diagonal``, its diagonal counts as ones and is not read.
+    ``conjugate_a`` has no effect, because elements are real.
     """
     if not left_side:
         return _turned(triangular_solve(
@@ -177,7 +178,10 @@ def _rotated(a: Any, i: Any, j: Any, c: Any, s: Any) -> Any:
 
 
 def _swept(size: int, turn: Any, state: Any) -> Any:
-    """Apply ``turn(i, j, state)`` to all pairs of indices, in all sweeps; return the last state."""
+    """Apply ``state = turn(i, j, state)`` to all pairs of indices below ``size``, in all sweeps.
+
+    Return the last state.
+    """
     first, second = _pairs(size)
     count = len(first)
     if not count:
@@ -194,8 +198,9 @@ def eigh(a: Any, *, lower: bool, sort_eigenvalues: bool, subset_by_index: Any,
          algorithm: Any) -> tuple[Any, Any]:
     """Return eigenvectors and eigenvalues of a symmetric matrix, by Jacobi's method.
 
-    Only the lower triangle of ``a`` is read if ``lower``, else only the upper. ``subset_by_index``
-    is a range (start, end) of the eigenvalues to return, or None for all.
+    Only the lower triangle of ``a`` is read if ``lower``, else only the upper. Eigenvalues ascend
+    if ``sort_eigenvalues``. ``subset_by_index`` is a range (start, end) of the eigenvalues to
+    return, or None for all. ``algorithm`` is ignored.
     """
     size = a.shape[-1]
     half = jnp.tril(a) if lower else jnp.triu(a)
@@ -227,9 +232,11 @@ def svd(a: Any, *, full_matrices: bool, compute_uv: bool, subset_by_index: Any,
         algorithm: Any) -> tuple[Any, ...]:
     """Return singular values, and left and right singular vectors, by Jacobi's one-sided method.
 
-    Singular values are in descending order. Vectors are returned only if ``compute_uv``: left ones
-    as columns of a matrix, right ones as rows. Columns of ``a`` are rotated until they are
-    orthogonal; their lengths are the singular values.
+    Singular values are in descending order; ``subset_by_index`` is a range (start, end) of those to
+    return, or None for all. Vectors are returned only if ``compute_uv``: left ones as columns of a
+    matrix, right ones as rows; with ``full_matrices``, both matrices are square. ``algorithm`` is
+    ignored. Columns of ``a`` are rotated until they are orthogonal; their lengths are the singular
+    values.
     """
     rows, columns = a.shape[-2:]
     if rows < columns:

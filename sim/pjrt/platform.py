@@ -63,7 +63,7 @@ def _keep_clients() -> None:
 
 
 def _open(name: str) -> Any:
-    """Open the chip; return JAX's client for it.
+    """Open the chip; return JAX's client for it. ``name`` is the platform's name.
 
     Raises
     ------
@@ -83,7 +83,10 @@ def _open(name: str) -> Any:
 
 @functools.cache
 def _worker(path: Any) -> "Worker":
-    """Return the only worker of this process; its chip stays open until the process ends."""
+    """Return the only worker of this process; its chip stays open until the process ends.
+
+    ``path`` is the path of the plugin's library.
+    """
     device = Device.open(os.environ.get("SYSTOLITH_CONFIG") or "v2",
                          os.environ.get("SYSTOLITH_BACKEND") or "rtl",
                          trace=os.environ.get("SYSTOLITH_TRACE") or None,

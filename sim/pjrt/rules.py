@@ -39,8 +39,9 @@ def approx_top_k(a: Any, *, k: int, reduction_dimension: int, recall_target: flo
                  reduction_input_size_override: int, aggregate_to_topk: bool) -> tuple[Any, Any]:
     """Return the k greatest (``is_max_k``) or least elements along a dimension, and their indices.
 
-    The result is exact, not approximate. Without ``aggregate_to_topk``, it has the size that JAX
-    defines for the intermediate result of an approximation.
+    The result is exact, not approximate. Without ``aggregate_to_topk``, it has more than k
+    elements: as many as the intermediate result of an approximation, which JAX derives from
+    ``recall_target`` and ``reduction_input_size_override``.
     """
     if not aggregate_to_topk:
         from jaxlib import _jax
@@ -80,7 +81,7 @@ def rng_bit_generator(key: Any, *, shape: tuple[int, ...], dtype: Any, algorithm
 
     The generator is Threefry-2x32 for any ``algorithm``. A key has four words: the two words of
     Threefry's key, and a 64-bit counter, low word first. The next key's counter is higher by the
-    number of Threefry blocks that were used.
+    number of Threefry blocks that were used. ``out_sharding`` is ignored.
 
     Raises
     ------

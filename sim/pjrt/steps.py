@@ -20,8 +20,9 @@ class OneProgram(keras.callbacks.Callback):
     Without it, Keras calls one program for each step. With it, ``fit`` calls one jitted function
     that repeats ``Model.train_step``, so that the model's variables need not go to HBM and back
     between steps. Results have the same bits. The program is not a loop: its code and the time to
-    compile it grow with ``steps_per_execution``. The callback does nothing if that is 1, if the
-    model runs eagerly or without ``jit_compile``, or if `keras.distribution` divides it.
+    compile it grow with ``steps_per_execution``. The callback does nothing if
+    ``steps_per_execution`` is 1, if the model runs eagerly or without ``jit_compile``, or if
+    `keras.distribution` divides the model between devices.
 
     It works on any platform of JAX.
 
@@ -58,10 +59,11 @@ class OneProgram(keras.callbacks.Callback):
 
 def _in_one_program(step: Callable[[Any, Any], Any], steps: int
                     ) -> Callable[[Any, Iterator[Any]], Any]:
-    """Return a function like those of ``Model.make_train_function``.
+    """Return a function of a model's state and an iterator, as ``Model.make_train_function`` does.
 
-    It takes up to ``steps`` batches from an iterator, and returns the logs of the last one and the
-    state after it. It raises StopIteration if there is no batch.
+    The function takes up to ``steps`` batches from the iterator, and calls ``step(state, batch)``
+    for each in one program. It returns the logs of the last batch and the state after it, and
+    raises StopIteration if there is no batch.
     """
     @functools.partial(jax.jit, donate_argnums=0)
     def train_steps(state: Any, batches: list[Any]) -> Any:
