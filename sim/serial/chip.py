@@ -42,8 +42,8 @@ register is 0. No interrupt reaches the host, so the register has no other use."
 class SerialChip(Closeable):
     """A chip behind a serial line, and its memory.
 
-    `reset` writes a mark to the register INTERRUPT_ENABLE. A power cycle erases it. Every `read`
-    ends with a check of the mark, and fails if the board has lost its state.
+    `reset` writes a mark to the register INTERRUPT_ENABLE. A power cycle erases the mark. Every
+    `read` ends with a check of the mark, and fails if the board has lost its state.
 
     Parameters
     ----------
@@ -251,7 +251,7 @@ class SerialChip(Closeable):
                    f"core {core} is being reset")
 
     def stop(self, core: int) -> None:
-        """Stop a core before its next bundle, and wait for that."""
+        """Stop a core before its next bundle, and wait until it has stopped."""
         self.set("CONTROL", core, STOP=1)
         self._wait(lambda: not self.fields("STATUS", core)["RUNNING"],
                    f"core {core} does not stop: reset it")

@@ -147,7 +147,10 @@ class SerialLink(Closeable):
         return self._port
 
     def _exchange(self, port: Port, line: bytes, seconds: float) -> Response | None:
-        """Send a request, and return its response; None if there is none within the time."""
+        """Send a request, the bytes ``line``, and return its response.
+
+        Return None if the response is damaged, or does not arrive within ``seconds``.
+        """
         deframer = Deframer(RESPONSE_BYTES + CHECK_BYTES,
                             RESPONSE_BYTES + 4 * MAX_WORDS + CHECK_BYTES)
         end = self._clock() + seconds
@@ -167,7 +170,10 @@ class SerialLink(Closeable):
         return None
 
     def _silent(self, heard: int) -> str:
-        """Return the message for a request without a valid response; ``heard`` bytes came."""
+        """Return the error message for a request without a valid response.
+
+        ``heard`` is the number of bytes that arrived in its place.
+        """
         if heard:
             return (f"the board at {self._name} answers {_TRIES} requests with {heard} bytes, but "
                     f"with no valid frame: the line is noisy, or its rate is not {self._baud} baud")
@@ -177,7 +183,7 @@ class SerialLink(Closeable):
 
 
 def _parsed(payload: bytes) -> Response | None:
-    """Decode a response; None if it is not one."""
+    """Decode the payload of a frame; None if it is not a response."""
     try:
         return Response.parse(payload)
     except ValueError:
