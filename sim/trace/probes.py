@@ -30,7 +30,7 @@ They are in the order of `CoreNode`'s arbiter."""
 
 _WORD_BITS = 32
 _WIDE = 64
-"""Minimum width, in bits, of the signals that waveforms leave out as data."""
+"""Signals of this width, in bits, or more are left out of waveforms: they carry data."""
 _DECLARATION = re.compile(r"\s*(?:input|output|wire|reg)\b(?:\s+(?:wire|reg|signed))*"
                           r"(?:\s+\[(\d+):0\])?\s+\\?([^\s;,=]+)")
 _DULL = re.compile(r".*\$|(?:.*_)?cycles(?:_lo|_hi)?$")
@@ -205,7 +205,7 @@ def read_probe(layout: data.StructLayout, words: npt.NDArray[np.uint32], *path: 
 
 
 def hide(verilog: Mapping[str, str], whole: Collection[str]) -> str:
-    """Statements of a Verilator configuration file that leave data out of waveforms.
+    """Statements of a Verilator configuration file that keep some signals out of waveforms.
 
     Parameters
     ----------

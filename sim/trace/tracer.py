@@ -94,8 +94,8 @@ class _Side:
     transfers: deque[_Transfer] = field(default_factory=deque)
     ended: int = 0
     signalled: list[Place | None] = field(default_factory=lambda: [None, None])
-    """Where the last transfer of this core ended that added to a semaphore of this core, and where
-    the last one ended that added to a semaphore of the other core."""
+    """Ends of two transfers of this core: the last one that added to a semaphore of this core, and
+    the last one that added to a semaphore of the other core; None if there was none."""
     reset_until: int = 0
 
     def clear(self) -> None:
@@ -212,7 +212,10 @@ class Tracer:
         return []
 
     def _execute(self, cycle: int, core: int, code: MiscOp, index: int, amount: int) -> None:
-        """Follows a `signal` or `wait` that a core executes on its own semaphore ``index``."""
+        """Follows the operation ``code``, a `signal` or `wait`, that a core executes in ``cycle``.
+
+        It adds or subtracts ``amount`` at the core's own semaphore ``index``.
+        """
         tracks, semaphore = self._cores[core], self._sides[core].semaphores[index]
         if code is MiscOp.SIGNAL:
             semaphore.add(amount, Place(tracks.pid, tracks.tids[SLOT_TRACKS[Slot.MISC]], cycle))
