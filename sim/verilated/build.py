@@ -289,10 +289,12 @@ class _Classes:
 
     def compile(self, part: str, names: Sequence[str], flags: Sequence[str],
                 headers: Sequence[str], tools: Toolchain, log: pathlib.Path) -> pathlib.Path:
-        """Object file of a block's files ``names``, compiled at most once for equal C++.
+        """Object file of a block's C++ files ``names``, compiled at most once for equal C++.
 
         Verilator names a block's files, classes and functions by the block alone, so all models
-        with the block can share the object. ``headers`` are arguments that do not change it.
+        with the block can share the object. ``part``, such as ``fast``, is added to the name of the
+        object. ``flags`` and ``headers`` are arguments of the compiler; only ``flags`` change the
+        object.
         """
         texts = {path.name: path.read_text() for path in sorted(self.folder.iterdir())
                  if path.suffix in (".cpp", ".h")}
@@ -314,7 +316,7 @@ def _joined(path: pathlib.Path, units: Sequence[str]) -> pathlib.Path:
 
 
 def _ports(header: str) -> str:
-    """A ``PORT`` line of C++ for each port that a verilated class declares.
+    """A ``PORT`` line of C++ for each port that the class in the text ``header`` declares.
 
     Raises
     ------

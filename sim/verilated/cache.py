@@ -47,13 +47,16 @@ def _dump(tree: ast.Module) -> str:
 
 @functools.cache
 def _read(path: pathlib.Path, _modified: int) -> tuple[str, tuple[str, ...]]:
-    """Digest of a module's code, and the names that it imports; cached by modification time."""
+    """Digest of a module's code, and the names that it imports.
+
+    Calls are cached; ``_modified``, the file's modification time, is only part of the key.
+    """
     tree = _parse(path.read_text(encoding="utf-8"))
     return digest(_dump(tree)), tuple(_imports(tree, path))
 
 
 def _imports(tree: ast.Module, path: pathlib.Path) -> Iterator[str]:
-    """Names that a module of the project imports and that are, or may be, modules."""
+    """Names that the module at ``path`` imports; not all of them need be modules."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
