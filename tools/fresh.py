@@ -134,7 +134,10 @@ def _report(what: str, begin: float) -> None:
 
 
 def _bootstrap(root: pathlib.Path, source: pathlib.Path, wanted: Sequence[str]) -> None:
-    """Install Debian in ``root``, with the packages, a user, and a clone of the current commit."""
+    """Install Debian in ``root``, with the packages ``wanted``, a user, and a clone of ``source``.
+
+    ``source`` is a folder with a git repository, whose current commit is cloned.
+    """
     with _timed(f"Debian ({_SUITE}, minbase)"):
         _run_isolated([["debootstrap", "--variant=minbase", _SUITE, str(root), *mirror()]],
                       quiet=True)

@@ -81,10 +81,10 @@ class Grid:
         self.model.tick(size)
 
     def stream(self, x: npt.NDArray[np.float32]) -> dict[str, Words]:
-        """Return, for each input port, its value in each cycle while the rows of ``x`` enter.
+        """Return the values of the input ports, by port and cycle, while the rows of ``x`` enter.
 
         A new row begins in each cycle, and each of its elements enters with the delay of its array
-        row. Then the inputs are idle until the last sum has left.
+        row. After the last element, the inputs are idle until the last sum has left.
         """
         count, size = x.shape
         cycles = count + (self._skew + 1) * (size - 1) + self._latency
@@ -128,7 +128,8 @@ def _rate(cycles: int, run: Callable[[], object]) -> float:
 
 def _check(grids: Mapping[str, Grid], rows: npt.NDArray[np.float32],
            weights: npt.NDArray[np.float32]) -> None:
-    """Compare the products of ``rows`` and the loaded ``weights`` between models and golden model.
+    """Compare the products of ``rows`` and the loaded ``weights`` by all ``grids`` and the golden
+    model.
 
     Raises
     ------

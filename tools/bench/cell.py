@@ -102,7 +102,7 @@ def xc7_cell(config: Config) -> dict[str, int]:
 
 
 def _clock(folder: pathlib.Path, seed: int) -> float:
-    """Place and route the wrapper with ``seed``; return its clock frequency in MHz."""
+    """Place and route the cell in its wrapper with ``seed``; return the clock frequency in MHz."""
     # Relative names: nextpnr is a WebAssembly build too, with a /tmp of its own.
     command = [sys.executable, "-c", f"import sys, {_NEXTPNR} as n; sys.exit(n.run_nextpnr_ecp5("
                "sys.argv[1:]))", *_PLACE, "--seed", str(seed), "--json", f"{_WRAPPER}.json",
@@ -116,7 +116,10 @@ def _clock(folder: pathlib.Path, seed: int) -> float:
 
 
 def _sources(config: Config) -> tuple[dict[str, str], str]:
-    """Return the Verilog of the cell's modules by name, and of a wrapper with few pins."""
+    """Return the Verilog of the cell's modules by name, and the Verilog of a wrapper.
+
+    The wrapper has few pins: it connects the cell's ports to shift registers.
+    """
     instance("config", config, Config)
     cell = MacCell(config)
     inputs, outputs = port_widths(cell, In), port_widths(cell, Out)

@@ -34,7 +34,9 @@ def _address_of_stores(config: Config) -> int:
 
 
 def busy_program(config: Config, loops: int) -> Program:
-    """A program that keeps every unit busy: each iteration pushes a weight tile and ``array`` rows.
+    """A program of ``loops`` iterations that keeps every unit busy.
+
+    An iteration pushes a weight tile and ``array`` rows, as many as the array has.
 
     Each bundle of the loop multiplies in one vector slot and adds in the other, loads and stores a
     vector, and counts in a scalar slot. The bundles push vectors of rows and of weights, and pop
@@ -80,7 +82,7 @@ def busy_program(config: Config, loops: int) -> Program:
 
 
 def vector_program(config: Config, loops: int) -> Program:
-    """A program like `busy_program`, but without pushes and pops."""
+    """A program like `busy_program`, with ``loops`` iterations, but without pushes and pops."""
     asm = Assembler(config)
     _begin(asm, loops)
     _loop(asm, config, 8 * len(_PRODUCTS), array=False)
@@ -90,7 +92,7 @@ def vector_program(config: Config, loops: int) -> Program:
 
 
 def scalar_program(config: Config, loops: int) -> Program:
-    """A loop of four bundles, with an operation in each scalar slot."""
+    """A loop of four bundles with an operation in each scalar slot, for ``loops`` iterations."""
     asm = Assembler(config)
     with asm.bundle() as bundle:
         bundle.s0.add(_COUNT, s[0], loops)

@@ -43,7 +43,7 @@ def fpga_figures() -> dict[str, float]:
 
 
 def placed_figures(found: Mapping[str, Any]) -> dict[str, float]:
-    """Pick the figures of a benchmark from those of `tools.fpga.report.figures`.
+    """Pick the figures of a benchmark from ``found``, the result of `tools.fpga.report.figures`.
 
     Returns
     -------

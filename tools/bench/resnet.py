@@ -8,7 +8,10 @@ __all__ = ["resnet_figures"]
 
 
 def resnet_figures(config: Config, side: int = SIDE) -> dict[str, float]:
-    """Measure the share of the arrays' peak, the cycles, and the seconds of simulation."""
+    """Measure the share of the arrays' peak, the cycles, and the seconds of simulation.
+
+    Images have ``side`` x ``side`` pixels.
+    """
     values = arguments(config.cores, side)
     executable = compile_forward(config, values, config.cores)
     with Device.open(config) as device:

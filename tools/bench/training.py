@@ -19,9 +19,10 @@ RATE = 0.1
 
 
 def _part(layers: Any, x: Any, y: Any, cores: int) -> Any:
-    """Take a step of gradient descent on one core's part of the batch.
+    """Take a step of gradient descent; runs on each of ``cores`` cores, with its part of the batch.
 
-    Return the loss and the new layers.
+    ``x`` are the inputs of this part, and ``y`` the wanted outputs. Return the loss of the whole
+    batch and the new layers.
     """
     import jax
     import jax.numpy as jnp

@@ -10,7 +10,7 @@ from tools.fpga.synthesis import comb
 __all__ = ["areas", "owners"]
 
 _MEMORIES = {"DP16KD", "TRELLIS_DPR16X4"}
-"""Cells whose names begin with the path of the memory that they are part of."""
+"""Types of the cells that memories become; such a cell's name begins with the memory's path."""
 _SCOPE = "$scopeinfo"
 """Type of the cell that Yosys's ``flatten`` leaves for each instance: its name is the instance's
 path, and it names the instance's module."""
@@ -52,9 +52,9 @@ def owners(netlist: Mapping[str, Any], top: str,
     Parameters
     ----------
     netlist : mapping
-        Module ``top``, flattened, as Yosys writes it.
+        The top module of the design, flattened, as Yosys writes it.
     top : str
-        Its name; the path of its own cells is empty.
+        Name of the top module; the path of its own cells is empty.
     modules : mapping of str to ModuleInterface
         All modules of the design.
     """

@@ -42,7 +42,7 @@ DIVISOR = 4
 _CHUNK = 512
 """Number of cycles between two looks at the port."""
 _QUIET_CYCLES = 1 << 14
-"""The clock stops when the line has been quiet for so many cycles."""
+"""Number of cycles for which the line must be quiet before the clock stops."""
 _BYTES = 64
 """Largest number of bytes from the host that are simulated at once."""
 _TERMIOS2 = struct.Struct("IIIIB19BII")

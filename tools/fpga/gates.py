@@ -129,7 +129,7 @@ class _Writer:
             yield f"always @(posedge {clock}) {body}"
 
     def _bit(self, bit: Bit) -> str:
-        """Verilog of a bit; an open one is 0 or 1 in turn."""
+        """Verilog of a bit; undefined bits (x) are 0 and 1 by turns."""
         if isinstance(bit, int):
             return f"n{bit}"
         return f"1'b{next(self._open) if bit not in '01' else bit}"
@@ -138,7 +138,10 @@ class _Writer:
         return "{" + ", ".join(map(self._bit, reversed(bits))) + "}"
 
     def _drive(self, bits: Sequence[Bit], value: str) -> None:
-        """Assign a vector to nets; the output of a cell may be open."""
+        """Assign the Verilog vector ``value`` to the nets in ``bits``, lowest bit first.
+
+        ``bits`` are connected to the output of a cell; those that are not nets are left open.
+        """
         for index, bit in enumerate(bits):
             if isinstance(bit, int):
                 self._assign(bit, f"{value}[{index}]" if len(bits) > 1 else value)

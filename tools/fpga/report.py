@@ -9,7 +9,7 @@ from typing import Any
 __all__ = ["figures", "markdown", "write_report"]
 
 _LEAST_SHARE = 0.01
-"""Modules with less of the design's combinational cells are left out of the table."""
+"""Modules with a smaller share of the design's combinational cells are not in the table."""
 _MAX_HOPS = 60
 
 
@@ -40,7 +40,7 @@ def figures(routed: Mapping[str, Any], clock_hz: int) -> dict[str, Any]:
 
 
 def markdown(found: Mapping[str, Any], area: Mapping[str, Counter[str]]) -> str:
-    """The report as Markdown, from `figures` and from `tools.fpga.area.areas`."""
+    """The report as Markdown; ``found`` is from `figures`, ``area`` from `tools.fpga.area`."""
     fits = found["achieved_mhz"] >= found["clock_mhz"]
     lines = [
         "# The system on an LFE5U-85F", "",

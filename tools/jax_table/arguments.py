@@ -32,7 +32,7 @@ _SCALARS = (type(jnp.float32),)
 
 
 def calls(title: str, name: str, function: Callable[..., Any]) -> Iterator[tuple[str, Call]]:
-    """Yield calls to try, each with a description of its arrays: their type and shape.
+    """Yield (description, call) for calls of a function to try; the description is of its arrays.
 
     Parameters
     ----------
@@ -63,7 +63,10 @@ def _is_call(made: Any) -> bool:
 
 def _by_parameters(make: Maker, function: Callable[..., Any],
                    table: dict[str, Callable[[Maker], Any]]) -> Call | None:
-    """A call with a value for each parameter that has no default; None if ``table`` lacks one."""
+    """A call of ``function`` with a value for each parameter that has no default.
+
+    ``table`` has functions that make the values, by parameter name. None if one is missing.
+    """
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

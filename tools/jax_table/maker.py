@@ -26,11 +26,11 @@ class Maker:
         self._random = np.random.default_rng(SIDE)
 
     def array(self, *shape: int, kind: str | None = None) -> Any:
-        """A random array; without arguments, it has the default shape and element type."""
+        """A random array of ``shape`` and element type ``kind``; both have the maker's defaults."""
         return self.of(shape or self.shape, kind)
 
     def of(self, shape: tuple[int, ...], kind: str | None = None) -> Any:
-        """A random array of ``shape``, which may be ()."""
+        """A random array of ``shape``, which may be (), and element type ``kind``."""
         kind = kind or self.kind
         if kind == "bool":
             return np.asarray(self._random.integers(0, 2, shape), bool)

@@ -38,7 +38,10 @@ def main(names: list[str]) -> None:
 
 
 def _run(title: str, name: str, function: Callable[..., Any]) -> tuple[str, str]:
-    """Run a function on chip and CPU; return its outcome and the reason, as `run.run` does."""
+    """Run a function on chip and CPU; return its outcome and the reason, as `run.run` does.
+
+    ``title`` is the name of the function's module, and ``name`` that of the function in it.
+    """
     why, done = "", set[str]()
     for label, call in calls(title, name, function):
         kind = label.split("[")[0]
@@ -100,7 +103,7 @@ def _called(function: Callable[..., Any], call: Call, platform: str, collective:
 
 
 def _difference(got: Any, want: Any, *, defined: bool) -> str:
-    """Describe the first difference between two trees of results; empty if there is none.
+    """Describe the first difference between two pytrees of results; empty if there is none.
 
     If not ``defined``, only shapes and types are compared.
     """

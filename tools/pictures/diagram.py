@@ -28,7 +28,7 @@ _NODE_LEFT, _NODE_RIGHT = 214, 850
 _NODES = (40, 104), (208, 212)
 """For each core: top edge in the chip's panel, and height."""
 _IN_NODE = (226, 154), (408, 124), (560, 146), (742, 96)
-"""Left edges and widths of a core, its arbiters, its engine and its port to the HBM."""
+"""(left edge, width) of a core, of its arbiters, of its engine and of its port to the HBM."""
 _TIMES = "\N{MULTIPLICATION SIGN}"
 # Steps of one stage of the datapath, such as the coarse and the fine shift, share a box.
 STAGES = tuple(dict.fromkeys(
@@ -70,7 +70,7 @@ def _both_ways(picture: Picture, points: Sequence[tuple[float, float]], kind: st
 
 
 def _tag(picture: Picture, x: float, y: float, text: str) -> None:
-    """Draw the small label that says how a block is simulated."""
+    """Draw ``text``, a small label that says how a block is simulated."""
     with picture.group("sim"):
         picture.rect(x, y, 92, 18, radius=9)
         picture.text(x + 46, y + 13, text, "tiny")

@@ -88,7 +88,7 @@ def label(name: str, value: float | None = None) -> str:
 
 
 class Picture:
-    """An SVG picture: a card with shapes, in the order of the calls.
+    """An SVG picture: a card with shapes, in the order of the calls. ``classes`` are CSS classes.
 
     Parameters
     ----------
@@ -118,7 +118,10 @@ class Picture:
     @contextmanager
     def group(self, classes: str = "", at: tuple[float, float] | None = None,
               **attributes: str) -> Iterator[None]:
-        """Context manager that groups the shapes drawn inside it, with ``at`` as their origin."""
+        """Context manager that groups the shapes drawn inside it, with ``at`` as their origin.
+
+        ``classes`` are CSS classes of the group, ``attributes`` its other SVG attributes.
+        """
         if classes:
             attributes = {"class": classes, **attributes}
         if at is not None:
@@ -142,7 +145,7 @@ class Picture:
         self._add(f'<circle cx="{_number(x)}" cy="{_number(y)}" r="{_number(radius)}"{marks}/>')
 
     def text(self, x: float, y: float, markup: str, classes: str = "") -> None:
-        """Draw a line of text with its base line at ``y``; ``markup`` is not escaped."""
+        """Draw the line of text ``markup``, which is not escaped, with its base line at ``y``."""
         marks = f' class="{classes}"' if classes else ""
         self._add(f'<text x="{_number(x)}" y="{_number(y)}"{marks}>{markup}</text>')
 

@@ -87,7 +87,7 @@ def _style(frames: int) -> str:
 
 
 def draw(frames: Sequence[Frame]) -> str:
-    """Draw the animated picture of ``frames``, which `record` returned for `CONFIG`; return SVG."""
+    """Return the animated picture as SVG; ``frames`` must be from `record` with `CONFIG`."""
     picture = Picture(
         _WIDTH, _HEIGHT, "A 3 by 3 systolic array computes Y = W X",
         "Animation, one frame a clock cycle, of weights, activations and partial sums in the cells "
