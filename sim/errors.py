@@ -26,7 +26,7 @@ class CoreFaultError(RuntimeError):
     core : int
         Number of the core.
     chip : tuple of int or None
-        Coordinates of its chip in a pod.
+        Coordinates (x, y) of the core's chip in a pod; None without a pod.
     cause : Fault
         The fault.
     pc : int
@@ -97,8 +97,8 @@ class DeviceTimeoutError(TimeoutError):
     Attributes
     ----------
     states : dict of CoreState
-        State of each core whose program was waited for, by the core's number, or by the coordinates
-        of its chip and its number in a pod.
+        State of each core whose program was waited for, by the core's number; in a pod, by (x, y,
+        core), with the coordinates of the core's chip.
     stuck : bool
         Whether no core can continue unless the host signals a semaphore.
     """

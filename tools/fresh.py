@@ -196,7 +196,10 @@ def _apt_settings() -> str:
 
 
 def _lend_settings(root: pathlib.Path) -> list[str]:
-    """Give the fresh machine the host's pip configuration; return the host paths that it names."""
+    """Give the fresh machine the host's pip configuration.
+
+    Return the files and folders of the host to which the configuration and ``PIP_*`` refer.
+    """
     config = configparser.RawConfigParser()
     config.read(_pip_files(), encoding="utf-8")
     with (root / "etc/pip.conf").open("w", encoding="utf-8") as file:

@@ -79,7 +79,7 @@ def hbm(address: int, *, run: int = 0, stride: int = 0) -> Place:
     address : int
         Address of the first row, in bytes; a multiple of ``config.row_bytes``.
     run : int
-        Number of consecutive rows before a stride; 0 for all.
+        Number of consecutive rows in a run; 0 for a single run.
     stride : int
         Bytes from the start of one run to the start of the next; a multiple of
         ``config.row_bytes``, possibly negative.
@@ -100,7 +100,7 @@ def vmem(address: int, *, run: int = 0, stride: int = 0) -> Place:
     address : int
         Address of the first vector, as for loads and stores.
     run : int
-        Number of consecutive vectors before a stride; 0 for all.
+        Number of consecutive vectors in a run; 0 for a single run.
     stride : int
         Vectors from the start of one run to the start of the next; possibly negative.
 

@@ -147,7 +147,10 @@ class _Parser:
 
     @staticmethod
     def _at(token: _Token, call: Any, *arguments: Any, **named: int) -> Any:
-        """Returns ``call(*arguments, **named)``; raises its errors at the token's position."""
+        """Returns ``call(*arguments, **named)``; turns its errors into an `AssemblyError`.
+
+        The position of the `AssemblyError` is that of ``token``.
+        """
         try:
             return call(*arguments, **named)
         except (TypeError, ValueError) as error:

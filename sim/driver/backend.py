@@ -168,8 +168,9 @@ class Backend(Protocol):
 
 
 GoldenRun = Callable[[int], tuple[int, bool]]
-"""Function that executes at most that many bundles of each core. It returns the number of bundles
-of the core that executed most, and whether any core can continue."""
+"""Function that, given a number of bundles, executes at most that number of bundles on each core.
+It returns the number of bundles of the core that executed most, and whether any core can continue.
+"""
 
 
 class _GoldenBackend:
@@ -182,7 +183,7 @@ class _GoldenBackend:
     chip : GoldenChip
         The chip.
     run : callable
-        Runs the chip, and others with it if they exchange packets.
+        The `GoldenRun` of the chip, which also runs other chips if they exchange packets with it.
     """
 
     def __init__(self, chip: GoldenChip, run: GoldenRun) -> None:
@@ -413,7 +414,7 @@ class _RtlBackend:
 
 
 def golden_backend(chip: GoldenChip, run: GoldenRun) -> Backend:
-    """Drive a golden chip. ``run`` runs it, and others with it if they exchange packets."""
+    """Drive a golden chip; ``run`` also runs other chips if they exchange packets with it."""
     return _GoldenBackend(chip, run)
 
 

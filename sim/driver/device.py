@@ -155,7 +155,7 @@ class Device(Residents):
 
         The compiler writes a program for both cores, and reuses it for later operands of the same
         shapes (docs/compiler.md). The program overwrites instruction memory, scalar memory, vector
-        memory and registers as it needs; other buffers in HBM are left alone.
+        memory and registers as it needs; it does not change buffers that the caller allocated.
 
         Parameters
         ----------

@@ -132,8 +132,8 @@ class Execution(Cores):
         """Run an executable, and measure each of its kernels.
 
         The program halts before each kernel, and the host starts it again. The cycles that the host
-        needs for this are subtracted, but transfers continue in them. So the program may wait less
-        for transfers than in a run by `execute`.
+        needs for this are subtracted, but transfers continue during these cycles. So the program
+        may wait less for transfers than in a run by `execute`.
 
         Parameters
         ----------

@@ -22,7 +22,7 @@ __all__ = ["SerialBackend"]
 Words = npt.NDArray[np.uint32]
 
 _PAUSE_SECONDS = 0.001
-"""Time between two looks at a core that runs."""
+"""Time between two reads of the states of running cores."""
 
 
 class SerialBackend:
@@ -118,8 +118,9 @@ class SerialBackend:
     def _stuck(self, states: Sequence[CoreState]) -> bool:
         """Whether all running cores wait for semaphores that only the host can signal.
 
-        That is so if no transfer is in progress, and all running cores wait in every cycle between
-        two reads of their counters: then no core and no transfer can signal.
+        ``states`` are the states of all cores. The result is True if no transfer is in progress,
+        and all running cores wait in every cycle between two reads of their counters: then no core
+        and no transfer can signal.
         """
         running = [core for core in self._cores if states[core].running]
         if any(state.transfers for state in states) or any(

@@ -201,10 +201,11 @@ class JitFunction:
 
     def _stage(self, arguments: tuple[Any, ...], named: dict[str, Any], config: Config,
                outfeed: bool) -> tuple[Any, CompiledProgram, list[Any]]:
-        """Trace the function, and compile it if it is new.
+        """Trace the function for arguments by position and ``named`` ones, and compile it if new.
 
         Return the traced function, its program, and the leaves of its arguments. The leaves of an
-        `Infeed` are `Stacked`: shapes and types, not arrays.
+        `Infeed` are `Stacked`: shapes and types, not arrays. ``outfeed`` tells whether calls of the
+        program may have an outfeed.
 
         The key of a program includes the arguments' shardings: calls that differ only in their
         shardings need different programs, although JAX traces them only once.
@@ -266,8 +267,8 @@ def _static(function: Callable[..., Any], numbers: int | Sequence[int], names: s
             ) -> tuple[set[int], set[str]]:
     """Return positions and names of all static arguments.
 
-    An argument given by position is added by name and vice versa, since a call may pass it either
-    way.
+    ``numbers`` and ``names`` are ``static_argnums`` and ``static_argnames`` of `jit`. An argument
+    given by position is added by name and vice versa, since a call may pass it either way.
     """
     all_numbers = {numbers} if isinstance(numbers, int) else set(numbers)
     all_names = {names} if isinstance(names, str) else set(names)

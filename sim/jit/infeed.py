@@ -98,9 +98,10 @@ def _dtype(array: Any) -> Any:
 
 
 def to_numpy(leaf: Any, kind: Any) -> npt.NDArray[Any]:
-    """Convert a leaf of the arguments to a numpy array of the type that JAX gives it, ``kind``.
+    """Convert a leaf of the arguments to a numpy array.
 
-    Random keys become the words that they consist of.
+    ``kind`` is an object whose ``dtype`` is the type that JAX gives the leaf. Random keys become
+    the words that they consist of.
     """
     import jax
 

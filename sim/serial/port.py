@@ -10,7 +10,7 @@ __all__ = ["Port", "open_port"]
 
 _BREAK_SECONDS = 0.002
 _READ_SECONDS = 0.02
-"""Longest wait of `Port.read`."""
+"""Longest time that `Port.read` waits."""
 _WRITE_SECONDS = 10.0
 
 

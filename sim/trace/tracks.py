@@ -74,7 +74,10 @@ class Kind(IntEnum):
 
 
 class Event(NamedTuple):
-    """An event at a semaphore or a transfer of a core; ``what`` depends on the kind of event."""
+    """An event at a semaphore or a transfer of a core.
+
+    ``what`` has further values, which depend on ``kind``, such as the semaphore's number.
+    """
 
     cycle: int
     kind: Kind
@@ -126,8 +129,8 @@ class _Track:
         """Adds spans of cycles; adjacent spans with equal keys become one slice.
 
         Span i lasts from cycle ``begins[i]`` up to, but not including, cycle ``ends[i]``, where the
-        next span begins. The first span of the next call begins where the last one of this call
-        ends. ``detail`` returns details of a span, given its number.
+        next span must begin. The first span of the next call must begin where the last one of this
+        call ends. ``detail`` returns details of a span, given its number.
         """
         bounds = (np.flatnonzero(np.diff(keys)) + 1).tolist()
         for start, stop in zip([0, *bounds], [*bounds, len(keys)], strict=True):

@@ -279,7 +279,10 @@ class _Classes:
         return [f"{name}.cpp" for block in blocks for name in block.replace("\\", " ").split()]
 
     def parts(self, more: Sequence[str]) -> dict[str, list[str]]:
-        """The files to compile together: ``fast`` ones, with ``more``, and ``slow`` ones."""
+        """Names of the C++ files to compile together, by part of the block: ``fast`` or ``slow``.
+
+        The files ``more`` belong to part ``fast``. If `optimise` is None, all files belong to it.
+        """
         fast = [*self.listed("CLASSES_FAST", "SUPPORT_FAST"), *more]
         slow = self.listed("CLASSES_SLOW", "SUPPORT_SLOW")
         if self.optimise is None:

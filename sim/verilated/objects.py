@@ -22,7 +22,8 @@ _MODEL_HEADERS = ("verilated.h", "algorithm", "atomic", "cstdint", "cstring", "m
                   "string", "thread", "vector")
 """Headers that the C++ files of every model include."""
 _SLOW = "#include <immintrin.h>"
-"""Reading this header takes longer than compiling a small kernel."""
+"""Line of C++ files that include this header, which takes longer to read than to compile a small
+kernel."""
 _KERNEL_HEADERS = ("immintrin.h", "cstddef", "cstdint", "cstring", "new", "vector")
 """Headers that are precompiled for units with `_SLOW`: those that kernels include."""
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include\b[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)?', re.MULTILINE)

@@ -41,8 +41,8 @@ def image_task(name: str, title: str, batch: int, epochs: int, init: Callable[[A
     init : callable
         Makes random parameters, a pytree, from a key of ``jax.random``.
     logits : callable
-        Takes parameters, images, and the step's number, or None for the test; returns logits of
-        shape (classes, batch).
+        Takes parameters, images, and the step's number (None in the test); returns logits of shape
+        (classes, batch).
     optimizer : callable
         Makes the optimizer, given the number of steps.
     """

@@ -169,7 +169,10 @@ class RegisterPort(ChipSimulation):
         return table["data"].copy()
 
     def _note_watchdogs(self, accesses: Sequence[tuple[bool, int, int]]) -> None:
-        """Remembers which cores have a watchdog: `run` must not treat them as at rest."""
+        """Remembers which cores have a watchdog after ``accesses``, which may write WATCHDOG.
+
+        `run` must not treat such a core as at rest while it waits.
+        """
         for core in range(self._config.cores):
             watchdog = address("WATCHDOG", core)
             for write, number, data in accesses:
