@@ -236,7 +236,7 @@ class Execution(Cores):
             *self._rows(buffers[spec.name], spec.layout.rows))) for spec in executable.outputs)
 
     def _rows(self, buffer: Buffer, rows: int) -> tuple[int, int]:
-        """Locate ``rows`` rows of a buffer: the first row of HBM, and their number."""
+        """Return the number, in HBM, of a buffer's first row, and ``rows``."""
         return buffer.address // self._config.row_bytes, rows
 
     def _run_shown(self, executable: Executable, programs: Mapping[int, Program],

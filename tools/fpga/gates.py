@@ -22,12 +22,12 @@ _LOW_BITS = {1: 0, 2: 1, 4: 2, 9: 3, 18: 4, 36: 5}
 """Low bits of a block RAM's address that do not select a word, by data width."""
 _OFF = {"DP16KD": ("WEB", "RSTA", "RSTB", *(f"CS{port}{bit}" for port in "AB" for bit in range(3))),
         "MULT18X18D": ("SOURCEA", "SOURCEB", *(f"C{bit}" for bit in range(18)))}
-"""Pins that must be constant 0."""
+"""Pins that must be constant 0, by type of cell."""
 _FIXED = {"DP16KD": {"REGMODE_B": "NOREG", "CSDECODE_A": "0b000", "CSDECODE_B": "0b000"},
           "CCU2C": {"INJECT1_0": "NO", "INJECT1_1": "NO"},
           "TRELLIS_FF": {"CLKMUX": "CLK", "LSRMUX": "LSR", "SRMODE": "LSR_OVER_CE"},
           "TRELLIS_DPR16X4": {"WCKMUX": "WCK", "WREMUX": "WRE"}}
-"""Parameters that must have these values, if a cell has them."""
+"""Values that parameters of cells must have, by type of cell; a cell may lack a parameter."""
 
 
 def expression(table: int, inputs: Sequence[str]) -> str:

@@ -167,7 +167,7 @@ class Picture:
 
     def pill(self, x: float, y: float, kind: str, markup: str, *, width: float = 54,
              glide: str = "") -> None:
-        """Draw a value in transit: a small box with round ends, centred at ``x``, ``y``.
+        """Draw a value in transit: ``markup`` in a box with round ends, centred at ``x``, ``y``.
 
         ``kind`` is one of `KINDS`. ``glide`` has further CSS classes, which animate the box.
         """

@@ -76,7 +76,7 @@ class TransferPort(RegisterPort):
         words : sequence of int
             The descriptor, as from `sim.asm.descriptor.descriptor`; its contents are not checked
             here. If memory refuses the transfer, the chip sets CORE{core}_TRANSFER_FAILED in
-            INTERRUPT_STATUS, which the next method that moves data clears.
+            INTERRUPT_STATUS; the next method that moves data clears this bit.
 
         Raises
         ------
