@@ -1,6 +1,5 @@
 """The sequencer: issues bundles in order, at most one a cycle, once their operands are ready."""
 
-
 from functools import partial
 
 from amaranth import Module, Mux, Signal, Value
@@ -95,6 +94,51 @@ def _connect_memories(m: Module, arbiter: WriteArbiter, host: HostPort, imem: In
     for memory, port in ((imem, arbiter.imem), (smem, arbiter.smem)):
         for name in port.signature.members:
             m.d.comb += getattr(memory, name).eq(getattr(port, name))
+
+
+def _signal_far(m: Module, remote: wiring.FlippedInterface, signals: Signal, misc: data.View,
+                operands: ScalarOperands) -> None:
+    """Connect the payload of signals to other chips to the bundle's slot ``misc``.
+
+    ``signals``: the bundle signals another chip. Multiplexers, not plain fields, as in
+    `Sequencer._reach_outside`.
+    """
+    m.d.comb += [
+        remote.payload.word.eq(Mux(signals, getattr(operands, f"{Slot.MISC}_a"), 0)),
+        remote.payload.semaphore.eq(Mux(signals, misc.d, 0)),
+        remote.payload.amount.eq(Mux(signals, getattr(operands, f"{Slot.MISC}_b"), 0))]
+
+
+def _use_semaphores(m: Module, misc: data.View, semaphores: Semaphores, operands: ScalarOperands,
+                    issue: Value) -> None:
+    """Execute the bundle's semaphore operation, in slot ``misc``; ``issue``: the bundle issues."""
+    m.d.comb += [
+        semaphores.index.eq(misc.d),
+        semaphores.amount.eq(getattr(operands, f"{Slot.MISC}_b")),
+        semaphores.is_wait.eq(misc.op == MiscOp.WAIT.value),
+        semaphores.is_signal.eq(misc.op == MiscOp.SIGNAL.value),
+        semaphores.issue.eq(issue),
+        semaphores.read_index.eq(misc.a),
+        operands.write_misc.eq(issue & (misc.op == MiscOp.READ_SEMAPHORE.value)),
+        operands.d_misc.eq(misc.d),
+        operands.value_misc.eq(semaphores.read_value),
+    ]
+
+
+def _share_scalar_memory(m: Module, smem: ScalarMemory, host: HostPort, dma: DmaIssue,
+                         loads: Value, address: Value, stores: Value | None) -> None:
+    """Connect the read port of scalar memory: first bundles, then descriptors, then requests.
+
+    ``loads``: a bundle loads from ``address``. ``stores``: the store of an earlier bundle writes,
+    so no request may read; None if stores write at their issue.
+    """
+    m.d.comb += [smem.descriptor_read.eq(dma.read), smem.descriptor_address.eq(dma.read_address)]
+    free = ~dma.read if stores is None else ~dma.read & ~stores
+    with m.If(loads):
+        m.d.comb += [smem.read.eq(1), smem.read_address.eq(address)]
+    with m.Elif(free):
+        m.d.comb += [host.smem_read_free.eq(1), smem.read.eq(host.smem_read),
+                     smem.read_address.eq(host.address)]
 
 
 class Sequencer(wiring.Component):
@@ -195,29 +239,8 @@ class Sequencer(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        config = self._config
-        self._staged = partial(_stage, m, self._stages)
-        self._control = control = instantiate(m, platform, "control", "program_control",
-                                              lambda: ProgramControl(config))
-        self._imem = imem = instantiate(m, platform, "imem", "instruction_memory",
-                                        lambda: InstructionMemory(config))
-        self._smem = instantiate(m, platform, "smem", "scalar_memory", lambda: ScalarMemory(config))
-        self._decoder = instantiate(m, platform, "decoder", "bundle_decoder",
-                                    lambda: BundleDecoder(self._links))
-        self._operands = instantiate(m, platform, "operands", "scalar_operands",
-                                      lambda: ScalarOperands(self._stages, self._links))
-        self._scoreboard = instantiate(m, platform, "scoreboard", "scoreboard", Scoreboard)
-        self._ledger = instantiate(m, platform, "ledger", "array_ledger",
-                                   lambda: ArrayLedger(config))
-        self._semaphores = instantiate(m, platform, "semaphores", "semaphores", Semaphores)
-        self._host = instantiate(m, platform, "host", "host_port", lambda: HostPort(config))
-        self._bundle = data.View(BUNDLE_LAYOUT, imem.bundle)
-        m.d.comb += [
-            self._decoder.bundle.eq(imem.bundle),
-            self._operands.bundle.eq(imem.bundle),
-            imem.read.eq(control.read),
-            imem.read_address.eq(control.read_address),
-        ]
+        self._instantiate(m, platform)
+        control = self._control
         self._addresses = _sum_addresses(m, self._operands)
         held_up, memory = self._look_for_hazards(m, platform)
         fault = self._look_for_faults(m, platform)
@@ -259,11 +282,38 @@ class Sequencer(wiring.Component):
         stores = self._execute_scalar(m, platform)
         busy = self._scoreboard.busy
         m.d.comb += self.busy.eq(busy | stores if self._stages else busy)
-        self._execute_misc(m)
+        _use_semaphores(m, self._bundle.misc, semaphores, self._operands, self.issue)
+        wiring.connect(m, wiring.flipped(self.signal), semaphores.external)
         self._issue_operations(m, platform)
         self._connect_host(m)
         self._write_words(m, platform, stores)
         return m
+
+    def _instantiate(self, m: Module, platform: object) -> None:
+        """Instantiate the parts that several methods connect, and connect them to the bundle."""
+        config = self._config
+        self._staged = partial(_stage, m, self._stages)
+        self._control = control = instantiate(m, platform, "control", "program_control",
+                                              lambda: ProgramControl(config))
+        self._imem = imem = instantiate(m, platform, "imem", "instruction_memory",
+                                        lambda: InstructionMemory(config))
+        self._smem = instantiate(m, platform, "smem", "scalar_memory", lambda: ScalarMemory(config))
+        self._decoder = instantiate(m, platform, "decoder", "bundle_decoder",
+                                    lambda: BundleDecoder(self._links))
+        self._operands = instantiate(m, platform, "operands", "scalar_operands",
+                                      lambda: ScalarOperands(self._stages, self._links))
+        self._scoreboard = instantiate(m, platform, "scoreboard", "scoreboard", Scoreboard)
+        self._ledger = instantiate(m, platform, "ledger", "array_ledger",
+                                   lambda: ArrayLedger(config))
+        self._semaphores = instantiate(m, platform, "semaphores", "semaphores", Semaphores)
+        self._host = instantiate(m, platform, "host", "host_port", lambda: HostPort(config))
+        self._bundle = data.View(BUNDLE_LAYOUT, imem.bundle)
+        m.d.comb += [
+            self._decoder.bundle.eq(imem.bundle),
+            self._operands.bundle.eq(imem.bundle),
+            imem.read.eq(control.read),
+            imem.read_address.eq(control.read_address),
+        ]
 
     def _operand(self, slot: Slot, field: str) -> Value:
         """Value of the scalar operand in ``field`` of ``slot``."""
@@ -360,7 +410,7 @@ class Sequencer(wiring.Component):
         ]
         return kept.ready, kept.known, kept.decoded
 
-    def _reach_outside(self, m: Module, sound: Signal, fault: Signal) -> tuple[Signal, Signal]:
+    def _reach_outside(self, m: Module, sound: Signal, fault: Signal) -> tuple[Value, Value]:
         """Connect the starts of transfers, and the signals to the other core and to other chips.
 
         ``sound``: the bundle has neither a hazard nor a ``fault``. Return two signals: the bundle
@@ -389,31 +439,13 @@ class Sequencer(wiring.Component):
             outside_fault.eq(Mux(starts & dma.valid & dma.ready, dma.fault, Fault.NONE.value)),
             control.interrupt.eq(self._semaphores.external_overflow),
         ]
-        if self._links:
-            return self._signal_far(m, sound, outside, outside_fault)
-        return outside, outside_fault
-
-    def _signal_far(self, m: Module, sound: Signal, outside: Signal,
-                    outside_fault: Signal) -> tuple[Signal, Signal]:
-        """Connect the signals to other chips.
-
-        ``outside``: the bundle waits for a transfer or the other core. ``outside_fault``: the fault
-        of its descriptor. Return both, extended to the signals to other chips.
-        """
-        remote, misc = self.remote, self._bundle.misc
-        signals = Signal(name="signals_far")
-        waits = Signal(name="far_waits")
-        fault = Signal(FAULT_BITS, name="far_fault")
-        m.d.comb += [
-            signals.eq(self._uses(Slot.MISC, Unit.LINKS)),
-            fault.eq(Mux(signals, self.remote_fault, outside_fault)),
-            remote.valid.eq(sound & signals & (self.remote_fault == Fault.NONE.value)),
-            # Multiplexers for the same reason as above.
-            remote.payload.word.eq(Mux(signals, self._operand(Slot.MISC, "a"), 0)),
-            remote.payload.semaphore.eq(Mux(signals, misc.d, 0)),
-            remote.payload.amount.eq(Mux(signals, self._operand(Slot.MISC, "b"), 0)),
-            waits.eq(outside | (signals & ~remote.ready))]
-        return waits, fault
+        if not self._links:
+            return outside, outside_fault
+        remote, fault, far = self.remote, self.remote_fault, Signal(name="signals_far")
+        m.d.comb += [far.eq(self._uses(Slot.MISC, Unit.LINKS)),
+                     remote.valid.eq(sound & far & (fault == Fault.NONE.value))]
+        _signal_far(m, remote, far, misc, self._operands)
+        return outside | (far & ~remote.ready), Mux(far, fault, outside_fault)
 
     def _execute_scalar(self, m: Module, platform: object) -> Signal:
         """Execute scalar operations; loads write one cycle later. Return whether a store writes."""
@@ -439,39 +471,16 @@ class Sequencer(wiring.Component):
             scoreboard.scalar_load.eq(s0.op == ScalarOp.LOAD.value),
             scoreboard.scalar_d.eq(s0.d),
         ]
-        # Priority at the read port of scalar memory: bundles, then descriptors, then requests.
         loads, stores = (Signal(name=name) for name in ("loads", "stores"))
         m.d.comb += [loads.eq(self.issue & (s0.op == ScalarOp.LOAD.value)),
-                     stores.eq(self.issue & (s0.op == ScalarOp.STORE.value)),
-                     smem.descriptor_read.eq(self.dma.read),
-                     smem.descriptor_address.eq(self.dma.read_address)]
-        free, written = ~self.dma.read, stores
+                     stores.eq(self.issue & (s0.op == ScalarOp.STORE.value))]
+        written = stores
         if self._stages:  # The store writes one cycle later, before the next bundle can load.
             written = Signal(name="store_writes")
             m.d.sync += written.eq(stores)
-            free &= ~written
-        with m.If(loads):
-            m.d.comb += [smem.read.eq(1), smem.read_address.eq(self._addresses[Slot.S0])]
-        with m.Elif(free):
-            m.d.comb += [self._host.smem_read_free.eq(1), smem.read.eq(self._host.smem_read),
-                         smem.read_address.eq(self._host.address)]
+        _share_scalar_memory(m, smem, self._host, self.dma, loads, self._addresses[Slot.S0],
+                             written if self._stages else None)
         return written
-
-    def _execute_misc(self, m: Module) -> None:
-        """Execute semaphore operations."""
-        misc, semaphores, operands = self._bundle.misc, self._semaphores, self._operands
-        m.d.comb += [
-            semaphores.index.eq(misc.d),
-            semaphores.amount.eq(self._operand(Slot.MISC, "b")),
-            semaphores.is_wait.eq(misc.op == MiscOp.WAIT.value),
-            semaphores.is_signal.eq(misc.op == MiscOp.SIGNAL.value),
-            semaphores.issue.eq(self.issue),
-            semaphores.read_index.eq(misc.a),
-            operands.write_misc.eq(self.issue & (misc.op == MiscOp.READ_SEMAPHORE.value)),
-            operands.d_misc.eq(misc.d),
-            operands.value_misc.eq(semaphores.read_value),
-        ]
-        wiring.connect(m, wiring.flipped(self.signal), semaphores.external)
 
     def _issue_operations(self, m: Module, platform: object) -> None:
         """Send the operations of a bundle that issues to the units."""
