@@ -86,7 +86,7 @@ def _line(number: str, kind: str, figures: list[float], limit: float) -> str:
 
 
 def draw(report: Report, path: pathlib.Path) -> None:
-    """Plot each kernel of ``report``: its multiply-accumulates per cycle and per moved HBM row.
+    """Plot each kernel of ``report``: its multiply-accumulates per cycle over those per HBM row.
 
     Kernels without multiply-accumulates, or without transfers, are not in the picture.
     """

@@ -198,7 +198,7 @@ def report(config: str = "v2", *, progress: bool = False, trace: pathlib.Path | 
 
 
 def _draw(digits: Digits, predicted: Labels, path: pathlib.Path) -> None:
-    """Draw some test digits with their predicted classes: those with wrong predictions first."""
+    """Draw test digits with their predicted classes to ``path``, wrong predictions first."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -485,7 +485,7 @@ class Bundle:
         return 0, self._key(where, value)
 
     def _key(self, where: str, value: Any) -> int | str:
-        """Contents of an immediate: a word, or a label whose address is not known yet."""
+        """Contents of an immediate for ``value``: a word, or a label, whose address comes later."""
         if isinstance(value, str):
             _check_label(value)
             return value

@@ -216,7 +216,7 @@ class Execution(Cores):
 
     def _pack(self, backend: Backend, executable: Executable, buffers: Mapping[str, Buffer],
               arrays: Sequence[npt.NDArray[Any]]) -> None:
-        """Write the inputs and constants of an executable to its buffers."""
+        """Write the inputs ``arrays`` and the constants of an executable to its buffers."""
         given = {spec.name: array
                  for spec, array in zip(executable.arguments, arrays, strict=True)}
         with ExitStack() as stack:
@@ -256,7 +256,10 @@ class Execution(Cores):
 
     def _run_programs(self, executable: Executable, programs: Mapping[int, Program],
                       progress: Progress | None) -> None:
-        """Run an executable's programs to their end; load those that are not in memory already."""
+        """Run an executable's programs to their end; load those that are not in memory already.
+
+        ``progress`` is called without arguments during the run.
+        """
         started = time.perf_counter()
         new = {core: program for core, program in programs.items()
                if self._loaded.get(core) is not program}

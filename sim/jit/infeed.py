@@ -77,7 +77,10 @@ def _is_infeed(leaf: Any) -> bool:
 
 
 def stacked(arguments: Any) -> Any:
-    """Replace each `Infeed` in a pytree by a pytree of `Stacked`, one for each array of a batch."""
+    """Replace each `Infeed` in the pytree ``arguments`` by a pytree of `Stacked`.
+
+    There is a `Stacked` for each array of a batch.
+    """
     import jax
 
     def replaced(leaf: Any) -> Any:
@@ -111,9 +114,10 @@ def to_numpy(leaf: Any, kind: Any) -> npt.NDArray[Any]:
 
 
 def batches(arguments: Any, types: Sequence[Any]) -> Iterator[list[npt.NDArray[Any]]]:
-    """Yield the leaves of the next batch of every `Infeed` in a pytree, until one of them ends.
+    """Yield the leaves of the next batch of every `Infeed`, until one of them ends.
 
-    ``types`` has, for each leaf, an object with the ``dtype`` to which the leaf is converted.
+    ``arguments`` is the pytree that contains them. ``types`` has, for each leaf, an object with the
+    ``dtype`` to which the leaf is converted.
 
     Raises
     ------

@@ -121,7 +121,7 @@ class Library:
         return bool(self._c.systolith_next(queue, ctypes.byref(job)))
 
     def finish(self, job: Job, code: int = 0, message: str = "") -> None:
-        """End a job: successfully if ``code`` is 0, otherwise with an error."""
+        """End a job: successfully if ``code`` is 0, otherwise with this error code and message."""
         text = message.encode()
         self._c.systolith_finish(job.handle, code, text, len(text))
 

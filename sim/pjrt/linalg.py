@@ -141,7 +141,11 @@ def geqrf(a: Any) -> tuple[Any, Any]:
 
 
 def householder_product(a: Any, taus: Any) -> Any:
-    """Return the orthogonal matrix Q, of the shape of ``a``, for the reflections from `geqrf`."""
+    """Return the matrix Q of a QR decomposition, of the shape of ``a``, with orthonormal columns.
+
+    ``a`` has the vectors of the reflections below its diagonal, and ``taus`` has their factors, as
+    `geqrf` returns them.
+    """
     rows, columns = a.shape[-2:]
     at, count = _index(rows), taus.shape[-1]
 

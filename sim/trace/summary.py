@@ -16,7 +16,9 @@ __all__ = ["summary"]
 
 
 def summary(path: str | os.PathLike[str]) -> str:
-    """Returns a table: for each core that ran, the cycles of each cause and of each busy unit.
+    """Returns a table of the trace in file ``path``.
+
+    It has, for each core that ran, the cycles of each cause and the busy cycles of each unit.
 
     Percentages refer to the core's cycles from the first to the last one that has a bundle.
     """

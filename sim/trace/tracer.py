@@ -229,8 +229,8 @@ class Tracer:
                 ) -> Place | None:
         """Where an arrow begins for an addition to a semaphore from outside the core's program.
 
-        ``adder`` is the source of the addition, one of `ADDERS`; it adds ``amount`` to semaphore
-        ``index`` of ``core``. None if no slice shows the origin.
+        ``adder`` is the source of the addition, one of `ADDERS`; in ``cycle``, it adds ``amount``
+        to semaphore ``index`` of ``core``. None if no slice shows the origin.
         """
         other = len(self._cores) - 1 - core
         if adder == "host":

@@ -81,7 +81,10 @@ class TraceWriter:
         self._between = "\n"
 
     def event(self, kind: str, pid: int, **members: Any) -> None:
-        """Writes an event with ``members``; ``kind`` is its member ``ph``, such as ``X``."""
+        """Writes an event of process ``pid``, with ``members``.
+
+        ``kind`` is the event's member ``ph``, such as ``X``.
+        """
         self._file.write(self._between + json.dumps({"ph": kind, "pid": pid, **members},
                                                     separators=(",", ":")))
         self._between = ",\n"
@@ -100,17 +103,18 @@ class TraceWriter:
               args: dict[str, Any] | None = None) -> None:
         """Writes a slice from cycle ``begin`` up to, but not including, cycle ``end``.
 
-        ``args`` are names and values that the viewer shows for the slice.
+        The slice is on track ``tid`` of process ``pid``. ``args`` are names and values that the
+        viewer shows for it.
         """
         self.event("X", pid, tid=tid, name=name, ts=begin, dur=end - begin,
                    **({"args": args} if args else {}))
 
     def mark(self, pid: int, tid: int, name: str, at: int, args: dict[str, Any]) -> None:
-        """Writes a mark at the beginning of cycle ``at``."""
+        """Writes a mark at the beginning of cycle ``at``; other arguments as of `slice`."""
         self.event("i", pid, tid=tid, name=name, ts=at, s="t", args=args)
 
     def arrow(self, name: str, start: Place, end: Place) -> None:
-        """Writes an arrow for a semaphore from one slice to another."""
+        """Writes an arrow for a semaphore from the slice at ``start`` to the slice at ``end``."""
         self._flows += 1
         common = {"cat": "semaphore", "name": name, "id": self._flows}
         self.event("s", start.pid, tid=start.tid, ts=start.cycle + _MIDDLE, **common)

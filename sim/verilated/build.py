@@ -309,7 +309,7 @@ class _Classes:
 
 
 def _joined(path: pathlib.Path, units: Sequence[str]) -> pathlib.Path:
-    """Writes a C++ file that includes all ``units``.
+    """Writes the C++ file ``path``, which includes all ``units``; returns ``path``.
 
     Reading Verilator's headers takes longer than compiling a small unit; one joined file reads
     them once.

@@ -173,8 +173,8 @@ class Toolchain:
     def optimisation(self, optimise: bool | None = True) -> tuple[str, ...]:
         """The compiler's optimisation arguments.
 
-        True gives a fast model, False a fast build, None the fastest build, for code that hardly
-        runs.
+        With ``optimise`` True, they give a fast model; with False, a fast build; with None, the
+        fastest build, for code that hardly runs.
         """
         level = {True: "-O3", False: "-O1", None: "-O0"}[optimise]
         return level, f"-march={self.march}"
@@ -185,7 +185,7 @@ class Toolchain:
         return any("__clang__" in part for part in _compiler_identity(self.cxx, self.march))
 
     def class_optimisation(self, optimise: bool | None = True) -> tuple[str, ...]:
-        """The compiler's optimisation arguments for a verilated class."""
+        """The compiler's arguments for a verilated class; ``optimise`` as in `optimisation`."""
         few = _FEW_QUERIES if optimise is False and not self.is_clang else ()
         return (*self.optimisation(optimise), *few)
 

@@ -224,7 +224,7 @@ class SimulatedBoard(Closeable):
         return int(_TERMIOS2.unpack(found)[-1])
 
     def _from_host(self, seconds: float) -> bytes:
-        """Bytes from the host, as they arrive; wait for the first."""
+        """Bytes from the host, as they arrive; wait at most ``seconds`` for the first."""
         if not select.select([self._ours], [], [], seconds)[0]:
             return b""
         return self._line(os.read(self._ours, _BYTES))

@@ -151,8 +151,9 @@ class Picture:
 
     def wire(self, points: Sequence[tuple[float, float]], classes: str = "", *,
              arrow: bool = False) -> None:
-        """Draw a line through ``points``. If it ends in an arrow, its last segment must be
-        horizontal or vertical.
+        """Draw a line through ``points``, with an arrow at its end if ``arrow`` is true.
+
+        With an arrow, the last segment must be horizontal or vertical.
         """
         marks = f"wire {classes}".strip()
         path = "M" + "L".join(f"{_number(x)} {_number(y)}" for x, y in points)

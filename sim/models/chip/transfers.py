@@ -273,9 +273,10 @@ class TransferPort(RegisterPort):
 
     def _queue_pieces(self, core: int, left: list[tuple[Words, Place]], at: int,
                       share: int) -> None:
-        """Starts transfers of the next pieces that fit in ``share`` rows of HBM from row ``at``.
+        """Copies the next pieces to HBM, and starts their transfers to a core.
 
-        They are removed from ``left``, the pieces (rows, destination) that have not been started.
+        ``left`` are the pieces (rows, destination) that have not been started. Pieces are removed
+        from its front as long as they fit in the ``share`` rows of HBM from row ``at`` on.
         """
         end = at + share
         while left and at + len(left[0][0]) <= end:

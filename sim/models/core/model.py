@@ -108,8 +108,8 @@ class CoreModel(CorePorts):
         """Runs until the program has stopped and all work that it began has ended.
 
         Also returns if the program waits for a semaphore and nothing else is under way. Then
-        `signal` and another call of `run` continue it. After Ctrl-C, too, another call of `run`
-        continues.
+        `signal` and another call of `run` continue the program. After Ctrl-C, another call of `run`
+        continues the program, too.
 
         Parameters
         ----------

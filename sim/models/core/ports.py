@@ -209,7 +209,7 @@ class CorePorts(Closeable):
             return self._model.peek(name)
 
     def _pulse(self, name: str) -> None:
-        """Sets a 1-bit input for one cycle."""
+        """Sets the 1-bit input ``name`` for one cycle."""
         self._model.poke(name, 1)
         self._model.tick()
         self._model.poke(name, 0)

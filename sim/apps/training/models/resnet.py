@@ -50,7 +50,10 @@ def _logits(parameters: Any, images: Any, step: Any) -> Any:
 
 
 def _layer(x: Any, layer: Any) -> Any:
-    """A convolution that preserves the image size, followed by batch normalisation."""
+    """A convolution of ``x`` that preserves the image size, followed by batch normalisation.
+
+    ``layer`` has the parameters ``kernels``, ``scale`` and ``shift``.
+    """
     import jax.numpy as jnp
 
     x = jnp.pad(x, ((1, 1), (1, 1), (0, 0), (0, 0)))
@@ -58,7 +61,7 @@ def _layer(x: Any, layer: Any) -> Any:
 
 
 def _normalised(x: Any, layer: Any) -> Any:
-    """Batch normalisation by the statistics of one core's part of the batch.
+    """Batch normalisation of ``x``, one core's part of the batch, by this part's own statistics.
 
     There are no running means: the test uses the statistics of its own inputs.
     """

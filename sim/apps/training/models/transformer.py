@@ -96,14 +96,18 @@ def _logits(parameters: Any, text: Any) -> Any:
 
 
 def _normalised(x: Any, scale: Any) -> Any:
-    """RMS normalisation (Zhang and Sennrich, 2019)."""
+    """RMS normalisation of ``x`` over its last axis, times ``scale`` (Zhang and Sennrich, 2019)."""
     import jax
 
     return x * jax.lax.rsqrt((x * x).mean(axis=-1, keepdims=True) + 1e-6) * scale
 
 
 def _sample(parameters: Any, seed: Any) -> Any:
-    """Draw `SAMPLED` characters, each from the model's distribution given those before it."""
+    """Draw `SAMPLED` characters that continue the beginning of the documentation.
+
+    Each is drawn from the model's distribution given the characters before it, with logits 1.5
+    times as large, so that probable characters are preferred. ``seed`` is that of the draws.
+    """
     import jax
     import jax.numpy as jnp
 
