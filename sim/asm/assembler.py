@@ -64,8 +64,8 @@ _M = TypeVar("_M", bound=SlotMethods)
 _Code = tuple[int, int | str | Immediate | None]
 """The code of an operand, and what the operand needs of the bundle's immediates.
 
-It needs a value or a label in one of them, whose number is later added to the code; or the
-immediate that it names; or nothing (None).
+The operand needs a value or a label in one of the immediates, whose number is later added to the
+code; or the immediate that the operand names; or nothing (None).
 """
 
 

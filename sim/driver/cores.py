@@ -98,7 +98,7 @@ class Cores(Memory, Counters):
             Poll the cores' status registers, without the chip's interrupt; the result is the same.
         progress : callable, optional
             Called without arguments at least every 1,024 cycles (golden backend: bundles).
-            Programs go on if it signals semaphores for which they wait.
+            Programs go on if this function signals semaphores for which they wait.
 
         Raises
         ------
@@ -107,9 +107,9 @@ class Cores(Memory, Counters):
         CoreStoppedError
             If another thread stops or resets one of the cores during the wait.
         DeviceTimeoutError
-            If a program has not ended within the limit; another `wait` continues it. Raised at once
-            if all programs wait for semaphores that only the host can still signal, unless a
-            watchdog is set.
+            If a program has not ended within the limit; another `wait` continues the program.
+            Raised at once if all programs wait for semaphores that only the host can still signal,
+            unless a watchdog is set.
         TypeError, ValueError
             If an argument is wrong.
         RuntimeError

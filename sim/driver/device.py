@@ -117,7 +117,7 @@ class Device(Residents):
         OSError
             If the files of the trace cannot be written.
         BoardError
-            If there is no board at the port and rate, or it holds another chip.
+            If there is no board at the port and rate, or the board holds another chip.
         ImportError
             If ``"serial"`` lacks pyserial.
         RuntimeError

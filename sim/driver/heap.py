@@ -74,7 +74,7 @@ class Heap:
         Raises
         ------
         TypeError, ValueError
-            If it is not a buffer, or belongs to another heap, or was freed.
+            If ``buffer`` is not a `Buffer`, or belongs to another heap, or was freed before.
         """
         self.check(buffer)
         pieces = sorted([*self._free, self._used.pop(buffer)])
@@ -93,7 +93,7 @@ class Heap:
         Raises
         ------
         TypeError, ValueError
-            If it is not a buffer, or belongs to another heap, or was freed.
+            If ``buffer`` is not a `Buffer`, or belongs to another heap, or was freed.
         """
         instance("buffer", buffer, Buffer)
         if buffer not in self._used:

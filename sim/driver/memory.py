@@ -158,7 +158,9 @@ class Memory(Session):
     # ---- Memories and registers of a core
 
     def read_smem(self, core: int, at: int, count: int) -> Words:
-        """Read ``count`` words of a core's scalar memory from address ``at``, even while it runs.
+        """Read ``count`` words of a core's scalar memory from address ``at`` on.
+
+        The core may be running.
 
         Raises
         ------
@@ -172,9 +174,9 @@ class Memory(Session):
             return backend.read_smem(self._core(core), first, count)
 
     def write_smem(self, core: int, at: int, words: npt.ArrayLike) -> None:
-        """Write words to a core's scalar memory from address ``at`` on, even while it runs.
+        """Write words to a core's scalar memory from address ``at`` on.
 
-        Errors as `read_smem`.
+        The core may be running. Errors as `read_smem`.
         """
         given = _words(words)
         with self._open() as backend:
@@ -245,7 +247,7 @@ class Memory(Session):
             backend.write_scalars(number, first, given)
 
     def read_semaphores(self, core: int) -> Words:
-        """Read the semaphores of a core, even while it runs; `Device.signal` adds to them."""
+        """Read the semaphores of a core, which may be running; `Device.signal` adds to them."""
         with self._open() as backend:
             return backend.read_semaphores(self._core(core))
 

@@ -183,10 +183,11 @@ class Pod(Closeable):
         Raises
         ------
         CoreFaultError
-            If a core stops, or has stopped, with a fault; it names the chip. Others keep running.
+            If a core stops, or has stopped, with a fault; the error names the core's chip. Other
+            cores keep running.
         DeviceTimeoutError
             If a program has not ended within the limit, or if all programs wait for semaphores that
-            only the host can still signal. It names all cores whose programs have not ended.
+            only the host can still signal. The error names all cores whose programs have not ended.
         TypeError, ValueError
             If an argument is wrong.
         RuntimeError

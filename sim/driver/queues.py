@@ -61,7 +61,9 @@ class QueueHost:
             backend.write_smem(core, self._word, np.zeros(1, np.uint32))
 
     def work(self) -> bool:
-        """Read new results, then write batches to free slots of HBM; return whether it wrote any.
+        """Read new results, then write batches to free slots of HBM.
+
+        Return whether a batch was written.
 
         Raises
         ------

@@ -59,7 +59,7 @@ class Resident:
     programs : mapping of int to Program
         The programs, by core.
     displaced : bool
-        Whether the constants have been freed, so that it cannot run any more.
+        Whether the constants have been freed, so that the executable cannot run any more.
     """
 
     executable: Executable
@@ -163,7 +163,7 @@ class Residents(Execution):
             return layout.unpack(backend.read_hbm(*self._place_of(buffer, layout)))
 
     def displace(self, resident: Resident) -> None:
-        """Free the HBM of a placed executable; afterwards it cannot run any more."""
+        """Free the HBM of a placed executable, which cannot run any more afterwards."""
         instance("resident", resident, Resident)
         with self._open():
             for buffer in resident.buffers.values():

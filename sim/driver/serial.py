@@ -40,7 +40,7 @@ class SerialBackend:
     Raises
     ------
     BoardError
-        If there is no board at the port, or it holds another chip.
+        If there is no board at the port, or the board holds another chip.
     """
 
     def __init__(self, config: Config, port: str, baud: int) -> None:

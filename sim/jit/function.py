@@ -134,7 +134,7 @@ class JitFunction:
         ------
         TypeError
             If no device is given, neither here nor to `jit`. If JAX traces the call, for example
-            by ``jax.grad`` of a `JitFunction`. If the function itself raises it.
+            by ``jax.grad`` of a `JitFunction`. If the function itself raises a TypeError.
         UnsupportedError
             If the function uses unsupported operations or types; the message lists all of them,
             with lines of the function's source. Also if no ``lax.scan`` takes its ``xs`` from the
@@ -189,7 +189,7 @@ class JitFunction:
         Raises
         ------
         TypeError
-            If ``config`` has another type, or the function raises it.
+            If ``config`` has another type, or the function itself raises a TypeError.
         ValueError
             If there is no such preset.
         MemoryError, UnsupportedError
@@ -243,7 +243,7 @@ def _imported(stage: Any) -> Graph:
     """Lower a traced function to StableHLO, and convert it to a graph.
 
     The function is lowered as for a TPU, because random numbers then become code without loops. If
-    that lowering fails or contains unsupported operations, it is lowered as for a CPU.
+    the result has unsupported operations, or lowering fails, the function is lowered as for a CPU.
     """
     try:
         module = stage.lower(lowering_platforms=("tpu",)).compiler_ir("stablehlo")

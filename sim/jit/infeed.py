@@ -16,8 +16,8 @@ class Infeed:
     """Batches for a ``lax.scan`` in a function that `jit` compiles, in place of its ``xs``.
 
     The device reads the batches from HBM, and the host writes them there while the function runs,
-    a few batches ahead of it. The function sees arrays with an additional first dimension of size
-    ``steps``, and must pass them to one ``lax.scan`` and to nothing else.
+    a few batches ahead of the device. The function sees arrays with an additional first dimension
+    of size ``steps``, and must pass them to one ``lax.scan`` and to nothing else.
 
     Parameters
     ----------
@@ -114,10 +114,10 @@ def to_numpy(leaf: Any, kind: Any) -> npt.NDArray[Any]:
 
 
 def batches(arguments: Any, types: Sequence[Any]) -> Iterator[list[npt.NDArray[Any]]]:
-    """Yield the leaves of the next batch of every `Infeed`, until one of them ends.
+    """Yield the leaves of the next batch of every `Infeed`, until an `Infeed` has no more batches.
 
-    ``arguments`` is the pytree that contains them. ``types`` has, for each leaf, an object with the
-    ``dtype`` to which the leaf is converted.
+    ``arguments`` is a pytree with one or more `Infeed` objects. ``types`` has, for each leaf, an
+    object with the ``dtype`` to which the leaf is converted.
 
     Raises
     ------

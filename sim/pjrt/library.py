@@ -64,7 +64,7 @@ def build() -> pathlib.Path:
     Raises
     ------
     RuntimeError
-        If there is no C++ compiler, or it fails; the message says what to install.
+        If there is no C++ compiler, or the compiler fails; the message says what to install.
     """
     tools = Toolchain.find()
     sources = {path.name: path.read_text(encoding="utf-8")

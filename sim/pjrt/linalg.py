@@ -1,6 +1,6 @@
 """Linear algebra as loops of array operations.
 
-On a CPU or a GPU, JAX calls libraries for factorisations. Here they are functions of JAX, which are
+On a CPU or a GPU, JAX calls libraries for factorisations. Here factorisations are functions of JAX,
 lowered as part of the user's program. Sums of products are computed by the vector unit in float32.
 Matrices have shape (..., rows, columns). The algorithms are those of Golub and Van Loan, "Matrix
 Computations".

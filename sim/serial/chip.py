@@ -68,7 +68,7 @@ class SerialChip(Closeable):
     Raises
     ------
     BoardError
-        If there is no board at the port, at this rate, or if it holds another chip.
+        If there is no board at the port, at this rate, or if the board holds another chip.
     """
 
     def __init__(self, config: Config, port: str, baud: int, opened: Port | None = None,

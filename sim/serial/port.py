@@ -15,7 +15,7 @@ _WRITE_SECONDS = 10.0
 
 
 class Port(Protocol):
-    """A serial port. All methods except `close` raise a `BoardError` if it is gone."""
+    """A serial port. All methods except `close` raise a `BoardError` if the port is gone."""
 
     def write(self, data: bytes) -> None:
         """Send bytes."""

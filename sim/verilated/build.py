@@ -281,7 +281,7 @@ class _Classes:
     def parts(self, more: Sequence[str]) -> dict[str, list[str]]:
         """Names of the C++ files to compile together, by part of the block: ``fast`` or ``slow``.
 
-        The files ``more`` belong to part ``fast``. If `optimise` is None, all files belong to it.
+        The files ``more`` are in part ``fast``. If `optimise` is None, all files are in this part.
         """
         fast = [*self.listed("CLASSES_FAST", "SUPPORT_FAST"), *more]
         slow = self.listed("CLASSES_SLOW", "SUPPORT_SLOW")

@@ -99,7 +99,7 @@ def _code(start: pathlib.Path) -> dict[str, str]:
 
 def cached_json(name: str, parameters: object, make: Callable[[], Any], *,
                 code: object = None) -> Any:
-    """Returns ``make()``, from disk if the same code has made it before.
+    """Returns ``make()``, or reads it from disk if equal code and parameters have made it before.
 
     Parameters
     ----------

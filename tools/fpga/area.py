@@ -12,8 +12,8 @@ __all__ = ["areas", "owners"]
 _MEMORIES = {"DP16KD", "TRELLIS_DPR16X4"}
 """Types of the cells that memories become; such a cell's name begins with the memory's path."""
 _SCOPE = "$scopeinfo"
-"""Type of the cell that Yosys's ``flatten`` leaves for each instance: its name is the instance's
-path, and it names the instance's module."""
+"""Type of the cell that Yosys's ``flatten`` leaves for each instance. The cell's name is the path
+of the instance, and an attribute of the cell is the name of the instance's module."""
 
 
 def _is_output(cell: Mapping[str, Any], port: str) -> bool:

@@ -90,8 +90,8 @@ def open_carries(netlist: Mapping[str, Any]) -> int:
 def _takes_carry(cell: Mapping[str, Any], used: set[int | str]) -> bool:
     """Whether the carry input of ``cell``, a CCU2C, has an effect.
 
-    It has none if it is constant, its first LUT4 is always 0, and its first sum is not among the
-    ``used`` bits.
+    The input has none if it is constant, the cell's first LUT4 is always 0, and the cell's first
+    sum is not among the ``used`` bits.
     """
     pins = cell["connections"]
     constant = pins["CIN"][0] in ("0", "1", "x")

@@ -74,7 +74,7 @@ def _run(title: str, name: str, function: Callable[..., Any]) -> tuple[str, str]
 def _called(function: Callable[..., Any], call: Call, platform: str, collective: bool) -> Any:
     """The results of ``call`` on ``platform``; on the chip, the function is jitted if possible.
 
-    If it is ``collective``, it runs on all devices of the platform, in `jax.shard_map`.
+    A ``collective`` function runs on all devices of the platform, in `jax.shard_map`.
     """
     leaves, tree = jax.tree.flatten(call)
     arrays = [leaf for leaf in leaves if isinstance(leaf, np.ndarray | np.generic)]

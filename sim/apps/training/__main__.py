@@ -169,7 +169,7 @@ def _costs(task: Task, run: Run, config: Config, total: int | None) -> dict[str,
     """Figures of the report for the cycles and the speed of a training.
 
     ``total`` is the training's number of cycles including the loading of programs and data; None if
-    it is not known.
+    unknown.
     """
     cores, cycles = run.cores, run.cycles
     return {

@@ -169,8 +169,8 @@ class GoldenCheck:
     """Compares losses of a run with those of the golden model, bit by bit.
 
     The golden chip repeats the first steps from the same seed. Of each later call that this process
-    made, it repeats the first step from the state that the chip had then. With ``everything`` it
-    repeats all steps from the seed.
+    made, the golden chip repeats the first step, from the state that the simulated chip had then.
+    With ``everything``, the golden chip repeats all steps from the seed.
 
     Parameters
     ----------

@@ -150,8 +150,8 @@ def _over_cores(function: Callable[..., Any], cores: int, cuts: Any, results: An
     """Return a function that runs ``function`` on all cores.
 
     Each core gets a copy of the first argument and a part of the second. ``cuts`` says how the
-    second argument is split: it has a list for each of its arrays, as `Task._cut` returns.
-    ``results`` are the PartitionSpecs of the results.
+    second argument is split: in place of each of its arrays, ``cuts`` has the list that `Task._cut`
+    returns. ``results`` are the PartitionSpecs of the results.
     """
     import jax
     from jax.sharding import AbstractMesh, PartitionSpec

@@ -27,10 +27,9 @@ __all__ = ["ChipModel"]
 class ChipModel(TransferPort):
     """A simulated chip and its memory.
 
-    Initially all state is zero. The clock runs only inside methods that take simulated time:
-    besides `run`, register accesses take some cycles, in which the whole chip runs, and so do all
-    methods that use them. Threads may share a model: their calls take turns. A process may have
-    several models.
+    Initially all state is zero. The clock runs only inside methods that take simulated time: `run`,
+    and all methods that access registers, because an access takes some cycles, in which the whole
+    chip runs. Threads may share a model: their calls take turns. A process may have several models.
 
     If the chip violates the AXI protocol at its memory, or the simulation fails in another way, the
     method that ran the clock raises a `RuntimeError` that says what is wrong, and so does every
@@ -38,8 +37,8 @@ class ChipModel(TransferPort):
 
     Methods that read or write programs, vector memory or vector registers do so by transfers
     through memory's last `staging_rows`, whose contents they restore before they return. A program
-    that runs during such a method must not transfer from or to these rows: it would read staged
-    data, and lose what it writes.
+    that runs during such a method must not transfer from or to these rows: the program would read
+    staged data, and what it writes would be lost.
 
     Parameters
     ----------
@@ -91,7 +90,8 @@ class ChipModel(TransferPort):
         Raises
         ------
         TypeError, ValueError
-            If a bundle is not an integer of `isa.BUNDLE_BITS` bits, or they do not fit the memory.
+            If a bundle is not an integer of `isa.BUNDLE_BITS` bits, or a program does not fit in
+            instruction memory.
         RuntimeError
             If a program runs on one of the cores, or memory answers with an error.
         """

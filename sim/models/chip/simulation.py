@@ -179,15 +179,16 @@ class ChipSimulation(Closeable):
         max_cycles : int, optional
             Maximum number of cycles to run.
         until : Until
-            The event. A core with a watchdog is not at rest while it waits, as it cannot wait for
-            ever.
+            The event. A core with a watchdog is not at rest while it waits for a semaphore, because
+            the watchdog ends the wait.
         progress : callable, optional
             Called repeatedly during the run with the number of cycles since its last call.
 
         Returns
         -------
         int
-            Number of cycles run. The model notices rest some cycles after it began.
+            Number of cycles run. The model notices that the chip rests some cycles after its rest
+            began.
 
         Raises
         ------

@@ -27,8 +27,8 @@ class CoreModel(CorePorts):
 
     Initially all its state is zero. Its clock runs only within calls. Threads may share a model:
     their calls take turns. Vector memory, vector registers and masks can be accessed at any time;
-    scalar memory, scalar registers and semaphores only while no program runs. If a host access to
-    memories or registers makes no progress for 65,536 cycles, it raises a `RuntimeError`, and so
+    scalar memory, scalar registers and semaphores only while no program runs. A method whose access
+    to memories or registers makes no progress for 65,536 cycles raises a `RuntimeError`, and so
     does every later access until `reset`.
 
     Parameters
@@ -57,7 +57,8 @@ class CoreModel(CorePorts):
         Raises
         ------
         TypeError, ValueError
-            If a bundle is not an integer of `isa.BUNDLE_BITS` bits, or they do not fit the memory.
+            If a bundle is not an integer of `isa.BUNDLE_BITS` bits, or the bundles do not fit in
+            instruction memory.
         RuntimeError
             If a program runs.
         """
