@@ -12,7 +12,9 @@ __all__ = ["approx_top_k", "mulhi", "register_rules", "rng_bit_generator"]
 
 
 def register_rules(platform: str) -> None:
-    """Register functions of JAX as the lowering of primitives that have no other for the platform.
+    """Register the lowering rules of this module and of `sim.pjrt.linalg` with JAX.
+
+    They are for primitives to which JAX itself gives no rule for this platform.
 
     Parameters
     ----------

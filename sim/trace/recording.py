@@ -63,7 +63,7 @@ class Recording:
             self._thread.shutdown()
 
     def _finish(self, step: Callable[[], None]) -> None:
-        """Runs ``step`` to its end in the thread; raises `KeyboardInterrupt` only afterwards."""
+        """Runs ``step`` to its end in the separate thread; Ctrl-C takes effect only afterwards."""
         try:
             future = self._thread.submit(step)
         except RuntimeError:

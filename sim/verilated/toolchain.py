@@ -190,7 +190,7 @@ class Toolchain:
         return (*self.optimisation(optimise), *few)
 
     def make_settings(self) -> dict[str, str]:
-        """Variables for Verilator's makefiles that change the objects that these build."""
+        """Those variables of Verilator's makefiles on which the built objects depend."""
         return {
             "CFG_CXXFLAGS_PCH_I": "-include",
             "CFG_CXXFLAGS_STD": "-std=c++20",

@@ -90,10 +90,10 @@ def _idle(chip: ChipModel) -> float:
 
 
 def _transfer(chip: ChipModel, places: Transfers) -> float:
-    """Throughput in bytes a cycle of transfers as large as vector memory, concurrent on all cores.
+    """Throughput, in bytes a cycle, of concurrent transfers: one on each core.
 
-    ``places`` gives the source and the destination of a core's transfer. The cycles in which the
-    host starts the transfers count, and so does the memory's latency.
+    Each transfer is as large as vector memory; ``places(core)`` gives its source and destination.
+    The cycles in which the host starts the transfers count, and so does the memory's latency.
     """
     config = chip.config
     rows = config.vmem_vectors * config.sublanes

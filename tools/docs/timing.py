@@ -24,7 +24,7 @@ __all__ = ["DIAGRAMS", "PATH", "Diagram", "blocks", "draw", "write"]
 
 PATH = pathlib.Path(__file__).resolve().parents[2] / "docs" / "core.md"
 _BLOCK = re.compile(r"(<!-- timing: (\w+) -->\n\n)((?: {4}.*\n|\n)+)")
-"""Pattern of a diagram in the page: a comment that names it, and an indented block."""
+"""Pattern of a diagram in the page: a comment with the diagram's name, and an indented block."""
 _PERIOD = 1e-6
 _WIDTH = 3
 """Width of a cycle in the diagram, in characters."""

@@ -2,8 +2,8 @@
 
     make board                   # prints the name of the port, and runs until Ctrl-C
 
-A host opens the port as that of a real board. The host's rate is the one that it sets at the port:
-bits of another rate than the board's arrive as garbage, in both directions, as on a real line.
+A host opens the port as that of a real board. The rate that the host sets at the port matters: if
+it differs from the board's rate, bytes arrive as garbage in both directions, as on a real line.
 """
 
 import argparse

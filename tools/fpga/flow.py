@@ -43,6 +43,8 @@ def write(board: Board, folder: pathlib.Path) -> dict[str, ModuleInterface]:
 def synthesise(folder: pathlib.Path, modules: dict[str, ModuleInterface]) -> dict[str, Any]:
     """Map the design to cells of the FPGA, flattened; return the netlist, as Yosys writes it.
 
+    ``folder`` has the Verilog of all ``modules``, as `write` leaves it.
+
     Raises
     ------
     RuntimeError
@@ -61,7 +63,7 @@ def synthesise(folder: pathlib.Path, modules: dict[str, ModuleInterface]) -> dic
 
 
 def open_carries(netlist: Mapping[str, Any]) -> int:
-    """Disconnect inputs and outputs of carry chains where they have no effect; return their number.
+    """Disconnect inputs and outputs of carry chains that have no effect; return the number of them.
 
     These are carry outputs that drive nothing, and constant carry inputs of chains whose first
     position ignores them, such as those of ``carry.v``. For each, nextpnr would spend two

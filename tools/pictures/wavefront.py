@@ -252,7 +252,7 @@ def _draw_results(picture: Picture, frames: Sequence[Frame]) -> None:
 
 
 def _draw_cell(picture: Picture, cell: Cell, later: float | None) -> None:
-    """Draw the contents of a cell; ``later`` is the partial sum that it is computing."""
+    """Draw the contents of a cell; ``later`` is the partial sum that the cell is computing."""
     busy = cell.x is not None
     kind = "swap" if cell.swap else "x" if busy else ""
     with picture.group(kind):
