@@ -177,9 +177,11 @@ class _Maker:
         shape = self.shape(max(self.integer(0, 4), least) if rank is None else rank)
         return self.new(TensorType(shape, self.choice(dtypes)))
 
-    def new(self, type: TensorType) -> Value:
-        """A new input or constant."""
+    def new(self, type: TensorType, *, finite: bool = False) -> Value:
+        """A new input or constant; with ``finite``, one without infinities and NaN."""
         array = self.array(type.shape, type.dtype)
+        if finite and type.dtype.is_float:
+            array = np.where(np.isfinite(array), array, np.ones_like(array))
         if self.rng.random() < 0.2:
             return self.constant(array, type)
         value = Value(type)
@@ -456,7 +458,11 @@ def _dot_general(at: _Maker) -> None:
 
 
 def _convolution(at: _Maker) -> None:
-    """A convolution of one or two spatial dimensions: batch first, features last."""
+    """A convolution of one or two spatial dimensions: batch first, features last.
+
+    The image is finite: an infinity or a NaN may reach more results than it should
+    (docs/compiler.md, "Convolutions").
+    """
     spatial = at.integer(1, 2)
     sizes = [at.integer(1, 5) for _ in range(spatial)]
     features, groups = at.integer(1, 5), at.choice((1, 1, 2))
@@ -467,7 +473,7 @@ def _convolution(at: _Maker) -> None:
     middle, ones = tuple(range(1, spatial + 1)), (1,) * spatial
     # Groups of one feature are multiplied in fp32, whatever the precision.
     precision = "HIGHEST" if features == 1 < groups else at.choice(("DEFAULT", "HIGH", "HIGHEST"))
-    at.add("convolution", [at.new(type), at.new(kernel)], TensorType((), type.dtype),
+    at.add("convolution", [at.new(type, finite=True), at.new(kernel)], TensorType((), type.dtype),
            rough=type.dtype.is_float, window_strides=tuple(at.integer(1, 2) for _ in sizes),
            padding=tuple((at.integer(0, 1), at.integer(0, 1)) for _ in sizes), lhs_dilation=ones,
            rhs_dilation=ones, window_reversal=tuple(at.rng.random() < 0.3 for _ in sizes),

@@ -7,7 +7,8 @@ The columns of the result are sorted by phase. With *S* sublanes and *Q* phases,
 gives a value split into phases (`split_phases`).
 Products with constant matrices of ones and zeros bring the input's columns to that order, one copy
 for each column distance that the filter and the stride require. This loses no precision, because
-the array rounds the input to bf16 in any case.
+the array rounds the input to bf16 in any case. But it multiplies all columns of a line by zeros, so
+an infinity or a NaN makes further results of its line NaN.
 """
 
 import math
