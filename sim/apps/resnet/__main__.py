@@ -8,7 +8,6 @@ With ``STEP=1``, one core computes a step of training for one image instead.
 """
 
 import argparse
-import pathlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ from jax.sharding import AbstractMesh, PartitionSpec
 
 from hdl.config import PRESETS, Config
 from sim.apps.resnet.network import forward, images, multiplications, parameters
+from sim.apps.resnet.roofline import draw, table
 from sim.apps.resnet.step import Difference, Step, by_interpreter, by_jax, compile_step
 from sim.compiler.executable import Executable
 from sim.compiler.importer.importer import import_stablehlo
@@ -128,8 +128,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         result = run(device, executable, values, progress=True)
     wanted = np.asarray(jax.jit(forward)(*values))
     error = float(np.abs(result.logits - wanted).max() / np.abs(wanted).max())
-    path = _write(Report.predicted(compiled_of(executable)))
     same = result.logits.argmax(1) == wanted.argmax(1)
+    _show(Report.predicted(compiled_of(executable)))
     print(f"{len(wanted)} images of {side} x {side}, {options.cores} core(s): "
           f"{result.cycles:,} cycles, {result.share:.1%} of the arrays' peak, "
           f"{result.seconds:.1f} s of simulation")
@@ -137,19 +137,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"core {core}: " + ", ".join(f"{name} {n:,}" for name, n in counts.items()))
     print(f"largest difference to JAX on the CPU: {error:.2%} of the largest logit; "
           f"{same.sum()} of {len(same)} classes are the same")
-    print(f"table of kernels: {path}")
     if error > _BOUND:
         print(f"the difference must be {_BOUND:.0%} or less", file=sys.stderr)
         return 1
     return 0
 
 
-def _write(report: Report) -> pathlib.Path:
-    """Write ``report``, the table of kernels, to the build folder; return the file's path."""
-    path = build_folder() / "resnet50.txt"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(str(report), encoding="utf-8")
-    return path
+def _show(report: Report) -> None:
+    """Print all kernels of a core with their limits; draw them under the roofline."""
+    folder = build_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    text = table(report)
+    (folder / "resnet50.txt").write_text(f"{report}\n{text}", encoding="utf-8")
+    draw(report, folder / "resnet50.svg")
+    print(f"kernels of a core, in cycles; `make roofline` measures them one by one\n{text}"
+          f"table: {folder / 'resnet50.txt'}\nroofline: {folder / 'resnet50.svg'}")
 
 
 def _train(config: Config, side: int, backend: str) -> int:
