@@ -47,8 +47,10 @@ def _check_hbm(hbm: object, config: Config) -> None:
     if not isinstance(hbm, np.ndarray) or hbm.dtype != np.uint32:
         raise TypeError(f"hbm must be an array of uint32, not {hbm!r}")
     shape = config.hbm_rows, config.lanes
-    if hbm.shape != shape or not hbm.flags.c_contiguous:
-        raise ValueError(f"hbm must be contiguous and of shape {shape}, not {hbm.shape}")
+    if hbm.shape != shape:
+        raise ValueError(f"hbm must have shape {shape}, not {hbm.shape}")
+    if not hbm.flags.c_contiguous:
+        raise ValueError(f"hbm must be contiguous, not have strides {hbm.strides}")
 
 
 class ArchitecturalState:

@@ -29,7 +29,7 @@ def _register(value: ArrayLike) -> _Words:
     if array.dtype != np.uint32:
         raise TypeError(f"a must be an array of uint32, not of {array.dtype}")
     if array.ndim != 2 or 0 in array.shape:
-        raise ValueError(f"a must have sublanes and lanes, not shape {array.shape!r}")
+        raise ValueError(f"a must have shape (sublanes, lanes), not {array.shape!r}")
     return array
 
 
@@ -105,7 +105,7 @@ def _check_tile(tile: object) -> None:
         kind = getattr(tile, "dtype", type(tile).__name__)
         raise TypeError(f"tile must be an array of uint32, not of {kind}")
     if tile.ndim != 2 or tile.shape[0] != tile.shape[1]:
-        raise ValueError(f"tile must be of lanes x lanes, not of shape {tile.shape!r}")
+        raise ValueError(f"tile must have shape (lanes, lanes), not {tile.shape!r}")
 
 
 def transpose_in(tile: NDArray[np.uint32], a: ArrayLike, group: int) -> None:

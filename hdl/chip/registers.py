@@ -410,7 +410,7 @@ class RegisterBlock(wiring.Component):
 
     def __init__(self, registers: Mapping[str, Register]) -> None:
         if not registers:
-            raise ValueError(f"registers must not be empty, not {registers!r}")
+            raise ValueError("registers must contain at least one register, not none")
         self._registers = dict(registers)
         ports: dict[str, wiring.Member] = {"access": In(RegisterAccess(OFFSET_BITS))}
         for register in self._registers.values():

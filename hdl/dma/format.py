@@ -225,7 +225,7 @@ def pack_remote(dx: int, dy: int, core: int) -> int:
     """
     for name, hops in (("dx", dx), ("dy", dy)):
         if not -128 <= hops < 128:
-            raise ValueError(f"{name} must fit signed 8 bits, not {hops!r}")
+            raise ValueError(f"{name} must be from -128 to 127, not {hops!r}")
     if core not in (0, 1):
         raise ValueError(f"core must be 0 or 1, not {core!r}")
     return dx & 0xFF | (dy & 0xFF) << 8 | core << 16

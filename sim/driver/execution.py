@@ -336,13 +336,13 @@ def _check_queues(executable: Executable, infeed: object, outfeed: object) -> No
     """Check arguments of `Execution.execute`."""
     queues = executable.queues
     if infeed is None and queues is not None and queues.inputs:
-        raise ValueError(f"infeed of {executable.name} must be given")
+        raise ValueError(f"infeed must be given: {executable.name} is compiled with an infeed")
     if infeed is not None and (queues is None or not queues.inputs):
-        raise ValueError(f"{executable.name} must be compiled with an infeed")
+        raise ValueError(f"infeed must be None: {executable.name} is compiled without an infeed")
     if not isinstance(infeed, Iterable | None):
         raise TypeError(f"infeed must be iterable, not {infeed!r}")
     if outfeed is not None and (queues is None or not queues.outputs):
-        raise ValueError(f"{executable.name} must be compiled with an outfeed")
+        raise ValueError(f"outfeed must be None: {executable.name} is compiled without an outfeed")
     if outfeed is not None and not callable(outfeed):
         raise TypeError(f"outfeed must be callable, not {outfeed!r}")
 

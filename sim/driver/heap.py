@@ -64,9 +64,9 @@ class Heap:
                 buffer = Buffer(first * self._row_bytes, size)
                 self._used[buffer] = first, rows
                 return buffer
-        raise MemoryError(f"HBM must have {rows * self._row_bytes} contiguous free bytes, but the "
-                          f"largest free block has {self.largest_free_bytes} of {self.free_bytes} "
-                          "free bytes")
+        raise MemoryError(f"a buffer needs {rows * self._row_bytes} contiguous bytes of HBM, but "
+                          f"the largest free block has {self.largest_free_bytes} of "
+                          f"{self.free_bytes} free bytes")
 
     def free(self, buffer: Buffer) -> None:
         """Free a buffer.

@@ -145,7 +145,7 @@ def _check(grids: Mapping[str, Grid], rows: npt.NDArray[np.float32],
                 raise RuntimeError(f"{first} and {name} differ in port {port}")
     if not np.array_equal(kernel.results(recorded[first]["p"], len(rows)),
                           bits(tile_matmul(rows, weights))):
-        raise RuntimeError(f"{first} and golden model differ")
+        raise RuntimeError(f"results of {first} and of the golden model differ")
 
 
 def _speed(grid: Grid, x: Words) -> float:

@@ -49,7 +49,7 @@ def product_figures(config: Config) -> dict[str, float]:
             b = rng.standard_normal((depth, columns)).astype(dtype)
             found = device.matmul(a, b)
             if not np.array_equal(found, matmul(a, b, config.array)):
-                raise RuntimeError(f"{name} and golden model differ")
+                raise RuntimeError(f"results of {name} and of the golden model differ")
             cycles = max(counts["cycles"] for counts in device.last_run.values())
             cells = config.cores * config.array ** 2
             figures[name] = rows * depth * columns / cells / cycles

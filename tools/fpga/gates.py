@@ -246,7 +246,7 @@ class _Writer:
         contents = sum(int(parameters[f"INITVAL_{row:02X}"][-20 * (word + 1):][:20], 2)
                        << 18 * (16 * row + word) for row in range(64) for word in range(16))
         if contents and width < 18:
-            raise ValueError(f"initial contents need a width of 18 or 36, not {width}")
+            raise ValueError(f"width of a block RAM with contents must be 18 or 36, not {width}")
         # A word of 36 bits is read through both ports' pins, the low half through those of A.
         low = self._pins(pins, "DOA", 18) if width == 36 else []
         high = self._pins(pins, f"DO{reads}", 18)

@@ -97,7 +97,7 @@ class ChipSimulation(Closeable):
     def __init__(self, config: Config, *, kernels: bool, memory: HbmOptions | None,
                  trace: str | os.PathLike[str] | None) -> None:
         if not isinstance(memory, HbmOptions | None):
-            raise TypeError(f"memory must be HbmOptions, not {memory!r}")
+            raise TypeError(f"memory must be HbmOptions or None, not {memory!r}")
         files = None if trace is None else trace_paths(trace)
         self._config = config
         self._lock = threading.RLock()

@@ -254,7 +254,7 @@ def test_words_that_name_cores_of_other_chips() -> None:
         assert unpack_remote(word | 5 << 17) == (dx, dy, core, 5)
         constant = REMOTE_LAYOUT.const({"dx": dx, "dy": dy, "core": core})
         assert constant.as_value().value == word
-    with pytest.raises(ValueError, match="dy must fit signed 8 bits, not 128"):
+    with pytest.raises(ValueError, match="dy must be from -128 to 127, not 128"):
         pack_remote(0, 128, 0)
     with pytest.raises(ValueError, match="core must be 0 or 1, not 2"):
         pack_remote(0, 1, 2)

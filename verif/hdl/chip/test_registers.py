@@ -100,7 +100,7 @@ def test_parameters_are_registers(config: Config) -> None:
     (lambda: _table([Register("R", 0, Access.RW, "")] * 2), "not 'R' again"),
     (lambda: _table([Register("R", 0, Access.RW, ""), Register("S", 0, Access.RW, "")]),
      "offset of S must be unique, not 0x0"),
-    (lambda: RegisterBlock({}), "registers must not be empty"),
+    (lambda: RegisterBlock({}), "registers must contain at least one register"),
     (lambda: RegisterBlock({"R": Register("R", 0, Access.W1, "")}), "register R must act"),
     (lambda: AxiLiteSlave(2), "address_bits must be at least 3, not 2"),
 ])

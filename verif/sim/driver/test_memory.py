@@ -65,7 +65,7 @@ def test_free_memory_is_counted(device: Device) -> None:
 
 def test_too_much_memory_is_named(device: Device) -> None:
     device.allocate(FREE - 160)
-    with pytest.raises(MemoryError, match=r"HBM must have 176 contiguous free bytes, but the "
+    with pytest.raises(MemoryError, match=r"a buffer needs 176 contiguous bytes of HBM, but the "
                                           r"largest free block has 160 of 160 free bytes"):
         device.allocate(161)
     one = np.ones((4, 4), np.float32)

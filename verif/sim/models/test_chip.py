@@ -161,7 +161,7 @@ def test_wrong_arguments(chip: ChipModel) -> None:
         chip.read_vmem(0, 255, 2)
     with pytest.raises(TypeError, match="config must be a Config, not 'tiny'"):
         ChipModel(cast(Any, "tiny"))
-    with pytest.raises(TypeError, match="memory must be HbmOptions, not 7"):
+    with pytest.raises(TypeError, match="memory must be HbmOptions or None, not 7"):
         ChipModel(TINY, memory=cast(Any, 7))
     with pytest.raises(ValueError, match="hbm_channels must not be 8"):
         ChipModel(Config.preset("tiny", hbm_channels=8))
