@@ -91,7 +91,7 @@ fpga: $(VENV)/.fpga-ready  ## make a bitstream for a ULX3S 85F, and a report; CL
 board: setup  ## simulate a board with the chip on an FPGA; prints the name of its serial port; BAUD
 	$(PY) -m tools.fpga.board --baud $(BAUD)
 
-bench: $(VENV)/.bench-ready  ## measure simulation speed and FPGA size into build/bench.json
+bench: $(VENV)/.bench-ready  ## measure simulation speed, products, training, ResNet-50 and FPGA size into build/bench.json
 	$(PY) -m tools.bench
 
 exhaustive: setup  ## compare the cell with the golden model: all 2^32 products, 10^9 sums (minutes)

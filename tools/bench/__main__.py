@@ -1,4 +1,4 @@
-"""``make bench``: simulation speed of array, core and chip; cost of cell and chip on an FPGA.
+"""``make bench``: simulation speed, products, training, ResNet-50, and size on an FPGA.
 
 Prints a table and writes the same figures to ``build/bench.json``. Machines are noisy: each speed
 is the median of several runs, and speeds that are compared are measured alternately. Models are
