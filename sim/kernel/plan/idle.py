@@ -138,10 +138,11 @@ class _Search:
         return value.op in ("const", "bit") and value.attr == self._plan.registers[index].init
 
     def _follows(self, index: int, values: Sequence[Node], active: Sequence[int]) -> bool:
-        """Whether register ``index`` keeps its value because it is a function of others.
+        """Whether register ``index`` keeps its value because it always follows other registers.
 
-        That is so if ``values[index]``, its next value, equals the present value of the function.
-        The registers in ``active`` are 0.
+        Its value is then a fixed function of theirs (``_followed``). It keeps its value if the
+        function of the registers' present values is ``values[index]``, its next value. The
+        registers in ``active`` are assumed to be 0.
         """
         if index not in self._followed:
             return False

@@ -148,7 +148,7 @@ def test_host_holds_few_batches(golden: Device, tmp_path: pathlib.Path) -> None:
         golden.place(loaded.executable)
     with pytest.raises(ValueError, match="infeed must be given: train is compiled with an infeed"):
         loaded(W, device=golden)
-    with pytest.raises(ValueError, match=r"outfeed must be None: .* is compiled without an outfeed"):
+    with pytest.raises(ValueError, match=r"outfeed must be None: .* compiled without an outfeed"):
         loaded(W, device=golden, infeed=given, outfeed=print)
 
 

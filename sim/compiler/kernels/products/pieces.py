@@ -118,7 +118,7 @@ class Rounded:
     work: tuple[int, int, int] = (0, 0, 2)
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
-        """Return an empty list: `piece` has no settings, as there is only one pass."""
+        """Return an empty list: with only one pass, `piece` needs nothing but its operand."""
         return []
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
@@ -283,7 +283,7 @@ class Integers:
     work: tuple[int, int, int] = (1, 1, 3)
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
-        """Return an empty list: `piece` has no settings, as there is only one pass."""
+        """Return an empty list: with only one pass, `piece` needs nothing but its operand."""
         return []
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],

@@ -57,7 +57,11 @@ def _reshape(operation: Operation, at: Expansion, lanes: int) -> Sequence[Value]
 
 
 def _reverse(operation: Operation, at: Expansion, lanes: int) -> Sequence[Value] | None:
-    """Reverse the order of rows, and each row."""
+    """Return the reversal of a long line: of the order of its rows, and of each row.
+
+    A row is ``lanes`` consecutive elements of the line. ``at`` receives the new operations. Return
+    None if ``operation`` reverses no long line.
+    """
     [value], dimensions = operation.operands, operation.attributes["dimensions"]
     last, size = value.type.rank - 1, value.shape[-1]
     if last not in dimensions or size <= lanes:

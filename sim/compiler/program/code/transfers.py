@@ -101,7 +101,7 @@ class Words:
 
 
 def scalar_words(first: int) -> Words:
-    """Return the words of scalar memory from address ``first`` on."""
+    """Return the side of a transfer that lies in scalar memory, from address ``first`` on."""
     return Words(DmaSpace.SMEM, first)
 
 
