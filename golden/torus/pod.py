@@ -196,8 +196,6 @@ class GoldenPod:
         chip = self.chips[x, y]
         dx, dy, _, _ = unpack_remote(word)
         core = chip.cores[number]
-        if word not in core.egress.ways:
-            return  # A fault or a signal of an earlier event has cleared it.
         packet = core.egress.take(word, core.vmem, *chip.destination(dx, dy))
         self._flying.setdefault(way, deque()).append(packet)
 

@@ -132,7 +132,7 @@ class Cores(Memory, Counters):
                     return
                 left = SLICE if cycles is None else min(SLICE, first + cycles - backend.steps)
                 if left <= 0 or (ends is not None and time.monotonic() >= ends):
-                    raise timeout("programs have not ended in time", states, stuck=False)
+                    raise timeout("programs have not ended in time", states, False, self._chip)
                 states, signals = {}, self._signals
                 if backend.advance(left, interrupt=not poll):
                     states = self._states(backend, watched)
@@ -140,7 +140,7 @@ class Cores(Memory, Counters):
                 progress()
             if self._signals == signals and any(state.running for state in states.values()):
                 raise timeout("programs wait for semaphores that only the host can signal",
-                               states, stuck=True)
+                              states, True, self._chip)
 
     def run(self, programs: Mapping[int, Program | Sequence[int]],
             **options: Any) -> dict[int, dict[str, int]]:
@@ -342,14 +342,18 @@ def check_limits(cycles: object, seconds: object, poll: object) -> None:
         raise TypeError(f"poll must be True or False, not {poll!r}")
 
 
-def timeout(what: str, states: Mapping[Any, CoreState], stuck: bool) -> DeviceTimeoutError:
+def timeout(what: str, states: Mapping[Any, CoreState], stuck: bool,
+            chip: tuple[int, int] | None = None) -> DeviceTimeoutError:
     """The error for programs that have not ended; its message names each core and what it does.
 
-    ``what`` begins the message. ``states`` and ``stuck`` are those of `DeviceTimeoutError`.
+    ``what`` begins the message. ``states`` and ``stuck`` are those of `DeviceTimeoutError`. If
+    ``states`` are those of one chip of a pod, ``chip`` has its coordinates.
     """
+    names = [_name(core if chip is None else (*chip, core)) for core in states]
     where = "; ".join(
-        f"{_name(core)} {'waits' if state.waiting else 'runs'} at bundle {state.pc}"
-        if state.running else f"{_name(core)} is stopped" for core, state in states.items())
+        f"{name} {'waits' if state.waiting else 'runs'} at bundle {state.pc}"
+        if state.running else f"{name} is stopped"
+        for name, state in zip(names, states.values(), strict=True))
     return DeviceTimeoutError(f"{what}: {where}", states, stuck)
 
 

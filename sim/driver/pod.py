@@ -25,7 +25,7 @@ from sim.driver.backend import SIMULATED, Backend, golden_backend, rtl_backend
 from sim.driver.cores import SLICE, check_limits, timeout
 from sim.driver.device import Device, chip_config
 from sim.errors import CoreState
-from sim.models.chip.torus import ChipTorus
+from sim.models.chip.torus import ChipTorus, longest_wire
 from sim.models.hbm import HbmOptions
 
 __all__ = ["Pod"]
@@ -72,7 +72,7 @@ class Pod(Closeable):
             (docs/links.md). For ``"rtl"``: seed of the wires' faults, of which there are none until
             ``model.set_faults`` sets some.
         latency : int
-            For ``"rtl"``: cycles that a frame spends on a wire, at least 1.
+            For ``"rtl"``: cycles that a frame spends on a wire, from 1 to `longest_wire`.
         memory : HbmOptions, optional
             For ``"rtl"``: behaviour of each chip's memory.
 
@@ -91,7 +91,7 @@ class Pod(Closeable):
         linked = chip_config(_with_links(chip_config(config)))
         if backend == "golden":
             return cls((width, height), backend, _golden((width, height), linked, seed))
-        integer("latency", latency, 1, 1 << 16)
+        integer("latency", latency, 1, longest_wire(linked))
         torus = ChipTorus(linked, (width, height), latency, memory=memory,
                           seed=integer("seed", seed, 0))
         backends = {place: rtl_backend(torus[place], alone=False)
@@ -173,6 +173,9 @@ class Pod(Closeable):
     def wait(self, *, cycles: int | None = None, seconds: float | None = None) -> None:
         """Wait until all programs of all chips have ended, and all packets have arrived.
 
+        The limits are for the programs: packets that are under way at their end always arrive, or
+        a link is found to be down.
+
         Parameters
         ----------
         cycles : int, optional
@@ -199,24 +202,36 @@ class Pod(Closeable):
         while True:
             with self._open() as backends:
                 states = self._unfinished()
+                left = SLICE
+                if states:
+                    left = SLICE if cycles is None else min(SLICE, cycles - used)
+                    if left <= 0 or (ends is not None and time.monotonic() >= ends):
+                        raise timeout("programs have not ended in time", states, stuck=False)
+                first = backends[0].steps
+                rests = _advance(backends, left)
+                used += backends[0].steps - first
+                if not rests:
+                    continue
+                states = self._unfinished()
                 if not states:
                     return
-                left = SLICE if cycles is None else min(SLICE, cycles - used)
-                if left <= 0 or (ends is not None and time.monotonic() >= ends):
-                    raise timeout("programs have not ended in time", states, stuck=False)
-                first = backends[0].steps
-                # A backend knows only the watchdogs of its own chip.
-                stuck = all(backend.advance(left, interrupt=False) for backend in backends)
-                used += backends[0].steps - first
-                if stuck and any(state.running for state in self._unfinished().values()):
+                if any(state.running for state in states.values()):
                     raise timeout("programs wait for semaphores that only the host can signal",
-                                  self._unfinished(), stuck=True)
+                                  states, stuck=True)
 
     def reset(self) -> None:
-        """Reset all cores of all chips; see `Device.reset`."""
-        with self._open():
-            for device in self._devices.values():
-                device.reset()
+        """Reset all cores of all chips, and let no packet survive; see `Device.reset`.
+
+        A link that is down stays down.
+        """
+        with self._open() as backends:
+            self._reset_devices()
+            while not _advance(backends, SLICE):
+                if any(device.state(core).fault is Fault.LINK for device in self._devices.values()
+                       for core in range(self.config.cores)):
+                    break
+            # Again, because of the packets that have arrived since.
+            self._reset_devices()
 
     def close(self) -> None:
         """Close all devices. Closing twice does nothing."""
@@ -226,6 +241,10 @@ class Pod(Closeable):
             if self._model is not None:
                 self._model.close()
             self._backends.clear()
+
+    def _reset_devices(self) -> None:
+        for device in self._devices.values():
+            device.reset()
 
     @contextmanager
     def _open(self) -> Iterator[list[Backend]]:
@@ -269,6 +288,14 @@ class Pod(Closeable):
                 if state.running or state.transfers:
                     found[x, y, core] = state
         return found
+
+
+def _advance(backends: Sequence[Backend], steps: int) -> bool:
+    """Run all chips for at most ``steps``; return whether nothing more can happen in any of them.
+
+    A golden backend expires only the watchdogs of its own chip, so each has a turn.
+    """
+    return all(backend.advance(steps, interrupt=False) for backend in backends)
 
 
 def _with_links(config: Config) -> Config:

@@ -17,7 +17,7 @@ from hdl.encoding import bundle_words
 from hdl.isa import BUNDLE_PITCH, BUNDLE_WORDS
 from sim.asm.descriptor import masks, smem, vmem, vreg
 from sim.asm.operands import v
-from sim.models.chip.simulation import Words
+from sim.models.chip.simulation import Until, Words
 from sim.models.chip.transfers import TransferPort, staging_rows
 from sim.models.hbm import HbmOptions
 
@@ -147,6 +147,8 @@ class ChipModel(TransferPort):
         If ``cycles`` is 0, there is no limit.
         """
         self.write("WATCHDOG", integer("cycles", cycles, 0, 0xFFFFFFFF), core=core)
+        # A run tells chip.cpp which cores have a watchdog; the runs of other chips need it, too.
+        self.run(0, until=Until.NEVER)
 
     # ---- Counters
 

@@ -15,9 +15,20 @@ from sim.models.chip.model import ChipModel
 from sim.models.chip.simulation import Until
 from sim.models.hbm import HbmOptions
 
-__all__ = ["ChipTorus", "WireFaults"]
+__all__ = ["ChipTorus", "WireFaults", "longest_wire"]
 
 _RATE = 1 << 16
+_TURNAROUND = 16
+"""Cycles of a round trip, at most, that a frame and its acknowledgement do not spend on wires."""
+
+
+def longest_wire(config: Config) -> int:
+    """Greatest latency of a wire between chips, in cycles.
+
+    An acknowledgement must return before the sender repeats by itself: later, every packet would be
+    sent several times, and on still longer wires the link would be given up.
+    """
+    return (link_config(config).retry_cycles - _TURNAROUND) // 2
 
 
 class WireFaults(ctypes.Structure):
@@ -30,6 +41,11 @@ class WireFaults(ctypes.Structure):
     dead : tuple of int, optional
         First cycle in which the wire loses all frames, and first cycle in which it no longer does,
         counted from the creation of the wire.
+
+    Raises
+    ------
+    ValueError
+        If a probability is not from 0 to 1.
     """
 
     _fields_ = (("lose", ctypes.c_uint32), ("damage", ctypes.c_uint32),
@@ -37,6 +53,9 @@ class WireFaults(ctypes.Structure):
 
     def __init__(self, lose: float = 0, damage: float = 0, dead: tuple[int, int] | None = None,
                  ) -> None:
+        for name, rate in (("lose", lose), ("damage", damage)):
+            if not 0 <= rate <= 1:
+                raise ValueError(f"{name} must be from 0 to 1, not {rate!r}")
         never = (1 << 64) - 1
         super().__init__(round(lose * _RATE), round(damage * _RATE), *(dead or (never, never)))
 
@@ -65,8 +84,8 @@ class ChipTorus(Closeable):
     shape : tuple of int
         Chips along X and along Y.
     latencies : int or array of int, shape (chips, 4)
-        Cycles that a frame spends on each wire, at least 1. An array has an element for each chip
-        that frames leave, and for each `Direction`. Chips are numbered along X first.
+        Cycles that a frame spends on each wire, from 1 to `longest_wire`. An array has an element
+        for each chip that frames leave, and for each `Direction`. Chips are numbered along X first.
     kernels, memory
         As in `ChipModel`.
     seed : int
@@ -90,10 +109,13 @@ class ChipTorus(Closeable):
         self.config = config
         columns, rows = (integer("side of the torus", side, 1, MAX_SIDE) for side in shape)
         self.shape = columns, rows
+        given, most = np.asarray(latencies), longest_wire(config)
+        if given.dtype.kind not in "iu":
+            raise TypeError(f"latencies must be integers, not {latencies!r}")
+        if not ((given >= 1) & (given <= most)).all():
+            raise ValueError(f"latencies must be from 1 to {most}, not {latencies!r}")
         cycles = np.ascontiguousarray(
-            np.broadcast_to(np.asarray(latencies), (columns * rows, len(Direction))), np.uint32)
-        if not cycles.all():
-            raise ValueError(f"latencies must be at least 1, not {latencies!r}")
+            np.broadcast_to(given, (columns * rows, len(Direction))), np.uint32)
         self.chips: list[ChipModel] = []
         self._torus: int | None = None
         try:
@@ -125,15 +147,30 @@ class ChipTorus(Closeable):
         """Set the faults of some wires.
 
         The key of a wire is the number of the chip that sends on it, and the wire's direction.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such chip or direction.
+        RuntimeError
+            If the torus is closed.
         """
-        for (chip, direction), kinds in faults.items():
-            self._library.systolith_torus_faults(
-                self._torus, chip * len(Direction) + direction, kinds)
+        handle = self._handle()
+        wires = {integer("chip", chip, 0, len(self.chips) - 1) * len(Direction)
+                 + Direction(direction): kinds for (chip, direction), kinds in faults.items()}
+        for wire, kinds in wires.items():
+            self._library.systolith_torus_faults(handle, wire, kinds)
 
     def sent(self) -> npt.NDArray[np.uint64]:
-        """Frames that each chip has sent in each direction, shape (chips, 4)."""
+        """Frames that each chip has sent in each direction, shape (chips, 4).
+
+        Raises
+        ------
+        RuntimeError
+            If the torus is closed.
+        """
         frames = np.zeros((len(self.chips), len(Direction)), np.uint64)
-        self._library.systolith_torus_sent(self._torus, frames.ctypes.data)
+        self._library.systolith_torus_sent(self._handle(), frames.ctypes.data)
         return frames
 
     def close(self) -> None:
@@ -143,3 +180,9 @@ class ChipTorus(Closeable):
             self._torus = None
         for chip in self.chips:
             chip.close()
+
+    def _handle(self) -> int:
+        """Address of the torus (a ``Torus`` of torus.hpp)."""
+        if self._torus is None:
+            raise RuntimeError("torus is closed")
+        return self._torus

@@ -233,6 +233,29 @@ def test_remote_signal_of_a_program(word: int, fault: Fault, pair: Torus) -> Non
     assert first.read_words(0, Space.SCALAR, 2, 1)[0] == 5 * good
 
 
+@pytest.mark.parametrize(("latencies", "error", "message"), [
+    (0, ValueError, "latencies must be from 1 to 504, not 0"),
+    ([-1] * 4, ValueError, "latencies must be from 1 to 504, not"),
+    (505, ValueError, "latencies must be from 1 to 504, not 505"),
+    (1.5, TypeError, r"latencies must be integers, not 1\.5")])
+def test_wires_that_cannot_be(latencies: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ChipTorus(CONFIG, (2, 1), latencies)
+
+
+def test_faults_of_wires_that_do_not_exist(pair: Torus) -> None:
+    for wire in ((2, Direction.X_PLUS), (-1, Direction.X_PLUS), (0, 4)):
+        with pytest.raises(ValueError, match=r"chip must be from 0 to 1|4 is not a valid"):
+            pair.torus.set_faults({wire: WireFaults(lose=1)})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match=r"damage must be from 0 to 1, not -0\.1"):
+        WireFaults(damage=-0.1)
+    with opened((1, 1)) as single:
+        pass
+    for call in (single.torus.sent, lambda: single.torus.set_faults({})):
+        with pytest.raises(RuntimeError, match="torus is closed"):
+            call()
+
+
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Torus]:
     with opened((2, 1), 3) as torus:

@@ -8,18 +8,23 @@ import numpy as np
 import pytest
 
 from hdl.config import Config
+from hdl.core.interface import Space
 from hdl.dma.format import pack_remote
 from hdl.isa import Fault
+from hdl.link.format import Direction
 from sim.asm.descriptor import descriptor, remote_vmem, vmem
 from sim.asm.operands import sem
 from sim.asm.text import assemble
 from sim.driver.backend import SIMULATED
 from sim.driver.pod import Pod
 from sim.errors import CoreFaultError, DeviceTimeoutError
+from sim.models.chip.torus import WireFaults
 from verif.models.ring import ring_program
 
 VECTORS = 2
 HALT = assemble("{ s1.halt }")
+SENDS = assemble(f"{{ s0.add s1, s0, {pack_remote(1, 0, 0)} }} "
+                 "{ misc.signal_remote sem3, s1, 9 } { s1.halt }")
 
 
 @pytest.fixture(scope="module", params=SIMULATED)
@@ -163,6 +168,56 @@ def test_a_program_that_runs_for_ever_is_named(pod: Pod) -> None:
         pod.reset()
 
 
+def test_no_packet_survives_a_reset(pod: Pod) -> None:
+    """Neither those that are under way, nor those of chips that are reset a little later."""
+    sends = assemble(f"{{ s0.add s1, s0, {pack_remote(1, 0, 1)} }} "
+                     "{ misc.signal_remote sem3, s1, 1 | s1.jump 1 }")
+    with pytest.raises(DeviceTimeoutError):
+        pod.run({0: sends}, cycles=2000)
+    pod.reset()
+    for place in np.ndindex(pod.shape):
+        assert not pod[place].read_semaphores(1).any()
+
+
+@pytest.fixture
+def distant() -> Iterator[Pod]:
+    """A pod in RTL with wires that are as long as possible."""
+    with Pod.open((2, 1), "tiny", latency=504) as pod:
+        yield pod
+
+
+def test_a_wait_ends_when_all_packets_have_arrived(distant: Pod) -> None:
+    distant[0, 0].load(0, SENDS)
+    distant[0, 0].start(0)
+    distant[0, 0].wait([0])
+    model = distant[1, 0].model
+    assert model is not None
+    assert model.read_words(0, Space.SEMAPHORE, 3, 1) == [0]
+    distant.wait(cycles=0)
+    assert model.read_words(0, Space.SEMAPHORE, 3, 1) == [9]
+
+    assert distant.model is not None
+    distant.model.set_faults({(0, Direction.X_PLUS): WireFaults(dead=(0, 1 << 62))})
+    for _ in range(2):
+        with pytest.raises(CoreFaultError, match=re.escape(
+                "chip (0, 0), core 0, stopped with fault LINK near bundle ")):
+            distant.run({(0, 0, 0): SENDS})
+        distant.reset()
+        distant[0, 0].load(0, SENDS)
+
+
+def test_other_chips_learn_of_a_watchdog_that_ends(distant: Pod) -> None:
+    waits = assemble("{ misc.wait sem1, 1 } { s1.halt }")
+    distant[1, 0].set_watchdog(0, 1 << 20)
+    with pytest.raises(DeviceTimeoutError, match="not ended in time"):
+        distant.run({(1, 0, 0): waits}, cycles=1)
+    with pytest.raises(DeviceTimeoutError, match=re.escape("time: chip (1, 0) core 0 waits")):
+        distant[1, 0].wait([0], cycles=100)
+    distant[1, 0].set_watchdog(0, 0)
+    with pytest.raises(DeviceTimeoutError, match="only the host can signal"):
+        distant.wait(cycles=10_000)
+
+
 def test_chips_compute_as_devices_do(pod: Pod) -> None:
     rng = np.random.default_rng(5)
     a, b = (rng.standard_normal((5, 5)).astype(np.float32) for _ in range(2))
@@ -177,7 +232,7 @@ def test_chips_compute_as_devices_do(pod: Pod) -> None:
      "array must be a power of two, not 6"),
     ({"backend": "serial"}, ValueError, "backend must be one of rtl, golden, not 'serial'"),
     ({"seed": 1.5}, TypeError, r"seed must be an integer, not 1\.5"),
-    ({"latency": 0}, ValueError, "latency must be from 1 to 65536, not 0"),
+    ({"latency": 0}, ValueError, "latency must be from 1 to 504, not 0"),
 ])
 def test_pods_that_cannot_be(options: dict[str, Any], error: type[Exception],
                              message: str) -> None:
