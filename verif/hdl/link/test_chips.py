@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from golden.dma import Descriptor
 from hdl.config import Config
 from hdl.core.interface import Space
 from hdl.dma.format import DmaSpace, pack_descriptor, pack_remote
@@ -231,6 +232,37 @@ def test_remote_signal_of_a_program(word: int, fault: Fault, pair: Torus) -> Non
     assert first.fault(0) is fault
     assert first.pc(0) == (2 if good else 1)
     assert first.read_words(0, Space.SCALAR, 2, 1)[0] == 5 * good
+
+
+def test_random_remote_descriptors_have_the_faults_of_the_golden_model(pair: Torus) -> None:
+    rng = np.random.default_rng(6)
+    chip, last = pair.chips[1], CONFIG.vmem_vectors - 1
+    found = set()
+    for _ in range(150):
+        odd = rng.random(8) < 0.12
+        runs = [int(rng.integers(3)) for _ in range(2)]
+        strides = [int(rng.choice([1, -1, 20])) if run or odd[0] else 0 for run in runs]
+        hops = [int(rng.choice([-128, -2, 2, 127])) if odd[1] else int(rng.choice([-1, 1])),
+                int(rng.choice([-1, 1])) if odd[2] else 0]
+        to = pack_remote(*hops, int(rng.integers(2))) | bool(odd[3]) << int(rng.integers(17, 32))
+        words = pack_descriptor({
+            "source_space": int(rng.choice(6)) if odd[4] else DmaSpace.VMEM,
+            "destination_space": DmaSpace.REMOTE_VMEM, "reserved": int(odd[5] and odd[0]),
+            "rows": 3 if odd[6] else 2 * int(rng.integers(1, 20)),
+            "source_address": int(rng.choice([last, 1 << 32])) if odd[7] else 90,
+            "source_run": runs[0], "source_stride": strides[0],
+            "destination_address": int(rng.choice([40, 100, last - 5, last])) | to << 32,
+            "destination_run": runs[1], "destination_stride": strides[1],
+            "signal_remote": 1, "remote_semaphore": int(rng.integers(16))})
+        fault = Descriptor.unpack(words).check(CONFIG, CONFIG.cores, pair.shape)
+        found.add(fault)
+        if fault is Fault.NONE:
+            chip.start_transfer(0, words)
+        else:
+            with pytest.raises(DescriptorError, match=fault.name):
+                chip.start_transfer(0, words)
+    assert found == {Fault.NONE, Fault.DMA_DESCRIPTOR, Fault.DMA_RANGE, Fault.DMA_ALIGNMENT}
+    pair.torus.run(_LIMIT)
 
 
 @pytest.mark.parametrize(("latencies", "error", "message"), [
