@@ -22,7 +22,7 @@ _BOUNDS = {
     "imem_bundles": (2, 1 << 16),
     "hbm_bytes": (1 << 12, 1 << 40),
     "hbm_channels": (1, 32),
-    "link_bytes": (0, 1024),
+    "link_bytes": (0, 512),
 }
 """Least and greatest value of each parameter."""
 
@@ -59,7 +59,7 @@ class Config:
         path. It affects clock frequency and cycles, never a result.
     link_bytes : int
         Bytes of data in a flit of the chip's four links (docs/links.md): a power of two from 4 to
-        1024 that divides a row, or 0 for a chip without links.
+        512 that divides a row, or 0 for a chip without links.
 
     Raises
     ------

@@ -57,9 +57,10 @@ def test_preset_takes_changes() -> None:
     ("hbm_channels", 64, ValueError, "hbm_channels must be from 1 to 32, not 64"),
     ("hbm_channels", 6, ValueError, "hbm_channels must be a power of two, not 6"),
     ("link_bytes", 2, ValueError, r"power of two that divides row_bytes \(16\), at least 4, not 2"),
+    ("link_bytes", 1024, ValueError, "link_bytes must be from 0 to 512, not 1024"),
     ("link_bytes", 12, ValueError, "link_bytes must be 0 or a power of two that divides .* not 12"),
     ("link_bytes", 32, ValueError, "link_bytes must be 0 or a power of two that divides .* not 32"),
-    ("link_bytes", -4, ValueError, "link_bytes must be from 0 to 1024, not -4"),
+    ("link_bytes", -4, ValueError, "link_bytes must be from 0 to 512, not -4"),
     ("lanes", 4, TypeError, "parameter must be one of array, .*, not 'lanes'"),
 ])
 def test_bad_parameter_is_named(parameter: str, value: Any, error: type[Exception],
