@@ -100,7 +100,8 @@ class Difference:
     shape : tuple of int
         Shape of the value.
     error : float
-        Largest difference, relative to the largest magnitude of the value in the reference.
+        Largest difference, relative to the largest magnitude of the value in the reference;
+        infinite if an element of either is infinite or not a number.
     """
 
     name: str
@@ -144,6 +145,8 @@ def by_jax(compiled: Step, found: tuple[Any, ...]) -> Iterator[Difference]:
 
 
 def _difference(name: str, found: Any, wanted: Any) -> Difference:
+    if not (np.isfinite(found).all() and np.isfinite(wanted).all()):
+        return Difference(name, wanted.shape, np.inf)
     largest = max(float(np.abs(wanted).max(initial=0)), float(np.finfo(np.float32).tiny))
     error = np.abs(found.astype(np.float64) - wanted).max(initial=0) / largest
     return Difference(name, wanted.shape, float(error))

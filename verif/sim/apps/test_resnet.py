@@ -86,3 +86,7 @@ def test_values_of_a_step_of_training_are_compared() -> None:
         wrong = [*found]
         wrong[number] = found[number] + np.float32(0.01) * np.abs(found[number]).max()
         assert max(each.error for each in by_interpreter(step, tuple(wrong))) > 0.005
+    wrong = [*found]
+    wrong[-1] = np.where(np.arange(wrong[-1].size).reshape(wrong[-1].shape), wrong[-1], np.nan)
+    for compare in by_interpreter, by_jax:
+        assert max(each.error for each in compare(step, tuple(wrong))) == np.inf
