@@ -6,14 +6,14 @@ done on rows of `lanes` elements, which are a dimension of their own.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from math import isqrt
 
 import numpy as np
 
 from hdl.config import Config
-from sim.compiler.graph.arrays import array_dtype
+from sim.compiler.graph.arrays import Array, array_dtype
 from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
 from sim.compiler.graph.semantics.reductions import reducer_kind
 from sim.compiler.kernels.reduce import identity
@@ -25,7 +25,8 @@ from sim.compiler.words import from_words
 __all__ = ["rewrite"]
 
 
-def rewrite(operation: Operation, at: Expansion, config: Config) -> Sequence[Value] | None:
+def rewrite(operation: Operation, at: Expansion, config: Config, scalars: Mapping[Value, Array]
+            ) -> Sequence[Value] | None:
     """Write operations that compute what an operation computes; return the results.
 
     Parameters
@@ -36,12 +37,16 @@ def rewrite(operation: Operation, at: Expansion, config: Config) -> Sequence[Val
         Receives the operations.
     config : Config
         The chip.
+    scalars : mapping of Value to array
+        The scalars that are constants.
 
     Returns
     -------
     sequence of Value or None
         A value for each result; None, and nothing is written, if there is no such rewriting.
     """
+    if operation.kind == "reduce_window":
+        return _reduce_window(operation, at, config.lanes, scalars)
     rule = _RULES.get(operation.kind)
     return None if rule is None else rule(operation, at, config.lanes)
 
@@ -140,7 +145,8 @@ def _dynamic_update_slice(operation: Operation, at: Expansion, lanes: int
     return [at.slice(_line(at, made), last, 0, value.shape[-1])]
 
 
-def _reduce_window(operation: Operation, at: Expansion, lanes: int) -> Sequence[Value] | None:
+def _reduce_window(operation: Operation, at: Expansion, lanes: int,
+                   scalars: Mapping[Value, Array]) -> Sequence[Value] | None:
     """Accumulate along a dimension in rows, then add to each row what is before it.
 
     The reducer must be associative, as StableHLO allows the compiler to assume.
@@ -157,7 +163,7 @@ def _reduce_window(operation: Operation, at: Expansion, lanes: int) -> Sequence[
     kind = reducer_kind(region)
     wide = [sum_type(value.dtype, kind) for value in values]
     region = region if kind is None else _reducer(kind, wide[0])
-    # Initial values count once. Those of other reducers must be identities.
+    # Initial values of other reducers must be identities.
     neutral = initial if kind is None else [_identity(at, kind, wide[0])]
     rows = [_rows(at, at.convert(value, dtype), -(-size // width), width, along, filler)
             for value, dtype, filler in zip(values, wide, neutral, strict=True)]
@@ -176,14 +182,22 @@ def _reduce_window(operation: Operation, at: Expansion, lanes: int) -> Sequence[
     if kind is not None:
         first = at.broadcast(at.convert(initial[0], wide[0]), rows[0].shape, ())
         found = mapped(at, region, [first, *found])
-    return [at.convert(at.slice(_line(at, value, along), along, 0, size), result.dtype)
-            for value, result in zip(found, operation.results, strict=True)]
+    lines = [at.slice(_line(at, value, along), along, 0, size) for value in found]
+    if kind is not None and not _is_idempotent(kind, scalars.get(initial[0])):
+        # The padding of a window consists of more initial values, a different number at each index.
+        shape = resized(values[0].type, along, size - 1).shape
+        line = at.broadcast(at.convert(initial[0], wide[0]), shape, ())
+        padding = _scanned(at, [line], neutral, region, along, not backwards)
+        filled = [_padded(at, value, along, int(backwards), int(not backwards), filler)
+                  for value, filler in zip(padding, neutral, strict=True)]
+        lines = mapped(at, region, [*filled, *lines])
+    return [at.convert(line, result.dtype)
+            for line, result in zip(lines, operation.results, strict=True)]
 
 
 _RULES: dict[str, Callable[[Operation, Expansion, int], Sequence[Value] | None]] = {
     "reshape": _reshape, "reverse": _reverse, "concatenate": _concatenate,
-    "dynamic_slice": _dynamic_slice, "dynamic_update_slice": _dynamic_update_slice,
-    "reduce_window": _reduce_window}
+    "dynamic_slice": _dynamic_slice, "dynamic_update_slice": _dynamic_update_slice}
 
 
 # Rows.
@@ -297,6 +311,17 @@ def _accumulated(operation: Operation) -> int | None:
            for n, pair in enumerate(attributes["padding"])):
         return None
     return along
+
+
+def _is_idempotent(kind: str, initial: Array | None) -> bool:
+    """Return whether a reducer gives ``initial`` for any number of values ``initial``.
+
+    ``initial`` is None if it is not known.
+    """
+    combine = {"add": np.add, "multiply": np.multiply, "xor": np.bitwise_xor}.get(kind)
+    with np.errstate(over="ignore"):
+        return combine is None or (initial is not None and bool(
+            combine(initial, initial) == initial))
 
 
 def _reducer(kind: str, dtype: DType) -> Graph:

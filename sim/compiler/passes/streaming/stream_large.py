@@ -8,6 +8,7 @@ from math import lcm
 import numpy as np
 
 from hdl.config import Config
+from sim.compiler.graph.arrays import Array
 from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
 from sim.compiler.kernels.lowering import choose
 from sim.compiler.passes.expansion import Expansion
@@ -87,6 +88,7 @@ class _Streams:
     def __init__(self, config: Config, vectors: int) -> None:
         self._config = config
         self._vectors = vectors
+        self._scalars: dict[Value, Array] = {}
 
     def apply(self, graph: Graph) -> None:
         """Replace the operations of a graph that do not fit."""
@@ -101,6 +103,8 @@ class _Streams:
         while operations:
             operation = operations.pop(0)
             operation.operands = tuple(map(current, operation.operands))
+            if operation.kind == "constant" and not operation.result.shape:
+                self._scalars[operation.result] = operation.attributes["value"]
             if operation.kind in ("while", "case"):
                 for region in operation.regions:
                     self.apply(region)
@@ -121,7 +125,7 @@ class _Streams:
         """
         if not self._can_divide(operation) or self._needed(operation) <= self._vectors:
             return None
-        return rewrite(operation, Expansion(graph, operation.location), self._config)
+        return rewrite(operation, Expansion(graph, operation.location), self._config, self._scalars)
 
     # The choice of an axis.
 

@@ -252,6 +252,10 @@ CASES: dict[str, Callable[[], Graph]] = {
     "maxima of the rest of a line": lambda: windows((1500,), (1500,), (1,), ((0, 1499),)),
     "maxima of the rest of columns": lambda: windows((900, 3), (900, 1), (1, 1), ((0, 899), (0, 0)),
                                                      initial=-0.2),
+    "cumulative sums of a line": lambda: windows((1500,), (1500,), (1,), ((1499, 0),), "add",
+                                                 initial=0.5),
+    "sums of the rest of columns": lambda: windows((900, 3), (900, 1), (1, 1), ((0, 899), (0, 0)),
+                                                   "add", initial=-2.0),
     "sort of columns": lambda: sort((40, 60), 0),
     "sort of rows": lambda: sort((60, 40), 1),
     "gradient of pooling": lambda: pooled_gradient((4, 8, 8, 8), (1, 2, 2, 1)),
@@ -315,6 +319,21 @@ def test_what_slices_are_taken_from_stays_in_hbm(golden: Device, share: float, l
     stream_large(graph, TINY)
     assert [bool(operation.attributes.get("in_hbm")) for operation in graph.operations] == [left]
     check(graph, golden, runs=1)
+
+
+def test_windows_of_bf16_accumulate_from_an_infinity() -> None:
+    line, scalar = TensorType((1500,), DType.BF16), TensorType((), DType.BF16)
+    graph, larger = Graph([Value(line), Value(scalar)]), Graph([Value(scalar), Value(scalar)])
+    larger.outputs = [larger.add("maximum", larger.inputs, scalar).result]
+    graph.outputs = [graph.add("reduce_window", graph.inputs, line, {
+        "window_dimensions": (1500,), "window_strides": (1,), "padding": ((1499, 0),),
+        "base_dilations": (1,), "window_dilations": (1,)}, (larger,)).result]
+    arrays = [np.arange(-1500, 0).astype(array_dtype(DType.BF16)),
+              np.array(-1000, array_dtype(DType.BF16))]
+    [expected] = interpret(graph, arrays)
+    stream_large(graph, TINY, 2)
+    verify(graph)
+    assert np.array_equal(interpret(graph, arrays)[0], expected)
 
 
 def test_sums_of_small_types_are_wide() -> None:
