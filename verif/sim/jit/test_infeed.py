@@ -105,6 +105,15 @@ def test_outfeed_may_return_batches(golden: Device, steps: int) -> None:
                                     w, given), steps, golden)
 
 
+def test_outfeed_may_return_batches_after_another_loop(golden: Device) -> None:
+    """Of as many iterations."""
+    def function(w: Any, given: Any) -> Any:
+        w, _ = lax.scan(lambda w, _: (w * 0.5 + 1, None), w, length=9)
+        return lax.scan(lambda w, batch: (w * batch["scale"], batch), w, given)
+
+    check(function, 9, golden)
+
+
 def test_batches_may_be_random_keys(golden: Device) -> None:
     def function(w: Any, keys: Any) -> Any:
         return lax.scan(lambda w, key: (w + 1, jax.random.bits(key)), w, keys)

@@ -53,10 +53,11 @@ def connect_queues(graph: Graph, fed: Sequence[int], outfeed: bool, config: Conf
     for operation, loop in counted_loops(graph):
         if loop.limit == 1:
             _slice_whole(graph, fed, operation, loop)
-        for number in fed:
-            if graph.inputs[number] in graph.outputs and (
-                    graph.inputs[number].shape[:1] == (loop.limit,)):
-                _stack(graph, graph.inputs[number], operation, loop)
+        users, values = graph.users(), [graph.inputs[number] for number in fed]
+        if all(user is operation for value in values for user in users.get(value, ())):
+            for value in values:
+                if value in graph.outputs and value.shape[:1] == (loop.limit,):
+                    _stack(graph, value, operation, loop)
         slices = [found for number in fed
                   if (found := _slices(graph, number, operation, loop)) is not None]
         stacked = _stacked(graph, operation, loop) if outfeed else {}
