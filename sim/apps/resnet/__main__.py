@@ -116,6 +116,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--images", type=int, default=IMAGES, help="images of each core")
     parser.add_argument("--backend", choices=("rtl", "golden"), default="rtl")
     options = parser.parse_args(argv)
+    for name in "side", "images":
+        given = getattr(options, name)
+        if given is not None and given < 1:
+            parser.error(f"--{name} must be at least 1, not {given}")
     config = Config.preset(options.config)
     if options.step:
         return _train(config, options.side or STEP_SIDE, options.backend)

@@ -10,6 +10,7 @@ pytest.importorskip("jax")
 import jax
 
 from hdl.config import Config
+from sim.apps.resnet.__main__ import main
 from sim.apps.resnet.network import forward, images, multiplications, parameters
 from sim.apps.resnet.roofline import Limits, draw, table
 from sim.apps.resnet.step import by_interpreter, by_jax, compile_step
@@ -66,6 +67,13 @@ def test_a_roofline_has_all_kernels(tmp_path: pathlib.Path) -> None:
             assert (cost.cycles or cost.kernel.cycles) >= max(limit.array, limit.vector)
     draw(measured, tmp_path / "roofline.svg")
     assert (tmp_path / "roofline.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize("option", ["--side", "--images"])
+def test_sizes_must_be_positive(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["tiny", option, "0"])
+    assert f"{option} must be at least 1, not 0" in capsys.readouterr().err
 
 
 def test_values_of_a_step_of_training_are_compared() -> None:
