@@ -244,7 +244,8 @@ def test_random_remote_descriptors_have_the_faults_of_the_golden_model(pair: Tor
         strides = [int(rng.choice([1, -1, 20])) if run or odd[0] else 0 for run in runs]
         hops = [int(rng.choice([-128, -2, 2, 127])) if odd[1] else int(rng.choice([-1, 1])),
                 int(rng.choice([-1, 1])) if odd[2] else 0]
-        to = pack_remote(*hops, int(rng.integers(2))) | bool(odd[3]) << int(rng.integers(17, 32))
+        to = pack_remote(hops[0], hops[1], int(rng.integers(2)))
+        to |= bool(odd[3]) << int(rng.integers(17, 32))
         words = pack_descriptor({
             "source_space": int(rng.choice(6)) if odd[4] else DmaSpace.VMEM,
             "destination_space": DmaSpace.REMOTE_VMEM, "reserved": int(odd[5] and odd[0]),
