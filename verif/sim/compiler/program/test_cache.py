@@ -2,6 +2,9 @@
 
 import ast
 import pathlib
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -171,3 +174,27 @@ def test_error_of_the_compiler_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(ValueError, match="after fuse"):
         compile_cached(example(), TINY)
     assert len(calls) == 1
+
+
+KILLED = """\
+import os, signal
+from sim.compiler.program import cache
+from verif.sim.compiler.program.test_cache import TINY, example
+
+def half(compiled, path):
+    path.write_bytes(b"PK half a program")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+cache.save = half
+cache.compile_cached(example(), TINY)
+"""
+
+
+def test_a_compiler_that_is_killed_leaves_no_program() -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert not kept()
+    made = compile_cached(example(), TINY)
+    assert len(kept()) == 1
+    assert_same(run(made), run(compile_graph(example(), TINY)))
+    assert_same(run(made), run(compile_cached(example(), TINY)))
