@@ -153,7 +153,7 @@ def test_what_does_not_fit_is_refused() -> None:
         everything = []
         while device.largest_free_bytes:
             everything.append(device.allocate(device.largest_free_bytes))
-        with pytest.raises(MemoryError, match="a buffer needs .* contiguous bytes of HBM"):
+        with pytest.raises(MemoryError, match=r"a buffer needs .* contiguous bytes of HBM"):
             device.place(executable)
         for piece in everything:
             device.free(piece)
