@@ -11,7 +11,8 @@ import numpy as np
 
 from hdl.checks import integer
 from hdl.link.format import MAX_SIDE, Direction, LinkConfig
-from verif.hdl.link.torus import PORTS, Packets, Torus, WireFaults, flits_by_channel
+from sim.models.chip.torus import WireFaults
+from verif.hdl.link.torus import PORTS, Packets, Torus, flits_by_channel
 
 __all__ = ["CONFIG", "PacketOutcome", "main", "send_random"]
 

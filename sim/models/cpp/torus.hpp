@@ -14,8 +14,6 @@ struct LinkPins {
     Pin rx_valid, rx_frame, tx_valid, tx_frame;
 };
 
-constexpr uint32_t LINKS = 4;  // X+, X-, Y+, Y-
-
 // `Chip` has members `links`, an array of LinkPins; `join`; `begin` and `end`, the two halves of a
 // cycle; and `rests`.
 template <typename Chip>
@@ -71,14 +69,8 @@ public:
     size_t wires() const { return wires_.size(); }
 
 private:
-    // The wire that arrives at a chip by a link leaves the neighbour there by the opposite link.
-    Wire& arriving(uint32_t chip, uint32_t link) {
-        uint32_t x = chip % columns_, y = chip / columns_;
-        if (link == 0) x = (x + 1) % columns_;
-        if (link == 1) x = (x + columns_ - 1) % columns_;
-        if (link == 2) y = (y + 1) % rows_;
-        if (link == 3) y = (y + rows_ - 1) % rows_;
-        return wires_[(y * columns_ + x) * LINKS + (link ^ 1)];
+    const Wire& arriving(uint32_t chip, uint32_t link) const {
+        return wires_[arriving_wire(chip, link, columns_, rows_)];
     }
 
     std::vector<Chip*> chips_;

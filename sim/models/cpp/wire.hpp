@@ -89,4 +89,19 @@ private:
     Random random;
 };
 
+// The links of a chip: X+, X-, Y+, Y-. Bit 0 of a link's number tells its sign.
+constexpr uint32_t LINKS = 4;
+
+// Number of the wire that arrives at a chip of a torus by a link. It leaves the neighbour on that
+// side by the opposite link. Wires are numbered by the chip and the link that they leave, and chips
+// along X first.
+inline size_t arriving_wire(uint32_t chip, uint32_t link, uint32_t columns, uint32_t rows) {
+    uint32_t x = chip % columns, y = chip / columns;
+    if (link == 0) x = (x + 1) % columns;
+    if (link == 1) x = (x + columns - 1) % columns;
+    if (link == 2) y = (y + 1) % rows;
+    if (link == 3) y = (y + rows - 1) % rows;
+    return (y * columns + x) * LINKS + (link ^ 1);
+}
+
 }  // namespace systolith

@@ -22,12 +22,12 @@ from hdl.link.receiver import LinkReceiver
 from hdl.link.router import Router
 from hdl.link.sender import LinkSender
 from hdl.link.window import RateLimiter
+from sim.models.chip.torus import WireFaults
 from sim.verilated.model import Model
 from verif.hdl.link.torus import (
     PORTS,
     Packets,
     Torus,
-    WireFaults,
     flits_by_channel,
     open_fabric,
 )

@@ -11,10 +11,10 @@
 
 namespace {
 
+using systolith::LINKS;
 using systolith::Model;
 using systolith::Wire;
 
-constexpr uint32_t PORTS_PER_NODE = 4;
 constexpr uint32_t CHANNELS = 2;
 
 uint32_t find(const std::string& name) {
@@ -64,7 +64,7 @@ struct Torus {
           uint64_t seed, uint32_t carries_bit, uint32_t channel_bit)
         : nodes(models, models + columns * rows), columns(columns), rows(rows),
           carries_bit(carries_bit), channel_bit(channel_bit), random(seed) {
-        for (uint32_t port = 0; port < PORTS_PER_NODE; ++port) {
+        for (uint32_t port = 0; port < LINKS; ++port) {
             const std::string n = std::to_string(port);
             signals.push_back({find("rx_valid__" + n), find("rx_frame__" + n),
                                find("tx_valid__" + n), find("tx_frame__" + n),
@@ -73,20 +73,10 @@ struct Torus {
                                find("eject__" + n + "__payload"), find("eject__" + n + "__ready")});
         }
         const uint32_t bits = systolith::PORTS[signals[0].rx_frame].bits;
-        for (size_t wire = 0; wire < nodes.size() * PORTS_PER_NODE; ++wire)
+        for (size_t wire = 0; wire < nodes.size() * LINKS; ++wire)
             wires.emplace_back(bits, latencies[wire], seed * 7919 + wire);
         offered.resize(wires.size());
         flits.resize(wires.size() * CHANNELS);
-    }
-
-    // The wire that arrives at a node's port leaves the neighbour there by the opposite port.
-    Wire& arriving(uint32_t node, uint32_t port) {
-        uint32_t x = node % columns, y = node / columns;
-        if (port == 0) x = (x + 1) % columns;
-        if (port == 1) x = (x + columns - 1) % columns;
-        if (port == 2) y = (y + 1) % rows;
-        if (port == 3) y = (y + rows - 1) % rows;
-        return wires[(y * columns + x) * PORTS_PER_NODE + (port ^ 1)];
     }
 
     static CData& bit(Model* model, uint32_t index) {
@@ -99,10 +89,11 @@ struct Torus {
 
     void drive(uint32_t node, Traffic& traffic) {
         Model* const model = nodes[node];
-        for (uint32_t port = 0; port < PORTS_PER_NODE; ++port) {
+        for (uint32_t port = 0; port < LINKS; ++port) {
             const Signals& s = signals[port];
-            const uint32_t injector = node * PORTS_PER_NODE + port;
-            const uint32_t* const frame = arriving(node, port).arriving();
+            const uint32_t injector = node * LINKS + port;
+            const uint32_t* const frame =
+                wires[systolith::arriving_wire(node, port, columns, rows)].arriving();
             bit(model, s.rx_valid) = frame != nullptr;
             if (frame)
                 std::memcpy(model->data[s.rx_frame], frame, systolith::PORTS[s.rx_frame].bytes);
@@ -121,9 +112,9 @@ struct Torus {
 
     void sample(uint32_t node, Traffic& traffic) {
         Model* const model = nodes[node];
-        for (uint32_t port = 0; port < PORTS_PER_NODE; ++port) {
+        for (uint32_t port = 0; port < LINKS; ++port) {
             const Signals& s = signals[port];
-            const uint32_t injector = node * PORTS_PER_NODE + port;
+            const uint32_t injector = node * LINKS + port;
             if (offered[injector] && bit(model, s.inject_ready)) {
                 offered[injector] = 0;
                 ++traffic.next[injector];
@@ -147,8 +138,8 @@ struct Torus {
             model->context.enter();
             model->fall();
             sample(node, traffic);
-            for (uint32_t port = 0; port < PORTS_PER_NODE; ++port) {
-                const uint32_t wire = node * PORTS_PER_NODE + port;
+            for (uint32_t port = 0; port < LINKS; ++port) {
+                const uint32_t wire = node * LINKS + port;
                 const void* const frame = bit(model, signals[port].tx_valid)
                                               ? model->data[signals[port].tx_frame] : nullptr;
                 if (frame && frame_bit(frame, carries_bit))

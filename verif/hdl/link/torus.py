@@ -21,6 +21,7 @@ from hdl.link.format import (
 from hdl.lint import LINT_WAIVERS
 from hdl.tiles import VerilogLibrary
 from sim import models
+from sim.models.chip.torus import WireFaults
 from sim.verilated.build import build_model
 from sim.verilated.cache import cached_json
 from sim.verilated.model import Model
@@ -40,18 +41,6 @@ def open_fabric(config: LinkConfig, *, optimise: bool | None = None) -> Model:
         "fabric", sources, waivers=LINT_WAIVERS, optimise=optimise,
         cpp={"torus.cpp": (_HERE / "torus.cpp").read_text(),
              "wire.hpp": (_CPP / "wire.hpp").read_text()}))
-
-
-class WireFaults(ctypes.Structure):
-    """Mirrors ``WireFaults`` in wire.hpp; probabilities are of 65536."""
-
-    _fields_ = (("lose", ctypes.c_uint32), ("damage", ctypes.c_uint32),
-                ("dead_from", ctypes.c_uint64), ("dead_until", ctypes.c_uint64))
-
-    def __init__(self, lose: float = 0, damage: float = 0, dead: tuple[int, int] | None = None,
-                 ) -> None:
-        never = (1 << 64) - 1
-        super().__init__(round(lose * _RATE), round(damage * _RATE), *(dead or (never, never)))
 
 
 class _Traffic(ctypes.Structure):
