@@ -1,4 +1,4 @@
-"""The golden chip: golden cores that share an HBM and signal each other; untimed.
+"""The golden chip: golden cores that share an HBM and add to each other's semaphores; untimed.
 
 Specifies hdl/chip, as far as programs and transfers can observe it.
 """
@@ -20,18 +20,19 @@ __all__ = ["ChipRun", "GoldenChip"]
 
 @dataclass(frozen=True)
 class ChipRun:
-    """The outcome of a run of the chip.
+    """The state of the cores after `GoldenChip.run`.
 
     Attributes
     ----------
     executed : tuple of int
         Number of bundles that each core executed.
     running : tuple of int
-        Cores that could continue: they reached the limit of bundles.
+        Numbers of the cores that reached the limit of bundles and could continue.
     waiting : tuple of int
-        Cores that wait for a semaphore. If no core can continue, only the host can signal them.
+        Numbers of the cores that wait for a semaphore. If ``running`` is empty, only the host can
+        signal them.
     faults : dict of int to Fault
-        Cores that stopped with a fault, and their faults.
+        Fault of each core that stopped with one, by the core's number.
     """
 
     executed: tuple[int, ...]
@@ -46,7 +47,7 @@ class ChipRun:
 
 
 class GoldenChip:
-    """A chip as programs and the host see it.
+    """A chip as its programs and the host see it.
 
     Parameters
     ----------
@@ -58,7 +59,8 @@ class GoldenChip:
     cores : tuple of GoldenCore
         The cores.
     hbm : array of uint32, shape (hbm_rows, lanes)
-        Their shared memory. May be read and written in place; untouched parts take no memory.
+        The memory that the cores share. May be read and written in place; rows that were never
+        written take no memory of the host.
     position : tuple of int
         Coordinates of the chip on its torus: register POSITION.
 
@@ -92,14 +94,14 @@ class GoldenChip:
             core.torus = shape
 
     def destination(self, dx: int, dy: int) -> tuple[int, int]:
-        """Coordinates of the chip that is ``dx`` hops along X and ``dy`` along Y from this one."""
+        """Return x and y of the chip ``dx`` hops along X and ``dy`` hops along Y from this one."""
         return (self.position[0] + dx) % self.torus[0], (self.position[1] + dy) % self.torus[1]
 
     def receive(self, packet: Packet) -> None:
-        """Write the vector of a packet that arrived, then add to its semaphore.
+        """Write the vector of an arriving packet to vector memory, then add to its semaphore.
 
-        A packet for another chip, for a core that the chip does not have, or for an address beyond
-        vector memory only causes a `link_fault`.
+        If the packet names another chip, a core that this chip does not have, or an address beyond
+        vector memory, it is dropped, and all cores of this chip stop with the fault LINK.
         """
         if ((packet.x, packet.y) != self.position or packet.core >= len(self.cores)
                 or packet.address >= self._config.vmem_vectors):
@@ -116,16 +118,16 @@ class GoldenChip:
             core.stop(Fault.LINK)
 
     def run(self, max_bundles: int, turn: int = 1) -> ChipRun:
-        """Execute bundles of all cores in turn until none can continue.
+        """Execute bundles, the cores taking turns, until no core can continue.
 
-        The result of programs that synchronize correctly does not depend on ``turn``.
+        If programs synchronize correctly, their results do not depend on ``turn``.
 
         Parameters
         ----------
         max_bundles : int
-            Maximum number of bundles to execute, of each core.
+            Maximum number of bundles that each core executes.
         turn : int
-            Bundles that a core executes in its turn; fewer if it stops or waits.
+            Number of bundles that a core executes in one turn; fewer if it stops or waits.
 
         Raises
         ------

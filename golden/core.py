@@ -21,17 +21,17 @@ from hdl.isa import Fault
 __all__ = ["GoldenCore"]
 
 _CACHED_BUNDLES = 1024
-"""Minimum number of decoded bundles that are kept."""
+"""The cache of decoded bundles holds at least this many before it is cleared."""
 
 
 class GoldenCore(ArchitecturalState):
     """A core as a program sees it: its state, and the execution of bundles.
 
     A transfer takes place as a whole, after all other operations of the bundle that starts it. A
-    program that waits for the transfer's semaphore before it touches the transfer's source and
-    destination behaves as in hardware; for other programs, this is one possible behaviour. A
-    transfer to another chip, and a signal, only become part of ``egress``, from which a
-    `golden.torus.pod.GoldenPod` takes them.
+    program that waits for the transfer's semaphore before it accesses the transfer's source and
+    destination gets the same results as in hardware; for other programs, hardware may behave
+    differently. A transfer or a signal to another chip is only appended to ``egress``, from which a
+    `golden.torus.pod.GoldenPod` takes it.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class GoldenCore(ArchitecturalState):
         self._cache: dict[int, Decoded] = {}
 
     def connect(self, other: "GoldenCore") -> None:
-        """Make two cores the cores of one chip, so that each can access the other.
+        """Join this core and ``other`` to one chip, so that each can access the other.
 
         A core that is not connected is the only core of its chip.
 
@@ -79,7 +79,7 @@ class GoldenCore(ArchitecturalState):
     def set_peer(self, peer: ArchitecturalState) -> None:
         """Make ``peer`` the other core of the chip."""
         super().set_peer(peer)
-        # They were decoded for a chip of one core.
+        # The cached bundles were decoded for a chip of one core.
         self._cache.clear()
 
     def load_program(self, bundles: Iterable[int], at: int = 0) -> None:
@@ -90,7 +90,7 @@ class GoldenCore(ArchitecturalState):
         bundles : iterable of int
             Bundles in the format of `hdl.encoding.pack`.
         at : int
-            Address of the first one.
+            Address of the first bundle.
 
         Raises
         ------
@@ -111,9 +111,9 @@ class GoldenCore(ArchitecturalState):
         self.program[at:at + len(new)] = map(int, new)
 
     def start(self, pc: int = 0) -> None:
-        """Start at a bundle and clear the fault; all other state is kept.
+        """Start execution at the bundle with address ``pc``; clear the fault, keep all other state.
 
-        If ``pc`` is beyond instruction memory, the first step stops with the fault PC_RANGE.
+        If ``pc`` is beyond instruction memory, the first `step` stops with the fault PC_RANGE.
 
         Parameters
         ----------
@@ -125,7 +125,7 @@ class GoldenCore(ArchitecturalState):
         TypeError, ValueError
             If ``pc`` is not an integer, or out of range.
         RuntimeError
-            If a program runs. (Hardware ignores a start then.)
+            If a program is running. (Hardware ignores the start in that case.)
         """
         integer("pc", pc, 0, WORD_MASK)
         if self.running:
@@ -148,7 +148,7 @@ class GoldenCore(ArchitecturalState):
         self.clear_array()
 
     def transfer(self, descriptor: Descriptor) -> Fault:
-        """Execute a transfer of the host, including its signals.
+        """Execute a transfer that the host requests, and add to the semaphores that it signals.
 
         Returns
         -------
@@ -169,14 +169,15 @@ class GoldenCore(ArchitecturalState):
     def step(self) -> bool:
         """Execute one bundle, as a whole or not at all.
 
-        First the bundle's faults are checked in the state before it, then its semaphore. Then all
-        of its operations read, and only then do they write.
+        The faults of the bundle are checked first, in the state that earlier bundles left, and then
+        the semaphore that it waits for. After that, all operations of the bundle read their
+        operands before any of them writes its result.
 
         Returns
         -------
         bool
-            Whether the bundle was executed: not if the core is stopped, waits for a semaphore
-            (``waiting``), or has just stopped with a fault.
+            Whether the bundle was executed. It was not if the core is stopped, waits for a
+            semaphore (``waiting``), or has just stopped with a fault.
         """
         if not self.running:
             return False
@@ -256,7 +257,7 @@ class GoldenCore(ArchitecturalState):
     def _decode(self, bundle: int) -> Decoded:
         decoded = self._cache.get(bundle)
         if decoded is None:
-            # A program that changes all the time must not fill the host's memory.
+            # The cache is bounded, because a program may overwrite its own bundles without end.
             if len(self._cache) >= max(_CACHED_BUNDLES, len(self.program)):
                 self._cache.clear()
             decoded = self._decoder.decode(bundle)

@@ -1,4 +1,4 @@
-"""Transfers: descriptors, their faults, and the copy.
+"""Transfers: descriptors, the check for their faults, and the copy of the rows.
 
 Specifies hdl/dma. `hdl.dma.format` has the layout and the spaces; `docs/isa.md` defines what a
 transfer does.
@@ -37,12 +37,12 @@ __all__ = ["Descriptor", "Side", "allocate_hbm", "check_remote", "copy", "read_b
 _Words = NDArray[Any]
 
 _MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0
-"""Linux's flag to allow an allocation larger than memory, of which only written pages count; newer
-Pythons have it in ``mmap``."""
+"""Linux's flag that permits an allocation larger than the machine's memory; only pages that are
+written take memory. Newer versions of Python define it in ``mmap``."""
 
 
 def allocate_hbm(config: Config) -> _Words:
-    """Allocate an HBM of zeros; it takes memory only where it is written.
+    """Return an HBM of zeros; only the pages that are written take memory of the host.
 
     Returns
     -------
@@ -62,14 +62,18 @@ def allocate_hbm(config: Config) -> _Words:
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a transfer: blocks in runs, with a stride between the starts of runs.
+    """The source or the destination of a transfer: runs of blocks, a stride apart.
 
     Attributes
     ----------
     space : DmaSpace
-    address, run, stride : int
-        First address; number of blocks of a run, 0 if all blocks are one run; distance between the
-        starts of runs. Address and stride are in the unit of the space, as in a `Descriptor`.
+    address : int
+        Address of the first block.
+    run : int
+        Number of blocks in a run; 0 if all blocks are one run.
+    stride : int
+        Distance from the start of one run to the start of the next. Address and stride are in the
+        unit of the space, as in a `Descriptor`.
     """
 
     space: DmaSpace
@@ -83,7 +87,7 @@ class Side:
         return DMA_SPACES[self.space]
 
     def unit(self, config: Config) -> int:
-        """Distance between the addresses of consecutive blocks of a run."""
+        """Distance between the addresses of adjacent blocks: bytes, vectors or words, by space."""
         if self.space is DmaSpace.HBM:
             return config.row_bytes
         return 1 if self.info.vector else config.lanes
@@ -102,17 +106,17 @@ class Side:
         }[self.space]
 
     def blocks(self, rows: int, config: Config) -> int:
-        """Number of blocks of ``rows`` rows: vectors if the space has vectors, else rows."""
+        """Number of blocks in ``rows`` rows; a block is a vector or, in spaces without, a row."""
         return rows // config.sublanes if self.info.vector else rows
 
     def indices(self, rows: int, config: Config) -> NDArray[np.int64]:
-        """Index within the space of each block of a side of ``rows`` rows, in transfer order."""
+        """Return the index within the space of each block of ``rows`` rows, in transfer order."""
         unit, count = self.unit(config), self.blocks(rows, config)
         runs, within = np.divmod(np.arange(count, dtype=np.int64), min(self.run or count, count))
         return self.address // unit + within + runs * (self.stride // unit)
 
     def span(self, rows: int, config: Config) -> tuple[int, int]:
-        """Range of the addresses of a side of ``rows`` rows: the lowest, and the highest plus 1.
+        """Return the lowest address that ``rows`` rows occupy, and the highest plus 1.
 
         Addresses do not wrap.
         """
@@ -126,7 +130,7 @@ class Side:
         return min(addresses), max(addresses) + unit
 
     def fits(self, rows: int, config: Config) -> bool:
-        """Whether all blocks of a side of ``rows`` rows lie in the space."""
+        """Whether all addresses that ``rows`` rows occupy exist in the space."""
         low, high = self.span(rows, config)
         return low >= 0 and high <= self.size(config)
 
@@ -135,7 +139,7 @@ class Side:
 class Descriptor:
     """The descriptor of a transfer: the fields of `hdl.dma.format.DESCRIPTOR`.
 
-    All values that fit the fields are accepted; `check` finds faults.
+    Any values that fit their fields are accepted; `check` finds faults.
 
     Attributes
     ----------
@@ -143,17 +147,20 @@ class Descriptor:
         A `DmaSpace`.
     rows : int
         Number of rows.
-    source_address, source_run, source_stride : int
-        First address; number of consecutive blocks in a run, 0 for all; distance between the starts
-        of runs. In bytes in HBM, in words in scalar and instruction memory, in vectors or registers
-        in the other spaces.
-    destination_address, destination_run, destination_stride : int
-        The same for the destination.
-    semaphore, signal, signal_other : int
-        The semaphore to which 1 is added at completion: this core's if ``signal``, the other core's
-        if ``signal_other``.
+    source_address, destination_address : int
+        Address of the first block: in bytes in HBM, in words in scalar and instruction memory, in
+        vectors or registers in the other spaces.
+    source_run, destination_run : int
+        Number of consecutive blocks in a run; 0 if all blocks are one run.
+    source_stride, destination_stride : int
+        Distance from the start of one run to the start of the next, in the unit of the address.
+    semaphore : int
+        Number of the semaphore to which 1 is added when the transfer is complete.
+    signal, signal_other : int
+        Whether that is done in this core, and in the other core of the chip.
     signal_remote, remote_semaphore : int
-        Whether a transfer to another chip adds 1 to a semaphore there, and which one.
+        Whether a transfer to another chip adds 1 to a semaphore there, and the number of that
+        semaphore.
     reserved : int
         Must be 0.
 
@@ -193,26 +200,26 @@ class Descriptor:
 
     @classmethod
     def unpack(cls, words: Sequence[int] | _Words) -> "Descriptor":
-        """The descriptor in these words.
+        """Return the descriptor that these words of scalar memory encode.
 
         Raises
         ------
         ValueError
-            If there are not `hdl.dma.format.DESCRIPTOR_WORDS`, or one does not fit 32 bits.
+            If there are not `hdl.dma.format.DESCRIPTOR_WORDS` words, or one does not fit 32 bits.
         """
         return cls(**unpack_descriptor([int(word) for word in words]))
 
     @property
     def source(self) -> Side:
-        """The side to read; its space must exist."""
+        """The side that the transfer reads. Its space must be a `DmaSpace`."""
         return Side(DmaSpace(self.source_space), self.source_address, self.source_run,
                     self.source_stride)
 
     @property
     def destination(self) -> Side:
-        """The side to write; its space must exist.
+        """The side that the transfer writes. Its space must be a `DmaSpace`.
 
-        In space REMOTE_VMEM, its address is in vector memory of the core that `remote` names.
+        In space REMOTE_VMEM, the address is one in vector memory of the core that `remote` names.
         """
         space, address = DmaSpace(self.destination_space), self.destination_address
         if space is DmaSpace.REMOTE_VMEM:
@@ -226,19 +233,22 @@ class Descriptor:
 
     @property
     def remote(self) -> int:
-        """The other chip's core, if `is_remote`: a word of `hdl.dma.format.REMOTE_LAYOUT`."""
+        """The word that names the core of another chip (`hdl.dma.format.REMOTE_LAYOUT`).
+
+        Only defined if `is_remote`.
+        """
         return self.destination_address >> 32
 
     def check(self, config: Config, cores: int, torus: tuple[int, int] = (1, 1)) -> Fault:
-        """Find the descriptor's fault; NONE if it has none.
+        """Return the fault of the descriptor, or `Fault.NONE`.
 
-        DMA_DESCRIPTOR is checked first, then DMA_ALIGNMENT, then DMA_RANGE.
+        Of several, the first one of DMA_DESCRIPTOR, DMA_ALIGNMENT and DMA_RANGE is returned.
 
         Parameters
         ----------
         config : Config
         cores : int
-            Cores of the chip; with 1, there is no other core.
+            Cores of the chip; with 1, a descriptor that names the other core is a fault.
         torus : tuple of int
             Chips along X and along Y; 1 and 1 for a chip that is not on a torus.
         """
@@ -279,10 +289,10 @@ class Descriptor:
 
 
 def check_remote(word: int, config: Config, torus: tuple[int, int] = (1, 1)) -> Fault:
-    """Find the fault of a word of `hdl.dma.format.REMOTE_LAYOUT`, which names another chip's core.
+    """Return the fault of a word of `hdl.dma.format.REMOTE_LAYOUT`, which names a core elsewhere.
 
-    DMA_DESCRIPTOR if a reserved bit is set or chips have no such core; DMA_RANGE if a number of
-    hops is not less than the side of the torus, or both are 0; else NONE.
+    DMA_DESCRIPTOR: a reserved bit is set, or chips have no core of that number. DMA_RANGE: the hops
+    along a dimension are not fewer than its chips, or there is no hop at all. Otherwise NONE.
 
     Parameters
     ----------
@@ -302,17 +312,17 @@ def check_remote(word: int, config: Config, torus: tuple[int, int] = (1, 1)) -> 
 
 
 def copy(descriptor: Descriptor, config: Config, memories: Mapping[DmaSpace, _Words]) -> None:
-    """Copy the rows of ``descriptor``, which must have no fault: read all of them, then write them.
+    """Read all rows of ``descriptor``, then write them; the descriptor must have no fault.
 
-    Blocks are written in order: of several blocks at one address, the last one remains.
+    Blocks are written in order: if several have the same address, the last one remains.
 
     Parameters
     ----------
     descriptor : Descriptor
     config : Config
     memories : mapping of DmaSpace to array of uint32
-        The spaces of both sides: HBM with shape (hbm_rows, lanes); SMEM and IMEM with shape
-        (words,); the others with shape (count, sublanes, lanes).
+        The memory of each side, by its space: HBM with shape (hbm_rows, lanes); SMEM and IMEM with
+        shape (words,); the others with shape (count, sublanes, lanes).
     """
     source, destination = descriptor.source, descriptor.destination
     rows = descriptor.rows
@@ -323,15 +333,15 @@ def copy(descriptor: Descriptor, config: Config, memories: Mapping[DmaSpace, _Wo
 
 
 def _extent(side: Side, rows: int, config: Config) -> tuple[int, int, int]:
-    """For a side of ``rows`` rows: first block's index in its space, blocks, blocks of a run."""
+    """Return the index of a side's first block, its number of blocks, and the blocks of a run."""
     count = side.blocks(rows, config)
     return side.address // side.unit(config), count, min(side.run or count, count)
 
 
 def _read(memory: _Words, side: Side, rows: int, config: Config) -> _Words:
-    """The ``rows`` rows of a side, shape (rows, lanes); possibly a view of ``memory``.
+    """Return the ``rows`` rows of ``side``, shape (rows, lanes); possibly a view of ``memory``.
 
-    ``memory`` is the side's space.
+    ``memory`` holds the words of the side's space.
     """
     if not side.info.runs:
         part = memory[side.address:side.address + rows * config.lanes]
@@ -353,19 +363,20 @@ def _write(memory: _Words, side: Side, rows: int, config: Config, data: _Words) 
         return
     indices = side.indices(rows, config)
     if abs(side.stride) < length * side.unit(config):
-        # Runs overlap. Of the blocks at one address keep the last: the first in reverse order.
+        # Runs overlap. Of the blocks at one address, the last must remain: after the reversal,
+        # `np.unique` returns its index, that of the first occurrence.
         indices, last = np.unique(indices[::-1], return_index=True)
         data = data[::-1][last]
     memory[indices] = data
 
 
 def read_bundles(bundles: Sequence[int]) -> _Words:
-    """The words of bundles as a transfer addresses them, `BUNDLE_PITCH` each; shape (words,)."""
+    """Return the words of ``bundles``, `BUNDLE_PITCH` for each, as transfers address them."""
     packed = b"".join(bundle.to_bytes(4 * BUNDLE_PITCH, "little") for bundle in bundles)
     return np.frombuffer(bytearray(packed), "<u4").astype(np.uint32)
 
 
 def write_bundles(words: _Words) -> list[int]:
-    """The bundles in these words; the inverse of `read_bundles`. Padding words are ignored."""
+    """Return the bundles that ``words`` hold: the inverse of `read_bundles`. Padding is ignored."""
     rows = words.astype("<u4").reshape(-1, BUNDLE_PITCH)[:, :isa.BUNDLE_WORDS]
     return [int.from_bytes(row.tobytes(), "little") for row in rows]

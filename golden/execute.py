@@ -1,15 +1,17 @@
 """Semantics of the operations: the execution of a bundle on the state of a core.
 
-Specifies hdl/core: decoding and its faults, the scalar operations, branches and semaphores. The
-other units have functions of their own: `golden.vpu` (hdl/vpu), `golden.mxu` (hdl/mxu),
+Specifies the parts of hdl/core that decode bundles, detect faults, and execute scalar operations,
+branches and operations on semaphores. The other units have their own modules: `golden.vpu`
+(hdl/vpu), `golden.mxu` (hdl/mxu),
 `golden.xlu` (hdl/xlu) and `golden.dma` (hdl/dma).
 
-A `Decoder` translates a bundle once into a `Decoded`: callables on the state, which a core calls
-whenever it executes the bundle. The function of each unit adds, for its operation,
+A `Decoder` translates a bundle once into a `Decoded`: callables that act on the state, and that a
+core calls each time it executes the bundle. For each operation, the function of its unit adds
 
-- checks: each a fault, and a callable that tells whether the bundle has it in the present state;
-- actions: each a pair of callables. The first one computes a value from the state before the
-  bundle; the second one commits the value. All values are computed before any is committed.
+- checks: a fault, and a callable that returns whether the bundle has this fault in the present
+  state;
+- actions: a callable that computes a value from the state that earlier bundles left, and a callable
+  that commits this value. All values of a bundle are computed before any is committed.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -31,7 +33,7 @@ __all__ = ["Decoded", "Decoder"]
 
 # Arrays of uint32. Type checkers take uint32 with a Python integer for signed; numpy does not.
 _Words = NDArray[Any]
-# Names, because annotations of inner functions are evaluated each time.
+# Named, because the annotations of a nested function are evaluated at each call of the outer one.
 _Bits = NDArray[np.bool_]
 _Rows = NDArray[Any]
 _SmemStore = tuple[int, int]
@@ -51,11 +53,11 @@ class Decoded:
     Attributes
     ----------
     checks : tuple of (Fault, callable)
-        In order of priority: a fault, and a callable that tells whether the bundle has it in the
+        In order of priority: a fault, and a callable that returns whether the bundle has it in the
         present state.
     wait : (int, callable), or None
         Number of the semaphore that the bundle waits for, and a callable that returns the least
-        value with which the bundle can be executed.
+        value of the semaphore at which the bundle can be executed.
     computes, commits : tuples of callables
         The actions: call all of ``computes``, then each of ``commits`` with the value that its
         counterpart returned.
@@ -81,9 +83,9 @@ def _scalar_out(state: ArchitecturalState, number: int) -> Callable[[int], None]
 
 
 def _splat(state: ArchitecturalState, number: int) -> _Register:
-    """Return a function that reads a scalar register as an array of one element.
+    """Return a function that reads scalar register ``number`` as an array of one element.
 
-    ``number`` is that of the register. The array broadcasts to all elements of a vector.
+    The array broadcasts to all elements of a vector.
     """
     if number == 0:
         zero = np.zeros(1, np.uint32)
@@ -114,12 +116,12 @@ class _IllegalError(Exception):
 
 
 class Decoder:
-    """Translates the bundles of one core.
+    """Translates the bundles of one core into callables on its state.
 
     Parameters
     ----------
     state : ArchitecturalState
-        The state of that core.
+        The state on which the callables act.
     """
 
     def __init__(self, state: ArchitecturalState) -> None:
@@ -129,7 +131,7 @@ class Decoder:
         self.lane = np.broadcast_to(np.arange(config.lanes, dtype=np.uint32), shape)
         self.sublane = np.broadcast_to(np.arange(config.sublanes, dtype=np.uint32)[:, None], shape)
         self.limits = {int(op): limit for op, limit in isa.index_limits(config).items()}
-        # Accesses to each register; bundles share them.
+        # Functions that access each register; all bundles use them.
         scalars, vectors = range(isa.SCALAR_REGISTERS), range(isa.VECTOR_REGISTERS)
         self.scalar_in = [_scalar_in(state, number) for number in scalars]
         self.scalar_out = [_scalar_out(state, number) for number in scalars]
@@ -137,7 +139,7 @@ class Decoder:
         self.vector_in = [_vector_in(state, number) for number in vectors]
         self.vector_out = [_vector_out(state, number) for number in vectors]
         self.mask_out = [_mask_out(state, number) for number in range(isa.MASKS)]
-        # The bundle that is being decoded.
+        # Results of the bundle that is being decoded.
         self.imm: tuple[int, ...] = ()
         self._checks: list[_Check] = []
         self._computes: list[Callable[[], Any]] = []
@@ -145,7 +147,7 @@ class Decoder:
         self._wait: tuple[int, _Number] | None = None
 
     def decode(self, bundle: int) -> Decoded:
-        """Translate a bundle."""
+        """Translate ``bundle``, an integer in the format of `hdl.encoding.pack`."""
         slots, self.imm, reserved = unpack(bundle)
         self._checks, self._computes, self._commits, self._wait = [], [], [], None
         try:
@@ -162,7 +164,7 @@ class Decoder:
         return Decoded(tuple(checks), self._wait, tuple(self._computes), tuple(self._commits))
 
     def _operations(self, slots: Mapping[Slot, _Fields]) -> list[tuple["_Form", _Fields]]:
-        """The operations in the ``slots`` of a bundle, each with the fields of its slot."""
+        """Return the operations in ``slots``, each with its slot's fields; reject invalid ones."""
         operations = []
         for slot, fields in slots.items():
             code = fields["op"]
@@ -182,30 +184,30 @@ class Decoder:
     # Operands
 
     def constant(self, code: int) -> int:
-        """Value of the scalar source with code ``code``: an immediate or an integer in the code."""
+        """Return the value that source code ``code`` gives: an immediate, or an inline integer."""
         if code < isa.FIRST_IMMEDIATE + isa.IMMEDIATES:
             return self.imm[code - isa.FIRST_IMMEDIATE]
         return (code - isa.INLINE_BASE) & WORD_MASK
 
     def source(self, code: int) -> _Number:
-        """Return a function that reads the scalar source with code ``code``."""
+        """Return a function that reads the scalar source that ``code`` names."""
         if code < isa.SCALAR_REGISTERS:
             return self.scalar_in[code]
         value = self.constant(code)
         return lambda: value
 
     def address(self, fields: _Fields) -> _Number:
-        """Return a function that computes the address of a load or store: operand a plus operand b.
+        """Return a function that computes an address: the sum of operands a and b, modulo 2**32.
 
-        ``fields`` are the fields of its slot.
+        ``fields`` are those of the slot of the load or store.
         """
         a, b = self.scalar_in[fields["a"]], self.source(fields["b"])
         return lambda: (a() + b()) & WORD_MASK
 
     def vector_source(self, code: int) -> _Register:
-        """Return a function that reads the vector source with code ``code``.
+        """Return a function that reads the vector source that ``code`` names.
 
-        It reads a scalar as an array of one element, which broadcasts.
+        If the source is a scalar, the function returns an array of one element, which broadcasts.
         """
         if code & isa.VECTOR_FLAG:
             return self.vector_in[code ^ isa.VECTOR_FLAG]
@@ -225,7 +227,7 @@ class Decoder:
         self._wait = semaphore, least
 
     def do(self, compute: Callable[[], Any], commit: Callable[[Any], None]) -> None:
-        """Add an action: ``commit`` is called with what ``compute`` returns."""
+        """Add an action: ``commit`` will be called with the value that ``compute`` returns."""
         self._computes.append(compute)
         self._commits.append(commit)
 
@@ -289,7 +291,7 @@ def _vector(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
         decoder.do(lambda: function(state.masks[m], state.masks[n]), decoder.mask_out[fields["d"]])
         return
     a = decoder.vector_in[fields["a"]]
-    # If b is not an operand, its field may hold anything.
+    # If b is not an operand, its field is ignored and may hold any value.
     has_b = any(operand.field == "b" for operand in operation.operands)
     b = decoder.vector_source(fields["b"]) if has_b else None
     if operation.operands[0].kind is Kind.MASK_OUT:
@@ -322,7 +324,7 @@ def _vector_memory(decoder: Decoder, operation: Operation, fields: _Fields) -> N
     d = fields["d"]
     decoder.check(Fault.VMEM_RANGE, lambda: address() >= len(state.vmem))
     if isinstance(operation.op, LoadOp):
-        # A copy, because a store of the same bundle may be committed first.
+        # A copy, because a store in the same bundle may be committed first.
         decoder.do(lambda: np.array(state.vmem[address()]), decoder.vector_out[d])
         return
     m = fields["m"]
@@ -352,7 +354,7 @@ def _push(decoder: Decoder, op: PushOp, fields: _Fields) -> None:
     a = decoder.vector_in[fields["a"]]
 
     def rows() -> _Rows:
-        # The array rounds them when it multiplies; the register may change before.
+        # The array rounds the rows when it multiplies, and the register may change before that.
         return a().view(np.float32).copy()
 
     if op in (PushOp.WEIGHTS, PushOp.WEIGHTS_T):
@@ -448,7 +450,7 @@ def _dma(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
     for fault in operation.faults:
         if fault is not Fault.SMEM_RANGE:
             decoder.check(fault, _is_fault_of(state, b, fault))
-    # An operation of the last slot: the transfer follows all other actions of the bundle.
+    # `dma` is in the last slot, so the transfer follows all other actions of the bundle.
     decoder.do(lambda: state.read_descriptor(b())[0], state.execute_transfer)
 
 
@@ -479,27 +481,27 @@ _EXISTS: dict[Kind, Callable[[int], bool]] = {
     Kind.SEMAPHORE: lambda number: number < isa.SEMAPHORES,
     Kind.IMMEDIATE: lambda number: number < isa.IMMEDIATES,
 }
-"""For each kind of operand whose field can have an invalid value: whether a value is valid."""
+"""For each kind of operand that can be invalid: a function that tells if a value is valid."""
 
 _FILES = {Kind.SCALAR_OUT: "s", Kind.SCALAR_INOUT: "s", Kind.VECTOR_OUT: "v", Kind.MASK_OUT: "m"}
-"""For each kind of operand that is written: the name of its register file."""
+"""For each kind of operand that an operation writes: the letter that names its register file."""
 
 
 @dataclass(frozen=True)
 class _Form:
-    """Properties of an operation that the decoder needs.
+    """What the decoder needs to know about an operation.
 
     Attributes
     ----------
     operation : Operation
     limited : tuple of (str, callable)
-        Each field that can have an invalid value, and a function that tells whether a value of the
-        field is valid.
+        Each field that can hold an invalid value, and a function that returns whether a value is
+        valid.
     written : tuple of (str, str)
-        For each register that the operation writes: the name of the register file, and the field
-        with the number of the register.
+        For each register that the operation writes: the letter that names its register file, and
+        the field that holds its number.
     execute : callable
-        The function of its unit, which adds checks and actions to the decoder.
+        The function of the operation's unit, which adds checks and actions to the decoder.
     """
 
     operation: Operation
@@ -520,7 +522,7 @@ def _form(operation: Operation) -> _Form:
 
 
 def _conflict(operations: Iterable[tuple[_Form, _Fields]]) -> bool:
-    """Whether two operations write the same register."""
+    """Whether two of the operations write the same register."""
     written = set()
     for form, fields in operations:
         for file, field in form.written:

@@ -1,4 +1,4 @@
-"""Golden model of the serial bridge: the bytes that answer a request, and the accesses it makes."""
+"""Golden model of the serial bridge: the accesses that a request makes, and its response."""
 
 import struct
 from typing import Protocol
@@ -35,10 +35,10 @@ class Target(Protocol):
 
 
 class GoldenBridge:
-    """The bridge, untimed: a request is executed and answered at its last byte.
+    """The bridge without timing: executes a request, and responds, when its last byte arrives.
 
-    A frame that equals the one executed last is not executed again: its response is repeated. So a
-    host that gets no response can repeat its request, whether that or the response was lost.
+    A frame that equals the last executed one is not executed again; the bridge repeats the
+    response. So a host that gets no response can repeat its request, whichever of the two was lost.
 
     Parameters
     ----------
@@ -53,13 +53,13 @@ class GoldenBridge:
 
     @property
     def dropped(self) -> int:
-        """Number of damaged frames so far."""
+        """Number of damaged frames received so far."""
         return self._deframer.dropped
 
     def receive(self, byte: int | None) -> bytes:
-        """Take a byte from the line; return the bytes of the response, if any.
+        """Take one byte from the line; return the response if it completes a frame, else b"".
 
-        ``byte`` is None for a byte without its stop bit.
+        ``byte`` is None if its stop bit was missing.
         """
         payload = self._deframer.receive(byte)
         if payload is None:

@@ -14,19 +14,19 @@ from hdl.checks import integer
 
 __all__ = ["column_sum", "dense", "matmul", "tile_matmul"]
 
-# Partial sums that are computed together: enough to hide the cost of a numpy call, and few enough
-# that they and their products fit the second-level cache.
+# Number of partial sums that are computed together: large enough to hide the cost of a numpy call,
+# small enough that they and their products fit the second-level cache.
 _BLOCK = 16384
 _BLOCK_COLUMNS = 1024
 _FEW = 8192
-"""Maximum number of products for which `_accumulate` computes all of them by one numpy call."""
+"""`_accumulate` computes all products by one numpy call if there are at most this many."""
 _TINY = np.float32(2.0**-126)
 
 
 def _operand(name: str, value: ArrayLike) -> NDArray[Any]:
-    """Operand ``value`` in bf16, as it enters the array: fp32 is rounded, bf16 is unchanged.
+    """Return operand ``value`` as bf16: fp32 is rounded as at the array's edge, bf16 is unchanged.
 
-    ``name`` is the operand's name, for the message.
+    ``name`` is the operand's name in the error message.
     """
     array = np.asarray(value)
     if array.dtype == np.float32:
@@ -38,9 +38,9 @@ def _operand(name: str, value: ArrayLike) -> NDArray[Any]:
 
 def _matrices(left: str, a: ArrayLike, right: str, b: ArrayLike
               ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Check the factors ``a`` and ``b``, round them to bf16, and return these values in fp32.
+    """Check factors ``a`` and ``b``; return them rounded to bf16 and widened to fp32.
 
-    ``left`` and ``right`` are the factors' names, for the messages.
+    ``left`` and ``right`` are their names in the error messages.
     """
     x, w = _operand(left, a), _operand(right, b)
     for name, array in ((left, x), (right, w)):
@@ -53,16 +53,16 @@ def _matrices(left: str, a: ArrayLike, right: str, b: ArrayLike
 
 
 def column_sum(x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
-    """The sum in a column of the array: `mac` from row 0 down, starting at +0.0.
+    """Return the sum that a column of the array computes: `mac` from row 0 down, from +0.0 on.
 
-    This is the definition; `tile_matmul` computes the same, faster.
+    This is the definition; `tile_matmul` computes the same sums faster.
 
     Parameters
     ----------
     x : array of float32 or bfloat16, shape (..., K)
-        Activations; row k of the array sees element k of the last axis.
+        Activations; element k of the last axis is the one that row k of the array multiplies.
     w : array of float32 or bfloat16, shape (..., K)
-        Weights of the column. The leading axes of both broadcast.
+        Weights of the column. The leading axes of ``x`` and ``w`` broadcast.
 
     Returns
     -------
@@ -89,38 +89,41 @@ def column_sum(x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
 
 
 def _exponents(steps: NDArray[np.float32]) -> NDArray[np.int64]:
-    """For each row of ``steps``, the lowest biased exponent of its nonzero numbers; 255 if none."""
+    """For each row of ``steps``: the least biased exponent of its nonzero numbers; 255 if none."""
     field = (steps.view(np.uint32) >> 23) & 0xFF
     return np.where(field == 0, 255, field).min(axis=1, initial=255).astype(np.int64)
 
 
 def _least_exponent(a: NDArray[np.float32]) -> int:
-    """Lowest biased exponent of the nonzero numbers of ``a``; 256 if there are none."""
-    # Without the sign, zero wraps to the largest number.
+    """Least biased exponent of the nonzero numbers of ``a``; 256 if all numbers are zero."""
+    # The shift drops the sign. The subtraction turns zeros into the largest number, which `min`
+    # ignores if there is any other.
     return (int(((a.view(np.uint32) << 1) - 1).min()) + 1) >> 24
 
 
 def _flush_in_place(a: NDArray[np.float32], scratch: NDArray[np.float32]) -> None:
     np.abs(a, out=scratch)
-    # The factor is 1, or 0 below the least normal number; it keeps signs, infinities and NaN.
+    # Scratch becomes 1, or 0 where the magnitude is below the least normal number. The product with
+    # it keeps signs, infinities and NaN.
     np.greater_equal(scratch, _TINY, out=scratch)
     np.multiply(a, scratch, out=a)
 
 
 def _accumulate(left: NDArray[np.float32], right: NDArray[np.float32],
                 out: NDArray[np.float32]) -> None:
-    """Store ``left.T @ right`` in ``out`` (R, C), for left (K, R) and right (K, C).
+    """Store the product ``left.T @ right`` in ``out``: left (K, R), right (K, C), out (R, C).
 
-    Each sum begins with +0.0 and is rounded after each of the K steps, in order. The factors must
-    not contain subnormals; the pattern of NaN results is arbitrary.
+    Each sum begins at +0.0 and is rounded after each of its K terms, in order. The factors must not
+    contain subnormals; the pattern of a NaN result is arbitrary.
     """
-    # Every nonzero product of step k is at least 2**exponent[k], and a multiple of that over 2**14;
-    # so is every sum of the steps so far, and its rounding. No subnormal arises from a multiple of
-    # a normal number, so only the steps marked here have something to flush.
+    # Every nonzero product of step k is a multiple of 2**(exponent[k] - 14) and at least
+    # 2**exponent[k] in magnitude. All sums so far, rounded or not, are multiples of the least of
+    # these powers; while that power is a normal number, no sum is subnormal. So only the steps that
+    # `flush_product` and `flush_sum` mark need a flush.
     few = 0 < len(left) * out.size <= _FEW
     if few and _least_exponent(left) + _least_exponent(right) - 2 * 127 - 14 >= -126:
         sums = np.add.accumulate(left[:, :, None] * right[:, None], axis=0)
-        # As if they had begun with +0.0: they are -0.0 if all products are.
+        # Adding +0.0 last equals starting at +0.0: only a sum of products that are all -0 changes.
         np.add(sums[-1], 0.0, out=out)
         return
     exponent = _exponents(left) + _exponents(right) - 2 * 127
@@ -142,7 +145,8 @@ def _accumulate(left: NDArray[np.float32], right: NDArray[np.float32],
 
 def _tile(x: NDArray[np.float32], w: NDArray[np.float32]) -> NDArray[np.float32]:
     out = np.empty((x.shape[0], w.shape[1]), np.float32)
-    # The longer side runs innermost; except for NaN patterns, multiplication is commutative.
+    # The longer side is that of the inner loop; exchanging the factors of a product changes no bit
+    # of it, except in a NaN.
     left, right, target = (x, w, out) if x.shape[0] <= w.shape[1] else (w.T, x.T, out.T)
     columns = min(target.shape[1], _BLOCK_COLUMNS)
     rows = _BLOCK // max(columns, 1)
@@ -156,14 +160,15 @@ def _tile(x: NDArray[np.float32], w: NDArray[np.float32]) -> NDArray[np.float32]
 
 
 def tile_matmul(x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
-    """The product of one weight tile: element (m, n) is `column_sum` of row m and column n.
+    """Return the product by one weight tile: element (m, n) is `column_sum` of row m and column n.
 
     Parameters
     ----------
     x : array of float32 or bfloat16, shape (M, K)
         Activations. fp32 is rounded to bf16 at the array's edge.
     w : array of float32 or bfloat16, shape (K, N)
-        Weights, likewise. K is not limited: the sum is that of a single column of K rows.
+        Weights; fp32 is rounded, too. K may exceed the array's rows: each sum is that of a single
+        column with K rows.
 
     Returns
     -------
@@ -181,7 +186,7 @@ def tile_matmul(x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
 
 
 def matmul(a: ArrayLike, b: ArrayLike, array: int) -> NDArray[np.float32]:
-    """The matrix product, as an array with ``array`` rows computes it.
+    """Return the matrix product as an array with ``array`` rows computes it.
 
     The common dimension is cut into consecutive tiles of ``array`` rows; the last one may be
     shorter. The results of the tiles are added in fp32, in order.
@@ -216,14 +221,16 @@ def matmul(a: ArrayLike, b: ArrayLike, array: int) -> NDArray[np.float32]:
 
 def dense(x: ArrayLike, w: ArrayLike, array: int, bias: NDArray[np.float32] | None = None, *,
           relu: bool = False) -> NDArray[np.float32]:
-    """A dense layer: the product, plus a bias in fp32, then optionally ``fmax`` with +0.0.
+    """Return the output of a dense layer: `matmul`, plus a bias, then optionally a ReLU.
 
     Parameters
     ----------
     x, w, array
         As `matmul`.
     bias : array of float32, shape (N,), optional
+        Added to each row in fp32.
     relu : bool
+        Whether to apply ``fmax`` with +0.0 to the sums.
 
     Returns
     -------

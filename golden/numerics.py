@@ -50,7 +50,7 @@ F32_MIN_NORMAL = 0x00800000
 """The pattern of 2**-126, the least positive number that is not flushed."""
 
 _F32 = np.dtype(np.float32)
-# Arrays, because numpy makes one of a number in each call.
+# Arrays, because numpy would convert a Python number to an array in each call.
 _TINY = np.array(2.0**-126, np.float32)
 _ZERO = np.array(0.0, np.float32)
 
@@ -63,7 +63,7 @@ def _checked(name: str, value: ArrayLike, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def bits(a: ArrayLike) -> NDArray[Any]:
-    """View a float32 or bfloat16 array as its bit patterns, uint32 or uint16, of the same shape."""
+    """View a float32 or bfloat16 array as its bit patterns: uint32 or uint16, same shape."""
     array = np.asarray(a)
     if array.dtype == np.float32:
         return array.view(np.uint32)
@@ -91,10 +91,10 @@ def flush(a: ArrayLike) -> NDArray[np.float32]:
 def flushed(a: NDArray[np.float32]) -> NDArray[np.float32]:
     """As `flush`, but faster: ``a`` is not checked, and the pattern of a NaN may change.
 
-    numpy reports an error for a signalling NaN, unless the caller ignores it.
+    numpy reports an invalid operation for a signalling NaN, unless the caller suppresses that.
     """
     y = np.array(a)
-    # The product with zero is the zero of the factor's sign.
+    # Times zero, a number becomes the zero of its sign.
     y[np.abs(y) < _TINY] *= _ZERO
     return y
 
@@ -105,7 +105,7 @@ def canonical(a: ArrayLike) -> NDArray[np.float32]:
 
 
 def _canonical(a: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Replace each NaN of ``a`` by the pattern `F32_NAN`, in place; return ``a``."""
+    """Replace the pattern of each NaN in ``a`` by `F32_NAN`, in place, and return ``a``."""
     a.view(np.uint32)[np.isnan(a)] = F32_NAN
     return a
 
@@ -123,7 +123,7 @@ def to_bf16(x: ArrayLike) -> NDArray[Any]:
     """
     x = _checked("x", x, _F32)
     with np.errstate(all="ignore"):
-        # Rounds to nearest, ties to even, and to infinity from halfway to 2**128 on.
+        # `astype` rounds to nearest, ties to even; from halfway to 2**128 on, to infinity.
         y = flushed(x).astype(bf16)
     y.view(np.uint16)[np.isnan(x)] = BF16_NAN
     return y
@@ -146,7 +146,7 @@ def to_f32(x: ArrayLike) -> NDArray[np.float32]:
 
 
 def bf16_product(x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
-    """The product of bf16 numbers in fp32: exact if it is in range.
+    """Return the product of bf16 numbers in fp32, which is exact if it is in range.
 
     Parameters
     ----------
@@ -155,7 +155,8 @@ def bf16_product(x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
     Returns
     -------
     array of float32, the broadcast shape
-        Infinity from 2**128 on; the zero of the product's sign below 2**-126.
+        Infinity where the product is 2**128 or more in magnitude, zero where it is below 2**-126;
+        both with the sign of the product.
     """
     x, w = to_f32(_checked("x", x, bf16)), to_f32(_checked("w", w, bf16))
     with np.errstate(all="ignore"):
@@ -163,7 +164,7 @@ def bf16_product(x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
 
 
 def add_f32(a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
-    """The sum of fp32 numbers, rounded once.
+    """Return the sum of fp32 numbers, rounded once.
 
     Parameters
     ----------
@@ -179,7 +180,7 @@ def add_f32(a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
 
 
 def mac(acc: ArrayLike, x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
-    """The operation of a cell, ``acc + x * w``: `bf16_product`, then `add_f32`.
+    """Return ``acc + x * w`` as a cell computes it: `bf16_product`, then `add_f32`.
 
     Parameters
     ----------

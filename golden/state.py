@@ -1,7 +1,8 @@
-"""Architectural state of a core, and the changes to it that are more than an assignment.
+"""Architectural state of a core, and those changes to it that take more than an assignment.
 
-Specifies the memories and registers of hdl/core, the weight loads and results of hdl/mxu, and what
-a transfer of hdl/dma does to a core. `golden.execute` says what operations do with this state.
+Specifies the memories and registers of hdl/core, the weights and results that hdl/mxu holds, and
+the effect of a transfer of hdl/dma on a core. `golden.execute` defines how operations use this
+state.
 """
 
 from collections import deque
@@ -28,7 +29,7 @@ __all__ = ["WORD_MASK", "ArchitecturalState"]
 WORD_MASK = 0xFFFFFFFF
 """All bits of a word."""
 _CACHED_DESCRIPTORS = 256
-"""Maximum number of descriptors that are kept, with their faults."""
+"""Maximum number of descriptors whose decoded form and fault are cached."""
 
 # Arrays of uint32. Type checkers take uint32 with a Python integer for signed; numpy does not.
 _Words = NDArray[Any]
@@ -36,7 +37,7 @@ _Words = NDArray[Any]
 
 @dataclass
 class _Result:
-    """Rows that one push sent, not rounded yet; their weights; and the product, once computed."""
+    """The rows of one push, not rounded yet, their weights, and their product once computed."""
 
     rows: NDArray[np.float32]
     weights: NDArray[Any]
@@ -57,14 +58,16 @@ class ArchitecturalState:
     """All state of a core that a program can observe.
 
     Initially everything is zero, except m0. Between bundles, the arrays may be read and written in
-    place, except for s0 and m0. Attributes that are numbers, such as ``pc``, must not be changed.
+    place, except for s0 and m0. Callers must not assign to attributes that are numbers, such as
+    ``pc``.
 
     Parameters
     ----------
     config : Config
         Parameters of the core.
     hbm : array of uint32, shape (hbm_rows, lanes), or None
-        The memory that cores share. None: a memory of its own, allocated at first use.
+        The memory that the cores of a chip share. None: one of this core's own, allocated when it
+        is first used.
 
     Attributes
     ----------
@@ -85,23 +88,23 @@ class ArchitecturalState:
     transposer : array of uint32, shape (lanes, lanes)
         Tile of the cross-lane unit's transposer.
     next_weights : array of float32, shape (lanes, lanes)
-        The weight tile that is being loaded, not rounded yet; only pushed rows or columns are
-        defined.
+        The weight tile that is being loaded, not rounded yet. Only rows (of a transposed load:
+        columns) that have been pushed are defined.
     loaded : int
-        Pushes of that load, 0 to ``config.tile_vregs``.
+        Number of pushes of that load so far, 0 to ``config.tile_vregs``.
     transposed : bool
-        Whether the load is of transposed weights; defined if ``loaded`` is not 0.
+        Whether that load is of transposed weights; undefined while ``loaded`` is 0.
     weights : array of bfloat16, shape (lanes, lanes)
         The active weight tile.
     active : bool
         Whether there has been a swap: before the first one, ``weights`` is undefined.
     pc : int
-        Next bundle to execute; after a halt the halting bundle, after a fault the bundle that has
-        it.
+        Address of the next bundle to execute; after a halt, that of the halting bundle; after a
+        fault, that of the faulting one.
     running : bool
-        Started, and neither halted nor stopped since.
+        Whether the core has been started and has neither halted nor stopped since.
     waiting : bool
-        The bundle at ``pc`` was tried, and its semaphore is too low.
+        Whether the bundle at ``pc`` was tried, but the semaphore that it waits for is too low.
     fault : Fault
         The fault that stopped the core, or `Fault.NONE`.
     egress : Egress
@@ -171,7 +174,7 @@ class ArchitecturalState:
     def set_peer(self, peer: "ArchitecturalState") -> None:
         """Make ``peer`` the other core of the chip."""
         self._peer = peer
-        # Their faults were determined for a chip of one core.
+        # The faults of the cached descriptors were determined for a chip of one core.
         self._descriptors.clear()
 
     @property
@@ -182,20 +185,21 @@ class ArchitecturalState:
     @torus.setter
     def torus(self, shape: tuple[int, int]) -> None:
         self._torus = shape
-        # Their faults were determined for another torus.
+        # The faults of the cached descriptors were determined for another torus.
         self._descriptors.clear()
 
     # Stops and semaphores
 
     def stop(self, fault: Fault = Fault.NONE) -> None:
-        """Stop before the next bundle; `GoldenCore.start` at ``pc`` continues.
+        """Stop before the next bundle; `GoldenCore.start` at ``pc`` continues the program.
 
-        The first fault since the last start is kept.
+        If the core already has a fault since its last start, that one is kept.
 
         Parameters
         ----------
         fault : Fault
-            The reason, if it is a fault, such as `Fault.WATCHDOG`, which only a clock can detect.
+            The reason for the stop, if it is a fault, such as `Fault.WATCHDOG`, which the golden
+            core itself cannot detect because it has no clock.
 
         Raises
         ------
@@ -249,7 +253,7 @@ class ArchitecturalState:
         return [result.value.copy() for result in self._results if result.value is not None]
 
     def push_weights(self, rows: NDArray[np.float32], transposed: bool) -> None:
-        """Add rows, or columns if ``transposed``, to the next weight tile."""
+        """Append ``rows`` to the next weight tile: as rows, or as columns if ``transposed``."""
         first = self.loaded * self._config.sublanes
         part = slice(first, first + self._config.sublanes)
         if transposed:
@@ -260,7 +264,7 @@ class ArchitecturalState:
         self.loaded += 1
 
     def push_rows(self, rows: NDArray[np.float32], swap: bool) -> None:
-        """Multiply rows by the active weights; if ``swap``, first make the next weights active."""
+        """Queue ``rows`` times the active weights; if ``swap``, first make the next tile active."""
         if swap:
             # A new array: results that are still to be computed refer to the previous weights.
             self.weights = to_bf16(self.next_weights)
@@ -269,7 +273,7 @@ class ArchitecturalState:
         self._results.append(_Result(rows, self.weights))
 
     def oldest_result(self) -> _Words:
-        """The result vector that the next pop takes."""
+        """Return the result vector that the next pop takes, shape (sublanes, lanes)."""
         if self._results[0].value is None:
             self._multiply()
         value = self._results[0].value
@@ -277,7 +281,7 @@ class ArchitecturalState:
         return value
 
     def drop_result(self) -> None:
-        """Remove the oldest result."""
+        """Remove the oldest result vector from the array."""
         self._results.popleft()
 
     def clear_array(self) -> None:
@@ -317,7 +321,7 @@ class ArchitecturalState:
     def execute_transfer(self, descriptor: Descriptor) -> None:
         """Copy the rows of ``descriptor``, which must have no fault, then signal.
 
-        A transfer to another chip only becomes part of `egress`.
+        A transfer to another chip is only appended to `egress`.
         """
         if descriptor.is_remote:
             source, destination = (

@@ -17,7 +17,7 @@ _Triple = tuple[_Words, _Words, _Words]
 # A class's share of a chunk: long enough to hide the cost of a numpy call, short enough for caches.
 _SHARE = 4096
 
-# Infinity three times: otherwise the difference of two infinities would be rare.
+# Infinity is in each table three times; otherwise the difference of two infinities would be rare.
 _F32_SPECIALS = np.array(
     [0x00000000, 0x00000001, 0x00400000, 0x007FFFFF, 0x00800000, 0x00800001, 0x00FFFFFF, 0x33800000,
      0x3F7FFFFF, 0x3F800000, 0x3F800001, 0x4B7FFFFF, 0x7F000000, 0x7F7FFFFF, 0x7F800000, 0x7F800001,
@@ -31,7 +31,7 @@ _FRACTIONS = np.array([0x000000, 0x000001, 0x3FFFFF, 0x400000, 0x400001, 0x7FFFF
 
 
 class _Dice:
-    """Random words for ``count`` triples of operands, from the 64-bit words of ``rng``."""
+    """Source of random words for ``count`` triples of operands (acc, x, w), drawn from ``rng``."""
 
     def __init__(self, rng: np.random.Generator, count: int) -> None:
         self._rng = rng
@@ -57,7 +57,7 @@ def _below(word: _Words, shift: int, limit: int) -> _Words:
 
 
 def _if(condition: _Words, mask: int) -> _Words:
-    """``mask`` where the condition's lowest bit is set, else 0."""
+    """Return ``mask`` where the lowest bit of ``condition`` is set, else 0."""
     return (condition & 1) * np.uint32(mask)
 
 
@@ -66,16 +66,16 @@ def _sign_of_product(x: _Words, w: _Words) -> _Words:
 
 
 def _with_field(pattern: _Words, field: _Words, fraction_bits: int) -> _Words:
-    """Set to ``field`` the exponent of ``pattern``, which has ``fraction_bits`` fraction bits."""
+    """Return ``pattern``, of ``fraction_bits`` fraction bits, with exponent field ``field``."""
     return (pattern & ((0x100 << fraction_bits) | ((1 << fraction_bits) - 1))) | (
         field << fraction_bits)
 
 
 def _factors(x: _Words, w: _Words, field: _Words, word: _Words,
              spread: int = 63) -> tuple[_Words, _Words]:
-    """Set the exponent fields of x and w so that the product's field is ``field``, or one more.
+    """Return x and w with exponents such that their product's field is ``field``, or one more.
 
-    The two fields are halves of their sum, plus and minus an offset of at most ``spread``, which
+    Each of the two fields is half of their sum, plus or minus an offset of at most ``spread`` that
     bits 16 to 31 of the random ``word`` choose. By default, ``field`` is from 1 to 254. A smaller
     ``spread`` permits values beyond that range, negative ones modulo 2**32.
     """

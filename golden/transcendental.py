@@ -108,9 +108,9 @@ def _table() -> tuple[_Words, _Words, _Words, _Words]:
 
 
 def _quadratic(address: _Words, position: _Words) -> _Words:
-    """The value of the quadratic of table entry ``address``, in units of 2**-28.
+    """Return the quadratic of table entry ``address`` at ``position``, in units of 2**-28.
 
-    ``position`` is the position within the entry's segment, in units of 2**-20.
+    The position is that within the entry's segment, in units of 2**-20.
     """
     c0, c1, c2, sign = _table()
     change = position >> 4
@@ -150,9 +150,10 @@ def _fields(u: _Words) -> tuple[_Words, _Words, _Words]:
 
 
 def _within(fraction: _Words) -> tuple[_Words, _Words]:
-    """Segment of a significand with this ``fraction``, and its position within the segment.
+    """Return the segment of a significand with fraction field ``fraction``, and the position in it.
 
-    The segment is one of a table block that a single function uses.
+    The segment is the number of one of the 128 segments of a table block that a single function
+    uses; the position is in units of 2**-20.
     """
     return fraction >> 16, (fraction & 0xFFFF) << 4
 

@@ -26,7 +26,7 @@ _Words = NDArray[Any]
 _Bits = NDArray[np.bool_]
 _Function = TypeVar("_Function", bound=Callable[..., _Words])
 
-# Arrays, because numpy makes one of a number in each call.
+# Arrays, because numpy would convert a Python number to an array in each call.
 _SIGN = np.array(0x80000000, np.uint32)
 _MAGNITUDE = np.array(0x7FFFFFFF, np.uint32)
 _ZERO = np.array(0, np.uint32)
@@ -48,7 +48,7 @@ def _checked(name: str, value: ArrayLike | None) -> _Words:
 
 
 def evaluate(op: VectorOp, a: ArrayLike, b: ArrayLike | None = None) -> NDArray[np.uint32]:
-    """The result of an operation that writes a vector register.
+    """Return the result of ``op``, an operation that writes a vector register.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def _function(functions: Mapping[VectorOp, _Function], op: VectorOp) -> _Functio
 
 
 def compare(op: VectorOp, a: ArrayLike, b: ArrayLike) -> _Bits:
-    """The result of a comparison, which writes a mask.
+    """Return the result of ``op``, a comparison, which writes a mask.
 
     Parameters
     ----------
@@ -200,7 +200,7 @@ def fmax(a: _Words, b: _Words) -> _Words:
     -------
     array of uint32, the broadcast shape
     """
-    # Both operands of a zero result are negative or zero.
+    # If the maximum is a zero, no operand is positive: it is -0 only if both have the sign bit.
     return _extreme(np.maximum, np.bitwise_and, a, b)
 
 
@@ -215,7 +215,7 @@ def fmin(a: _Words, b: _Words) -> _Words:
     -------
     array of uint32, the broadcast shape
     """
-    # Both operands of a zero result are positive or zero.
+    # If the minimum is a zero, no operand is negative but -0: it is -0 if either has the sign bit.
     return _extreme(np.minimum, np.bitwise_or, a, b)
 
 
@@ -390,7 +390,7 @@ _BINARY: dict[VectorOp, Callable[[_Words, _Words], _Words]] = {
 }
 
 SHIFTS = frozenset((VectorOp.SHL, VectorOp.SHR, VectorOp.SAR))
-"""Operations that `shift` knows."""
+"""Operations for which `shift` returns a function."""
 
 
 def _of_floats(compare: np.ufunc) -> Callable[[_Words, _Words], _Bits]:

@@ -48,21 +48,21 @@ def rotate_sublanes(a: ArrayLike, distance: int) -> NDArray[np.uint32]:
 
 
 def broadcast_lane(a: ArrayLike, lane: int) -> NDArray[np.uint32]:
-    """Copy one lane to all lanes."""
+    """Copy lane ``lane`` to all lanes."""
     a = _register(a)
     integer("lane", lane, 0, a.shape[1] - 1)
     return np.repeat(a[:, lane:lane + 1], a.shape[1], axis=1)
 
 
 def broadcast_sublane(a: ArrayLike, sublane: int) -> NDArray[np.uint32]:
-    """Copy one sublane to all sublanes."""
+    """Copy sublane ``sublane`` to all sublanes."""
     a = _register(a)
     integer("sublane", sublane, 0, a.shape[0] - 1)
     return np.repeat(a[sublane:sublane + 1], a.shape[0], axis=0)
 
 
 def sum_lanes(a: ArrayLike) -> NDArray[np.uint32]:
-    """The fp32 sum over the lanes of each sublane, in every lane.
+    """Return, in every lane, the fp32 sum over all lanes of the same sublane.
 
     The order is that of a binary tree: lanes 0 and 1, 2 and 3, and so on are added, then
     neighbouring sums, until one is left. The lanes are padded with -0 to a power of two, which does
@@ -82,7 +82,7 @@ def sum_lanes(a: ArrayLike) -> NDArray[np.uint32]:
 
 
 def max_lanes(a: ArrayLike) -> NDArray[np.uint32]:
-    """The largest fp32 number over the lanes of each sublane, in every lane; NaN if any is.
+    """Return, in every lane, the largest fp32 number of the same sublane; NaN if any lane has NaN.
 
     The maximum is commutative and associative in every bit, so the order does not matter.
 

@@ -16,7 +16,7 @@ __all__ = ["Egress", "Packet"]
 
 @dataclass(frozen=True)
 class Packet:
-    """What a core sends to another chip at once: a vector, a signal, or a vector and then a signal.
+    """The unit that a core sends to another chip: a vector, a signal, or both in this order.
 
     Attributes
     ----------
@@ -43,10 +43,10 @@ class Packet:
 
 @dataclass
 class _Departure:
-    """A transfer or a signal that has not left completely.
+    """A transfer or a signal of which at least one packet has not left the core.
 
-    ``moves`` has the source and destination of each vector that has not left. The other members are
-    arguments of `Egress.put`.
+    ``moves`` holds, for each vector that has not left, its address here and at the destination. The
+    other attributes are arguments of `Egress.put`.
     """
 
     moves: deque[tuple[int, int]]
@@ -95,7 +95,7 @@ class Egress:
             _Departure(deque(moves), semaphore, amount, left))
 
     def take(self, way: int, vmem: NDArray[Any], x: int, y: int) -> Packet:
-        """Let the next packet leave by a way, one of `ways`.
+        """Remove the next packet that leaves by ``way``, which is one of `ways`, and return it.
 
         Parameters
         ----------
@@ -122,5 +122,5 @@ class Egress:
         return packet
 
     def clear(self) -> None:
-        """Drop all that has not left."""
+        """Drop all transfers and signals that have not left."""
         self._queues.clear()

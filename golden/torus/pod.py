@@ -141,7 +141,7 @@ class GoldenPod:
         max_bundles : int
             Maximum number of bundles to execute, of each core.
         turn : int
-            Maximum number of bundles that a core executes in its turn; the seed chooses.
+            Maximum number of bundles that a core executes in one turn; the actual number is random.
 
         Raises
         ------
@@ -174,8 +174,8 @@ class GoldenPod:
     def _deliver(self, all_if_idle: bool) -> bool:
         """Let some packets leave and some arrive; return whether any did.
 
-        If ``all_if_idle``, because no core can continue, at least one packet leaves or arrives,
-        unless there is none.
+        If ``all_if_idle``, which says that no core can continue, at least one packet leaves or
+        arrives, if there is any.
         """
         events: list[tuple[bool, _Way]] = [(True, way) for way in self._flying]
         for place in self._places():
