@@ -104,9 +104,9 @@ class Relocations:
     rows: bool = False
 
     def offsets(self, constant: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
-        """Return the offsets that `words` hold in ``constant``, whose words are as compiled.
+        """Return the offsets, in bytes or in rows, that `words` hold in ``constant`` as compiled.
 
-        No address may have been added to them.
+        No address may have been added to these words yet.
         """
         flat, low = constant.reshape(-1), self.words
         if self.rows:
@@ -120,7 +120,7 @@ class Relocations:
         Parameters
         ----------
         memory : array of uint32
-            Rows of the constant's buffer.
+            Rows of the constant's buffer, which are changed.
         offsets : array of uint64
             Offsets that the words held before an address was added, from method `offsets`.
         address : int
@@ -175,8 +175,8 @@ class Executable:
         Function from the HBM addresses of the buffers, by name, to the programs, by core.
         `programs` checks the addresses and caches the results.
     array_rows : int
-        Approximate number of rows that a run pushes into the arrays of all cores: the measure of a
-        run's progress.
+        Approximate number of rows that a run pushes into the arrays of all cores; a run's progress
+        is measured in these rows.
     relocations : tuple of Relocations
         Words of constants to which `relocate` adds buffers' addresses.
     queues : Queues, optional

@@ -30,7 +30,7 @@ HIGH = 0xFFFF_0000
 
 @dataclass(frozen=True)
 class Tiling:
-    """Tiling of a value: how an array of a shape lies in vectors.
+    """How the elements of an array of shape ``shape`` lie in vectors.
 
     ``order`` lists the dimensions from major to minor. With ``along_lanes``, the last of them runs
     along the lanes and the one before it along the sublanes; a value of one dimension has no
@@ -138,10 +138,10 @@ class Tiling:
         return self.outer * self.lane_tiles * self.column_vectors
 
     def vector(self, outer: int, lane_tile: int, row_tile: int) -> int:
-        """Return the number of the vector that holds a tile.
+        """Return the index, among the value's vectors, of the vector that holds a tile.
 
-        ``outer`` numbers the combinations of indices of the outer dimensions. Vectors are ordered
-        by ``outer``, then by ``lane_tile``, then by ``row_tile``.
+        ``outer`` is the combined index of the outer dimensions, ``lane_tile`` the number of the
+        tile along the lanes, ``row_tile`` that along the sublanes. Vectors are ordered in this way.
         """
         return ((outer * self.lane_tiles + lane_tile) * self.column_vectors
                 + row_tile // (1 + self.packed))
@@ -165,9 +165,9 @@ class Tiling:
         return vectors
 
     def write(self, words: Words, vectors: Words) -> None:
-        """Write an array of words to its vectors.
+        """Write an array of words to the vectors that hold the value.
 
-        The padding of ``vectors`` is not changed; with `packed`, it becomes 0.
+        Padding in ``vectors`` keeps its contents; with `packed`, it becomes 0.
 
         Parameters
         ----------
@@ -223,9 +223,9 @@ class Tiling:
 
 
 def _parts(size: int, tile: int) -> list[tuple[int, int, int]]:
-    """Divide ``size`` elements into whole tiles of ``tile`` elements and a rest.
+    """Divide ``size`` elements into whole tiles of ``tile`` elements and a remainder.
 
-    Returns at most two triples, one for the whole tiles and one for the rest: number of the first
+    Returns at most two triples, one for the whole tiles, one for the remainder: number of the first
     tile, number of tiles, number of elements in each of these tiles.
     """
     whole, rest = divmod(size, tile)
@@ -241,7 +241,7 @@ def standard(shape: Sequence[int], config: Config) -> Tiling:
 def same_vectors(given: Tiling, made: Tiling) -> bool:
     """Return whether a reshape from tiling ``given`` to tiling ``made`` moves no element.
 
-    Then the value and its reshape can share their vectors.
+    If so, the value and its reshape can share their vectors.
     """
     if given.packed or made.packed:
         return False
@@ -253,7 +253,7 @@ def same_vectors(given: Tiling, made: Tiling) -> bool:
     if given.along_lanes != made.along_lanes or (
             (given.sublane_dimension is None) != (made.sublane_dimension is None)):
         return False
-    # Whole tiles of one column follow each other, whatever the outer dimensions.
+    # In a single column of whole tiles, rows continue from one outer index to the next.
     whole = given.lane_tiles == 1 and not (given.rows % given.sublanes or made.rows % made.sublanes)
     return given.columns == made.columns and (given.rows == made.rows or whole)
 

@@ -52,5 +52,5 @@ def uniform(words: Words) -> bool:
 
 
 def signed(word: int) -> int:
-    """Return the signed integer that a word holds."""
+    """Return the low 32 bits of ``word`` as a signed integer (two's complement)."""
     return (word & 0xFFFF_FFFF ^ 1 << 31) - (1 << 31)

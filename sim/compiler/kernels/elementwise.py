@@ -34,12 +34,12 @@ _LEAVES = frozenset({"constant", "iota", "broadcast_in_dim"})
 """Kinds of operations that a region may contain in addition to those of the table."""
 
 _LONG = 40
-"""The code for a vector counts as long if it has at least this number of operations."""
+"""Code is *long* if it has at least this number of operations for a vector (`_Kernel._copies`)."""
 _COPIES = {2: (28, 6), 4: (24, 4)}
-"""Limits for several copies of long code in a loop's body.
+"""Registers that the copies of long code in a loop's body may use.
 
-For each number of copies: the most vector registers, and the most mask registers, that the copies
-may need together."""
+For each number of copies: the maximum number of vector registers, and of mask registers, that all
+copies together need at one time."""
 
 
 # Expressions of a region.
@@ -47,15 +47,15 @@ may need together."""
 
 @dataclass(frozen=True)
 class Leaf:
-    """An input of a region's expressions: an operand, or each element's index in a dimension.
+    """An input of a region's expressions: an operand, or the index of each element (for `iota`).
 
     Attributes
     ----------
     operand : int or None
-        Number of the region's input that is the operand; None for an index.
+        Position of the operand among the region's inputs; None for an index.
     dimensions : tuple of int
-        For an operand: for each of its dimensions, the corresponding dimension of the result. For
-        an index: the dimension of the result.
+        For an operand: the result's dimension to which each of the operand's dimensions
+        corresponds. For an index: the one dimension of the result along which it counts.
     """
 
     operand: int | None
@@ -63,7 +63,7 @@ class Leaf:
 
 
 def _region_of(operation: Operation) -> Graph:
-    """Return the region of a fusion; for another operation, a region that contains only it."""
+    """Return the region of a fusion; for any other operation, a region of this operation alone."""
     if operation.kind == "fusion":
         return operation.regions[0]
     inner = Operation(operation.kind, operation.operands, operation.results, operation.attributes)
@@ -71,7 +71,7 @@ def _region_of(operation: Operation) -> Graph:
 
 
 class _Region:
-    """Expands the operations of a region into expressions of the vector unit's operations."""
+    """Expands the operations of a region into expressions built from vector-unit operations."""
 
     def __init__(self, region: Graph) -> None:
         self.elements = Elements()
@@ -86,10 +86,10 @@ class _Region:
         return self.leaves.setdefault(leaf, self.elements.input())
 
     def _operand(self, value: Value, dimensions: Dimensions | None = None) -> Any:
-        """Return the expression of ``value``, an operation's operand; for a predicate, a mask.
+        """Return the expression of operand ``value``; for a predicate, the expression of a mask.
 
-        ``dimensions`` has, for each dimension of the operand, the corresponding one of the result;
-        None if each corresponds to itself.
+        ``dimensions`` lists the result's dimension to which each dimension of the operand
+        corresponds; None if each corresponds to the dimension of the same number.
         """
         if value in self._values:
             return self._values[value]
@@ -130,14 +130,14 @@ class _Region:
 def expand_region(region: Graph) -> tuple[Elements, list[Node | int]]:
     """Return the expressions of a region's outputs, and the `Elements` that recorded them.
 
-    From these, the cost of the region can be estimated.
+    The caller can estimate the cost of the region from them.
     """
     expanded = _Region(region)
     return expanded.elements, expanded.outputs
 
 
 def emit_region(b: Builder, region: Graph, inputs: Sequence[VReg]) -> list[VReg]:
-    """Write code that applies a region, elementwise operations on scalars, to all vector elements.
+    """Write code that applies ``region``, a function of scalars, to each element of its inputs.
 
     Parameters
     ----------
@@ -175,9 +175,9 @@ def region_refusal(operation: Operation) -> Refusal | None:
 
 
 def _emit(b: Builder, step: Step, registers: Sequence[Any]) -> list[Any]:
-    """Write the code of a stage's step, once; return its results.
+    """Write code that executes ``step``, of a stage, once; return the new values of the state.
 
-    ``registers`` hold the old state values. A result is a register, or a word if it is constant.
+    ``registers`` hold the old values. A new value is a register, or a word (int) if it is constant.
     """
     e = Elements()
     inputs = [e.input() for _ in registers]
@@ -193,7 +193,7 @@ def _emit(b: Builder, step: Step, registers: Sequence[Any]) -> list[Any]:
 
 
 def broadcast_tiling(shape: Sequence[int], dimensions: Dimensions, result: Tiling) -> Tiling | None:
-    """Return the tiling that an operand needs for a result with the tiling ``result``.
+    """Return the tiling that an operand must have for a kernel whose result has tiling ``result``.
 
     Parameters
     ----------
@@ -203,11 +203,12 @@ def broadcast_tiling(shape: Sequence[int], dimensions: Dimensions, result: Tilin
         For each dimension of the operand, the corresponding dimension of the result. A dimension
         of size 1 may correspond to a larger one.
     result : Tiling
+        The tiling of the result.
 
     Returns
     -------
     Tiling or None
-        None if the operand must be broadcast first.
+        None if there is no such tiling: the operand must be broadcast by an operation of its own.
     """
     if tuple(shape) == result.shape and dimensions == tuple(range(len(shape))):
         return result
@@ -224,14 +225,14 @@ def broadcast_tiling(shape: Sequence[int], dimensions: Dimensions, result: Tilin
     elif ones:
         last.insert(0, ones.pop())
     elif outer:
-        # The dimension before the last one runs along the sublanes.
+        # An outer dimension of the result would run along the operand's sublanes.
         return None
     order = tuple(ones + outer + last)
     return Tiling(tuple(shape), order, along_lanes, result.sublanes, result.lanes)
 
 
 def _leaves_of(operation: Operation) -> list[tuple[int, Leaf]]:
-    """Return an operation's leaves that are operands, as (number of the region's input, leaf)."""
+    """Return the operands among an operation's leaves: (number of the region's input, leaf)."""
     return [(leaf.operand, leaf) for leaf in _Region(_region_of(operation)).leaves
             if leaf.operand is not None]
 
@@ -247,9 +248,9 @@ def _operand_numbers(operation: Operation) -> list[int]:
 
 @chooses("fusion", *table.KINDS)
 def _tilings(operation: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
-    """Choose the most frequent tiling of the operands that have the result's shape.
+    """Choose the result's tiling: the most frequent one among operands of the result's shape.
 
-    If the kernel cannot read all other operands with that tiling, choose the standard tiling.
+    If the kernel could not read all operands for a result of that tiling, choose the standard one.
     """
     shape = operation.results[0].shape
     given = [tiling for tiling in operands if tiling.shape == shape]
@@ -291,9 +292,10 @@ def _choose_for(operation: Operation, result: Tiling) -> Choice | None:
 
 
 def _coordinate_strides(dimension: int, result: Tiling) -> list[int]:
-    """Return by how much an iteration of each axis advances the index along ``dimension``.
+    """For each axis of the loop nest, return how far an iteration advances along ``dimension``.
 
-    The axes of the loop nest are the result's outer dimensions, its lane tiles and its row tiles.
+    The unit is elements. The axes are the outer dimensions of ``result``, its lane tiles, and its
+    row tiles.
     """
     return [*(int(outer == dimension) for outer in result.outer_dimensions),
             result.lanes * (dimension == result.lane_dimension),
@@ -303,9 +305,9 @@ def _coordinate_strides(dimension: int, result: Tiling) -> list[int]:
 def _strides(tiling: Tiling, dimensions: Dimensions, result: Tiling) -> list[int]:
     """Return the strides, in vectors, of an operand along the axes of the loop nest.
 
-    ``tiling`` is the operand's tiling. The axes are the outer dimensions, lane tiles and row tiles
-    of ``result``. ``dimensions`` has, for each dimension of the operand, the corresponding one of
-    the result.
+    ``tiling`` is the operand's tiling. The axes are the outer dimensions of ``result``, its lane
+    tiles, and its row tiles. ``dimensions`` lists the result's dimension to which each of the
+    operand's dimensions corresponds.
     """
     grows = {}
     stride = tiling.lane_tiles * tiling.row_tiles
@@ -320,10 +322,11 @@ def _strides(tiling: Tiling, dimensions: Dimensions, result: Tiling) -> list[int
 
 
 def _replications(tiling: Tiling, dimensions: Dimensions, result: Tiling) -> list[str]:
-    """Return the names of the operations that broadcast an operand's only lane or sublane.
+    """Return the names of the cross-lane operations that broadcast a vector of an operand.
 
-    ``tiling`` is the tiling of the operand, and ``result`` that of the result. ``dimensions`` has,
-    for each dimension of the operand, the corresponding one of the result.
+    These copy its first lane or sublane to all others, where the operand has one element along a
+    dimension and the result has more. ``tiling`` is the operand's tiling, ``result`` the result's.
+    ``dimensions`` lists the result's dimension to which each of the operand's corresponds.
     """
     found = []
     for name, mine, its in (("broadcast_lane", tiling.lane_dimension, result.lane_dimension),
@@ -338,11 +341,11 @@ def _replications(tiling: Tiling, dimensions: Dimensions, result: Tiling) -> lis
 
 
 def _merge(sizes: list[int], strides: list[list[int]]) -> tuple[list[int], list[list[int]]]:
-    """Merge adjacent axes that one loop can replace, and drop axes of size 1.
+    """Drop axes of size 1, and merge adjacent axes whose two loops can be one.
 
-    Two axes are merged if, for each value, an outer iteration advances as far as all inner
-    iterations together. ``sizes`` has the size of each axis. ``strides`` has a list for each value:
-    the value's stride along each axis. Returns new sizes and strides.
+    Two axes are merged if, for each value, one iteration of the outer loop advances as far as all
+    iterations of the inner loop together. ``sizes`` has the size of each axis. ``strides`` has a
+    list for each value: the value's stride along each axis. Returns new sizes and strides.
     """
     kept = [axis for axis, size in enumerate(sizes) if size > 1]
     sizes = [sizes[axis] for axis in kept]
@@ -378,7 +381,7 @@ class _Kernel:
         sizes, strides = _merge(axes, [plain, *(self._leaf_strides(leaf)
                                                 for leaf in region.leaves)])
         if len(sizes) == 2 and sizes[1] < sizes[0]:
-            # The longer loop is the inner one: it overlaps more iterations.
+            # Make the longer loop the inner one: iterations of the inner loop overlap.
             sizes, strides = sizes[::-1], [row[::-1] for row in strides]
         leaves = {}
         for (leaf, node), row in zip(region.leaves.items(), strides[1:], strict=True):
@@ -407,10 +410,10 @@ class _Kernel:
             self._nest(writer, sizes, strides, [*variables, last])
 
     def _copies(self) -> int:
-        """Return the number of vectors that an iteration computes.
+        """Return the number of vectors that an iteration of the innermost loop computes.
 
-        Long code computes several, whose operations overlap. Short code computes one, because its
-        iterations overlap in a pipeline.
+        For long code, an iteration computes several vectors, so that their operations overlap. For
+        short code, it computes one: the loop is pipelined, so iterations overlap anyway.
         """
         elements, outputs = self._region.elements, self._region.outputs
         nodes = len(needed(elements, outputs))

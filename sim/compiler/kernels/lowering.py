@@ -89,28 +89,29 @@ class Lowering(Protocol):
         """
 
     def predict(self, cycles: int) -> None:
-        """Report the estimated cycles of this kernel, with the waits for transfers that it starts.
+        """Report the estimated cycles of this kernel, its waits for its own transfers included.
 
-        A kernel must call this if it calls `transfer`.
+        A kernel that calls `transfer` must call this, too.
         """
 
     def scratch(self, vectors: int) -> Any:
-        """Allocate vectors (a `VmemBuffer`) for this kernel only; their contents are undefined."""
+        """Allocate a `VmemBuffer` of ``vectors`` undefined vectors, for this kernel only."""
 
     def spare(self, vectors: int) -> Any:
-        """Allocate vectors for this kernel only (`VmemBuffer`); None if this would evict values."""
+        """Allocate like `scratch`, but return None if the allocation would evict a value."""
 
     def constant(self, words: npt.NDArray[np.uint32]) -> Any:
-        """Make a `VmemBuffer` that holds constant ``words``, shape (vectors, sublanes, lanes)."""
+        """Return a `VmemBuffer` that holds constant ``words``, shape (vectors, sublanes, lanes)."""
 
     def scalar(self, value: Value) -> Any:
-        """Write code that reads an operand of one element into a scalar register, and return it."""
+        """Write code that reads a one-element operand; return the scalar register that gets it."""
 
     def scalars(self, buffer: Any, index: Any) -> int:
-        """Write code that copies vector ``index`` of a buffer to scalar memory; return its address.
+        """Write code that copies vector ``index`` of ``buffer`` to scalar memory.
 
-        Element (sublane, lane) is at the address plus sublane * lanes + lane. The elements stay
-        there until the next call of this method or of `scalar`.
+        Returns the address, in scalar memory, of the element at sublane 0 and lane 0. The element
+        at (sublane, lane) is sublane * lanes + lane words after it. The elements stay there until
+        the next call of this method or of `scalar`.
         """
 
 
@@ -146,7 +147,7 @@ class Refusal:
 
 Rule = Callable[[Operation, Lowering], None]
 Chooser = Callable[[Operation, tuple[Tiling, ...], Config], Choice]
-"""Function from an operation, the tilings that its operands have, and the chip, to a `Choice`."""
+"""Function that returns the `Choice` for an operation, given its operands' current tilings."""
 Refuser = Callable[[Operation], Refusal | None]
 
 _RULES: dict[str, Rule] = {}
@@ -205,12 +206,12 @@ def _register(table: dict[str, Any], kinds: tuple[str, ...]) -> Callable[[_T], _
 
 
 def rule(kind: str) -> Rule | None:
-    """Return the rule for a kind of operation, or None."""
+    """Return the lowering rule for operations of kind ``kind``; None if there is no rule."""
     return _RULES.get(kind)
 
 
 def refusal(operation: Operation) -> Refusal | None:
-    """Return why no kernel can be written for an operation, or None if one can."""
+    """Return why no kernel can be written for ``operation``; None if a kernel can be written."""
     if rule(operation.kind) is None:
         return Refusal(operation.kind, "use operations that have a kernel")
     refuser = _REFUSERS.get(operation.kind)

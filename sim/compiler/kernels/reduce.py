@@ -1,8 +1,8 @@
 """Reductions: any reducer, over any dimensions.
 
-First, outer dimensions and tiles are combined by vector operations, in several accumulators. Then
-the sublanes are combined by rotations, and the lanes by the cross-lane unit's tree or by rotations.
-The order of operations is fixed.
+Vector operations first combine all vectors that contribute to the same vector of the result, in
+several accumulators. Then rotations combine the sublanes of this vector, and the cross-lane unit's
+tree or rotations combine its lanes. The order of operations is fixed.
 """
 
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ from sim.compiler.tiling import Tiling, standard
 __all__ = ["Reducer", "identity"]
 
 _ACCUMULATORS = 4
-"""Number of accumulators of a reduction of one operand: the latency of an addition in cycles."""
+"""Accumulators of a reduction of one operand: an addition, which takes 4 cycles, starts in each."""
 
 
 def identity(kind: str, dtype: DType) -> int:
-    """Return the neutral element of a reducer of kind ``kind``, as a word.
+    """Return the word of the neutral element of reducer ``kind`` for elements of type ``dtype``.
 
-    Combined with any number of type ``dtype``, it gives that number.
+    Combining an element with the neutral element leaves the element unchanged.
     """
     one = 0x3F800000 if dtype.is_float else 1
     low, high = {DType.S32: (0x80000000, 0x7FFFFFFF), DType.U32: (0, 0xFFFFFFFF)}.get(
@@ -44,10 +44,10 @@ def identity(kind: str, dtype: DType) -> int:
 
 
 class Reducer:
-    """Writes the code of an operation's reducer, on tuples that have a vector for each input.
+    """Writes code that combines vectors with the reducer of an operation.
 
-    Sums and products of bf16 numbers are computed in fp32, until `finish` rounds them.
-
+    Sequences of vectors, such as `initial`, have one vector for each input of the operation. Sums
+    and products of bf16 numbers are computed in fp32, until `finish` rounds them.
     Parameters
     ----------
     op : Operation
@@ -118,14 +118,14 @@ class Reducer:
         else:
             distance = size // 2
             while distance:
-                # Partial results repeat: a rotation either way has the same result. Backwards, the
-                # cross-lane unit skips fewer sublanes.
+                # Partial results repeat every 2 * distance: rotating either way gives the same
+                # result. Backwards, the cross-lane unit skips fewer sublanes.
                 backwards = along == "sublane" and self.kind is not None
                 vectors = self(vectors, rotated(size - distance if backwards else distance))
                 distance //= 2
             if self.kind is not None:
                 return vectors
-        # Each lane combines the elements in another order; all get the result of the first.
+        # Each lane combines the elements in a different order; lane 0's result becomes that of all.
         return [self._b.cross(f"broadcast_{along}", vector, 0) for vector in vectors]
 
 
@@ -210,9 +210,9 @@ class _Reduction:
                 self._b.store(vector, place.buffer, destination, mask)
 
     def _value(self, first: Index) -> list[VReg]:
-        """Compute a vector of each result from all elements that belong to it.
+        """Write code that computes one vector of each result; return these vectors.
 
-        ``first`` is the number of the first of the operand's vectors that hold these elements.
+        ``first`` is the index of the first of the operand's vectors that contribute to them.
         """
         old, reducer = self._old, self._reducer
         loops = [(old.shape[d], (stride, stride)) for d, stride in outer_strides(old).items()
@@ -250,10 +250,10 @@ class _Reduction:
 
     def _accumulate(self, first: Index,
                     loops: list[tuple[int, tuple[int, int]]]) -> list[VReg]:
-        """Combine vectors of each operand, element by element; return one for each operand.
+        """Write loops that combine vectors of each operand, element by element; return the totals.
 
-        Nested loops visit the vectors, from number ``first`` on. ``loops`` has the format of
-        `coalesce`: (number of iterations, (stride, stride)), with two equal strides in vectors.
+        The loops start at the operands' vector ``first``. ``loops`` has the format of `coalesce`:
+        (number of iterations, (stride, stride)), with two equal strides in vectors.
         """
         b, reducer = self._b, self._reducer
         loops = coalesce(loops)

@@ -1,8 +1,8 @@
 """Sort: a bitonic network along the lanes (K. E. Batcher, AFIPS 1968).
 
 Operands are copied to a tiling in which the sorted dimension runs along the lanes. The index of
-each element is sorted along with it: it decides between equal elements, so that the sort is stable,
-and it puts padding last.
+each element is sorted along with the element: indices order equal elements, which makes the sort
+stable, and they identify padding, which is sorted to the end.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class _Sort:
         order = [d for d in range(len(shape)) if d != dimension] + [dimension]
         self._tiling = Tiling(tuple(wide), tuple(order), True, at.config.sublanes, lanes)
         self._within = min(self._stages, lanes.bit_length() - 1)
-        # The operands, and last the indices of their elements.
+        # Copies of the operands; then, the index of each element along the sorted dimension.
         self._places = [Place(at.scratch(self._tiling.vectors), self._tiling)
                         for _ in range(len(op.operands) + 1)]
         self._lane = self._b.vector("lane")
@@ -70,7 +70,7 @@ class _Sort:
         return first * tiling.row_tiles
 
     def _merge(self, stage: SReg) -> None:
-        """Merge sorted runs of 2**(stage - 1) elements to runs of 2**stage.
+        """Merge sorted runs of 2**(stage - 1) elements into runs of 2**stage.
 
         The new runs are alternately ascending and descending.
         """
@@ -79,7 +79,7 @@ class _Sort:
         if self._stages > self._within:
             with b.when("lt", b.value(self._within), stage), \
                     b.loop(b.value(stage - self._within)) as i:
-                # The distance, 2**(stage - 1 - i) elements, is passed in tiles.
+                # `_across` takes the distance, 2**(stage - 1 - i) elements, as a number of tiles.
                 self._across(b.scalar("shl", b.value(1), b.value(stage - i - 1 - self._within)),
                              merged)
         steps = b.scalar("min", stage, self._within)
@@ -94,14 +94,15 @@ class _Sort:
             self._b.store(vector, place.buffer, index)
 
     def _across(self, distance: SReg, merged: SReg) -> None:
-        """Compare and exchange elements of tiles that are ``distance`` tiles apart.
+        """Sort pairs of elements in the same lane of two tiles that are ``distance`` tiles apart.
 
-        Both elements are at the same lane. ``merged`` is the size of the runs that are being made.
+        Elements in the wrong order are exchanged. ``merged`` is the number of elements in each run
+        that this stage produces.
         """
         b, tiling = self._b, self._tiling
         pairs = b.value(tiling.lane_tiles // 2)
         with nest(b, [tiling.outer], {}) as (o,), b.loop(pairs) as pair:
-            # The tile is the pair's number with a zero inserted at the bit of the distance.
+            # The lower tile of a pair: the pair's number with a 0 inserted at the distance's bit.
             number = b.value(pair)
             low = b.scalar("and", number, b.value(distance - 1))
             tile = b.value(number * 2 - low)
@@ -118,9 +119,10 @@ class _Sort:
                              for x, y in zip(left, right, strict=True)], second)
 
     def _inside(self, distance: SReg, merged: SReg) -> None:
-        """Compare and exchange elements of the same tile that are ``distance`` lanes apart.
+        """Sort pairs of elements of the same tile that are ``distance`` lanes apart.
 
-        ``merged`` is the size of the runs that are being made.
+        Elements in the wrong order are exchanged. ``merged`` is the number of elements in each run
+        that this stage produces.
         """
         b, tiling = self._b, self._tiling
         upper = b.compare("ne", b.vector("and", self._lane, distance), 0)
@@ -139,7 +141,7 @@ class _Sort:
                              for x, y in zip(mine, other, strict=True)], index)
 
     def _before(self, left: list[VReg], right: list[VReg]) -> MReg:
-        """Return the mask of elements for which the left one precedes the right one."""
+        """Return the mask of elements for which that of ``left`` sorts before that of ``right``."""
         b, region = self._b, self._op.regions[0]
 
         def less(x: list[VReg], y: list[VReg]) -> MReg:

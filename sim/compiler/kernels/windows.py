@@ -1,13 +1,14 @@
 """Operations on windows: `reduce_window` and `select_and_scatter`.
 
 A reduction over windows is computed one dimension at a time. Along outer dimensions, whole vectors
-are combined. Along sublanes and lanes, windows of 2, 4, 8, ... elements at all positions are
-combined from two windows of half the size, and windows of other sizes from these. So the number of
-steps of a cumulative sum is the logarithm of its length. Strides are applied last.
+are combined. Along sublanes and lanes, the kernel computes the windows of 2, 4, 8, ... elements
+that start at each position, each from two windows of half its size; windows of other sizes are
+combined from these. So a cumulative sum of n elements takes about log2(n) steps. Finally, the
+kernel keeps the windows that the strides select.
 
-For `select_and_scatter`, windows that do not overlap are processed one by one in registers, if they
-consist of whole vectors; the windows' dimensions are made outer for that. Otherwise, the kernel
-loops over all windows once for each element of a window.
+`select_and_scatter` processes windows one by one in registers if they do not overlap and consist of
+whole vectors; for this, `_tilings` makes the windows' dimensions outer. Otherwise, the kernel loops
+over all windows once for each element of a window.
 """
 
 import math
@@ -34,8 +35,8 @@ __all__: list[str] = []
 _TOGETHER = 8
 """Maximum number of elements of a window that is combined in registers."""
 _MORE = 2
-"""Greatest ratio of the number of vectors of a tiling in which windows run along outer dimensions
-to that of the standard tiling."""
+"""Limit for a tiling in which windows run along outer dimensions: it may have at most this many
+times as many vectors as the standard tiling."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class _Axis:
     Attributes
     ----------
     around, inner : int
-        Product of the sizes of all dimensions outside this one, and number of vectors for one index
-        of this dimension.
+        Product of the sizes of all dimensions outside this one; number of vectors at one index of
+        this dimension.
     size, many : int
         Number of elements of the operand, and number of windows, along this dimension.
     stride : int
@@ -70,18 +71,18 @@ class _Axis:
         return shift, first, max(first, last)
 
     def source(self, a: IndexLike, i: IndexLike, v: IndexLike) -> Index:
-        """Return the number of the operand's vector at these indices.
+        """Return the index of a vector in the operand's buffer.
 
-        Index ``a``, below `around`, is that of all dimensions outside this one. Index ``i`` is that
-        of this dimension, and ``v``, below `inner`, the number of the vector for index ``i``.
+        ``a``, below `around`, is the combined index of all dimensions outside this one; ``i`` is
+        the index along this one; ``v``, below `inner`, selects one of the vectors at that index.
         """
         return Index.of(a) * (self.size * self.inner) + Index.of(i) * self.inner + v
 
     def target(self, a: IndexLike, i: IndexLike, v: IndexLike) -> Index:
-        """Return the number of the result's vector at these indices.
+        """Return the index of a vector in the result's buffer.
 
-        Index ``a`` is that of all dimensions outside this one, ``i`` the number of the window, and
-        ``v`` the number of the vector for that window.
+        ``a`` is the combined index of all dimensions outside this one, ``i`` the number of the
+        window, and ``v``, below `inner`, selects one of the vectors of that window.
         """
         return Index.of(a) * (self.many * self.inner) + Index.of(i) * self.inner + v
 
@@ -120,7 +121,7 @@ class _Windows:
 
     @property
     def apart(self) -> bool:
-        """Whether windows have few elements and no padding, and do not overlap."""
+        """Whether windows do not overlap, have no padding, and at most `_TOGETHER` elements."""
         return math.prod(self.sizes) <= _TOGETHER and not any(map(any, self.padding)) and all(
             size <= step for size, step in zip(self.sizes, self.strides, strict=True))
 
@@ -187,7 +188,7 @@ def _tiled(shape: tuple[int, ...], like: Tiling) -> Tiling:
 
 
 def _space(at: Lowering, shape: tuple[int, ...], like: Tiling) -> Place:
-    """Allocate scratch for a value of shape ``shape``, in the order of dimensions of ``like``."""
+    """Allocate scratch for a value of shape ``shape``, with ``like``'s order of dimensions."""
     tiling = _tiled(shape, like)
     return Place(at.scratch(tiling.vectors), tiling)
 
@@ -240,7 +241,7 @@ class _Reduction:
         """Number of elements of the original operand that each current element combines."""
 
     def write(self) -> None:
-        """Write the code: outer dimensions first, because they make the value smaller."""
+        """Write the code; reduce outer dimensions first, so that less is left for the others."""
         like = self._places[0].tiling
         for d in outer_strides(like):
             if self._windows.base[d] == 1 and not self._windows.trivial(d):
@@ -319,7 +320,7 @@ class _Reduction:
     def _border(self, axis: "_Axis", totals: Sequence[Place],
                 spans: Sequence[tuple[int, int, int]], part: tuple[int, int],
                 padding: list[VReg]) -> None:
-        """Reduce windows along ``axis`` that contain padding: ``part[0]`` to ``part[1] - 1``.
+        """Reduce windows ``part[0]`` to ``part[1] - 1`` along ``axis``, which may contain padding.
 
         For each element of a window, a loop combines that element of all these windows with
         ``totals``. ``spans`` has `_Axis.span` for each element of a window. ``padding`` has the
@@ -362,7 +363,7 @@ class _Reduction:
         self._places = padded
 
     def _padding(self) -> list[VReg]:
-        """Return padding values: each initial value, combined with itself `_weight` - 1 times."""
+        """Return vectors for padding: initial values, combined with themselves `_weight` - 1 times."""
         b, initial = self._b, self._reducer.initial
         if self._weight == 1:
             return initial
@@ -373,11 +374,10 @@ class _Reduction:
         return total
 
     def _along(self, dimension: int, size: int, dilation: int) -> None:
-        """Combine the elements of a window at each index of ``dimension``, in all vectors.
+        """Replace each element by the reduction of the window that starts at it.
 
-        The window at an index has ``size`` elements: the one at this index, and further ones at
-        distances of ``dilation`` indices. If some of them lie outside of the operand, the result at
-        this index is undefined.
+        Along ``dimension``, a window has ``size`` elements, ``dilation`` indices apart. If some of
+        them lie outside of the operand, the result is undefined.
         """
         length = 1
         if self._reducer.kind in ("maximum", "minimum", "and", "or"):
@@ -527,9 +527,10 @@ def _number(sizes: Sequence[int], offset: Sequence[IndexLike]) -> Index:
 
 
 def _choose(op: Operation, at: Lowering, windows: _Windows, tiling: Tiling) -> Place:
-    """Compute the number, from 1, of the element that each window selects; 0 if none.
+    """Write code that finds the element that each window selects.
 
-    Returns the place in scratch, of tiling ``tiling``, that holds these numbers.
+    Returns the place in scratch, of tiling ``tiling``, that receives the element's number within
+    its window, from 1 in row-major order; 0 if a window selects no element.
     """
     b = at.builder
     padded = _space(at, windows.padded, tiling)
@@ -558,10 +559,9 @@ def _choose(op: Operation, at: Lowering, windows: _Windows, tiling: Tiling) -> P
 
 
 def _inside(at: Lowering, windows: _Windows, tiling: Tiling) -> Place:
-    """Write a value that says which elements of the padded operand belong to the operand.
+    """Write code that marks each element of the padded operand: 1 in the operand, 0 in padding.
 
-    An element is 1 if it does, and 0 if it is padding. Return the value's place in scratch, with
-    the order of dimensions of ``tiling``.
+    Returns the place of the marks in scratch, with the order of dimensions of ``tiling``.
     """
     b = at.builder
     place = _space(at, windows.padded, tiling)

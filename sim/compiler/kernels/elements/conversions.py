@@ -1,4 +1,4 @@
-"""Conversions between types of elements, and rounding to formats of fewer bits.
+"""Conversions between element types, and rounding to formats of fewer bits.
 
 Every element is a word of 32 bits: a bf16 number is held as the fp32 number of the same value, and
 an integer is extended to 32 bits. A predicate is a mask.
@@ -19,9 +19,9 @@ def rounded(e: Elements, x: Source, dtype: DType) -> Any:
 
 
 def convert(e: Elements, x: Source, source: DType, target: DType) -> Any:
-    """StableHLO's `convert` from type ``source`` to ``target``.
+    """Convert x from element type ``source`` to ``target``, like StableHLO's `convert`.
 
-    Floats are rounded toward zero to integers and saturate; NaN becomes 0.
+    A float becomes an integer by rounding toward zero, and saturates; NaN becomes 0.
     """
     if source is target:
         return x
@@ -69,7 +69,7 @@ def _wrapped(e: Elements, x: Source, target: DType) -> Any:
 
 
 def bitcast(e: Elements, x: Source, source: DType, target: DType) -> Any:
-    """StableHLO's `bitcast_convert` between types of the same width."""
+    """Reinterpret the bits of x in a type of the same width, like StableHLO's `bitcast_convert`."""
     if source is target or source is DType.PRED or target is DType.PRED or source.bits == 32:
         return x
     if source is DType.BF16:
@@ -80,9 +80,9 @@ def bitcast(e: Elements, x: Source, source: DType, target: DType) -> Any:
 
 
 def reduce_precision(e: Elements, x: Source, exponent_bits: int, mantissa_bits: int) -> Any:
-    """Round to a floating-point format and return the result as fp32; subnormals become zero.
+    """Round x to a floating-point format, and return the result as an fp32 number.
 
-    ``exponent_bits`` and ``mantissa_bits`` are those of the format.
+    The format has ``exponent_bits`` and ``mantissa_bits``. Subnormal results become zeros.
     """
     if (exponent_bits, mantissa_bits) == (8, 7):
         return e("bf16", x)

@@ -14,13 +14,13 @@ LN_2_HIGH = 0.693145751953125
 """ln 2 rounded to 16 significant bits: its product with a small integer is exact."""
 LN_2_LOW = LN_2 - LN_2_HIGH
 ROUND = 1.5 * 2.0**23
-"""Adding and then subtracting this constant rounds a small number to an integer."""
+"""Adding and then subtracting this constant rounds a number below 2**22 in size to an integer."""
 
 
 def exponential(e: Elements, x: Source, *, negated: bool = False) -> Any:
     """e**x, or e**-x if ``negated``.
 
-    The reduction of Cody and Waite: x = n ln 2 + r, and e**x = 2**n * 2**(r / ln 2).
+    Range reduction of Cody and Waite: x = n ln 2 + r, and e**x = 2**n * 2**(r / ln 2).
     """
     f = -1.0 if negated else 1.0
     x = e("fmin", x, 104.0) if negated else e("fmax", x, -104.0)

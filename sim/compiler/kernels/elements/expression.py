@@ -144,7 +144,7 @@ class Elements:
 
 
 def _fold(name: str, sources: Sequence[Any]) -> int | None:
-    """Compute the word, or the mask as 0 or 1, that operation ``name`` gives for constants.
+    """Return the result of operation ``name`` on constants: a word, or a mask as 0 or 1.
 
     ``sources`` are the constants. Return None for an operation whose operands are masks.
     """

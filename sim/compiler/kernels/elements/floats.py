@@ -29,8 +29,8 @@ def divide(e: Elements, a: Source, b: Source) -> Any:
     """a / b.
 
     Operands are scaled by a power of two so that the larger one is in [4, 8). The quotient computed
-    with the reciprocal is truncated to 12 significant bits; its residual is exact, and divided by b
-    gives the remaining bits.
+    with the reciprocal is truncated to 12 significant bits, so that its residual is exact. The
+    residual divided by b gives the remaining bits.
     """
     if a == 1.0 or a == 0x3F800000:
         return e("reciprocal", b)
@@ -43,7 +43,7 @@ def divide(e: Elements, a: Source, b: Source) -> Any:
     b_high, b_low = split(e, b)
     rest = e("fsub", e("fsub", a, e("fmul", high, b_high)), e("fmul", high, b_low))
     fine = e("fadd", high, e("fmul", rest, inverse))
-    # For a quotient outside of 2**-90 to 2**100, a partial product may be flushed to zero.
+    # For a quotient outside of 2**-90 to 2**100, a product of parts may be flushed to zero.
     ordinary = e("ltu", e("sub", e("and", rough, MAGNITUDE), 0x12800000), 0x71800000 - 0x12800000)
     return e.select(ordinary, fine, rough)
 

@@ -27,7 +27,7 @@ def _digits(constant: int) -> list[tuple[int, int]]:
 
 
 def _pieces(e: Elements, x: Source) -> tuple[Any, Any, Any]:
-    """Return bits 0 to 10, 11 to 21 and 22 to 31, each as an fp32 number."""
+    """Return bits 0 to 10, 11 to 21 and 22 to 31 of x, each as an fp32 number."""
     return (e("i2f", e("and", x, 0x7FF)), e("i2f", e("and", e("shr", x, 11), 0x7FF)),
             e("i2f", e("shr", x, 22)))
 

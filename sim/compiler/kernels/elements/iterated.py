@@ -36,7 +36,7 @@ class Stage:
 
 
 def stages(operation: Operation) -> list[Stage] | None:
-    """Return the stages from an operation's operands to its result; None if it has no stages."""
+    """Return the stages that compute an operation's result; None if it needs no stages."""
     dtype = operation.operands[0].dtype if operation.operands else None
     if operation.kind == "remainder" and dtype in (DType.F32, DType.BF16):
         return _remainder()
@@ -52,7 +52,7 @@ _PASSES = 13
 
 
 def _remainder() -> list[Stage]:
-    """Return the stages of x - y trunc(x / y), computed exactly; of bf16 operands, a bf16 number.
+    """Return the stages of x - y trunc(x / y), which is exact; of bf16 operands, a bf16 number.
 
     Signs are ignored until the end. As in long division, each iteration computes some bits of the
     quotient, and subtracts their product with y, which is exact. The last bits of the quotient are

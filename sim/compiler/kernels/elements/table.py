@@ -20,16 +20,16 @@ _TABLE: dict[str, Expansion] = {}
 
 
 def expand(e: Elements, operation: Operation, operands: Sequence[Any]) -> Any:
-    """Record the sequence of an elementwise operation, and return its result.
+    """Record the vector operations that compute an elementwise operation; return the result.
 
     Parameters
     ----------
     e : Elements
-        Records the sequence.
+        Recorder of the vector operations.
     operation : Operation
         An operation whose kind is in `KINDS`.
     operands : sequence
-        A node or a word for each operand; for a predicate, a mask, or 0 or 1.
+        A node or a word for each operand; for a predicate, a mask node, or 0 or 1.
     """
     return _TABLE[operation.kind](e, operation, operands)
 

@@ -27,10 +27,10 @@ def _polynomial(e: Elements, x: Source, coefficients: Sequence[float]) -> Any:
 
 
 def _window(e: Elements, exponent: Source) -> list[Any]:
-    """Return 72 bits of 2/pi as six fp32 numbers of 12 bits each.
+    """Return 72 bits of 2/pi as six fp32 numbers of 12 bits each, the first ones first.
 
-    They begin with the first bit that matters in the reduction of a number whose exponent field is
-    ``exponent``.
+    The first of these bits is the first one that affects the reduction of a number with the
+    exponent field ``exponent``.
     """
     start = e("sub", exponent, 120)
     words: list[Any] = list(_TWO_OVER_PI)
@@ -121,7 +121,7 @@ def tangent(e: Elements, x: Source) -> Any:
 
 
 def _signed(e: Elements, x: Source, negative: Source) -> Any:
-    """Change the sign of x where the sign bit of ``negative`` is set."""
+    """Return x with its sign changed where the sign bit of ``negative`` is set."""
     return e("xor", x, negative)
 
 

@@ -1,7 +1,7 @@
 """Writes expressions as machine code in a loop nest, each operation as far out as possible.
 
-The *level* of a node is the number of outer loops on whose variables it depends: a node of level 2
-depends on the variables of the first two loops.
+The *level* of a node is the number of loops, from the outermost one on, within which its code must
+be: a node of level 2 depends on the variable of the second loop, but not on that of the third.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,12 +16,14 @@ __all__ = ["Writer", "needed", "pressure"]
 
 _OPERATIONS = {operation.name: operation for operation in ISA if Slot.V1 in operation.slots}
 _MOST_VECTORS, _MOST_MASKS = 28, 6
-"""Most vector registers, and most mask registers, that all levels may occupy together."""
+"""Maximum number of vector registers, and of mask registers, that all levels use together."""
 _MOST_CONSTANTS = 6
-"""Number of vector registers that constants may occupy."""
+"""Maximum number of vector registers that hold constants during the loops."""
 
 Make = Callable[[Builder, Sequence[Any]], Any]
-"""Function that writes the code of an input, given the variables of the loops around it."""
+"""Function that writes the code of an input, given the variables of the open loops.
+
+It returns the register that holds the input."""
 
 
 def needed(elements: Elements, outputs: Sequence[Node | int]) -> list[Node]:
@@ -34,9 +36,9 @@ def needed(elements: Elements, outputs: Sequence[Node | int]) -> list[Node]:
 
 
 def pressure(elements: Elements, outputs: Sequence[Node | int]) -> tuple[int, int]:
-    """Return how many vectors, and how many masks, are live at most while outputs are computed.
+    """Return the maximum numbers of vectors and of masks that are live at one time.
 
-    ``elements`` has recorded the nodes of the outputs.
+    The code computes ``outputs``, whose nodes ``elements`` has recorded, in the order of recording.
     """
     nodes = needed(elements, outputs)
     last: dict[Node, int] = {}
@@ -72,7 +74,7 @@ class Writer:
     outputs : sequence of Node or int
         Expressions whose values the innermost loop needs.
     leaves : mapping of Node to (int, callable)
-        For each input, its level, and the function that writes its code.
+        For each input, its level, and the function that writes its code and returns its register.
     depth : int
         Number of nested loops.
     copies : int
@@ -146,7 +148,7 @@ class Writer:
     def register(self, node: Node | int, variables: Sequence[Any]) -> Any:
         """Return the register that holds the output ``node``, or its word if it is constant.
 
-        ``variables`` are those of the loops around.
+        ``variables`` are those of all open loops.
         """
         if isinstance(node, int):
             return node
@@ -160,7 +162,7 @@ class Writer:
         return self.register(source, variables)
 
     def _write_constants(self) -> None:
-        """Load constants into vector registers, in front of the loops, if there are few of them."""
+        """Load constants into vector registers before the loops, if there are few of them."""
         words = list(dict.fromkeys(
             source for node in self._nodes for source, operand
             in zip(node.sources, _OPERATIONS[node.name].operands[1:], strict=True)

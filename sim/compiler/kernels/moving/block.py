@@ -1,8 +1,8 @@
-"""Copies of blocks: affine copies in which dimensions along lanes or sublanes stay there.
+"""Affine copies of blocks, which keep the dimensions along lanes and sublanes there.
 
 A copy has axes: loops, each along one dimension of the source and one of the destination. At most
-one axis runs along the lanes of both; it may instead repeat one element along the destination's
-lanes. Likewise, at most one axis runs along the sublanes. The elements along these two axes form a
+one axis runs along the lanes of both; this axis may instead repeat one element of the source along
+the destination's lanes. The same holds for the sublanes. The elements along these two axes form a
 block, which is moved by rotations. All other axes are loops around the block.
 """
 
@@ -50,7 +50,7 @@ class Axis:
 
 
 def outer_strides(tiling: Tiling) -> dict[int, int]:
-    """Return the distance in vectors between consecutive indices of each outer dimension."""
+    """Return the distance, in vectors, between consecutive indices of each outer dimension."""
     stride = tiling.lane_tiles * tiling.row_tiles
     strides = {}
     for dimension in reversed(tiling.outer_dimensions):
@@ -62,10 +62,10 @@ def outer_strides(tiling: Tiling) -> dict[int, int]:
 @contextmanager
 def nest(b: Builder, sizes: Sequence[int],
          counts: dict[LoopVariable, int]) -> Iterator[list[int | LoopVariable]]:
-    """Open a loop of each size in ``sizes``, the last one innermost.
+    """Open nested loops, one for each size in ``sizes``; the last one is the innermost.
 
-    Yields the loops' variables. A size of 1 gives no loop, and 0 instead of a variable. The size of
-    each loop is added to ``counts``.
+    Yields the loops' variables. For a size of 1, no loop is opened, and the variable is 0. The
+    number of iterations of each new loop is added to ``counts``.
     """
     with ExitStack() as stack:
         variables: list[int | LoopVariable] = []
@@ -135,10 +135,10 @@ class _Block:
                     destination=self.position(1, dimensions[1]), sizes=(sizes[0], sizes[1]))
 
     def base(self, side: int, loops: Loops) -> Index:
-        """Return the number of the first vector at the block's indices of the outer dimensions.
+        """Return the index of the first vector with the block's indices in the outer dimensions.
 
-        ``side`` is 0 for the source and 1 for the destination. Axes are where the open loops,
-        ``loops``, have advanced them; an axis without an open loop is at its start.
+        ``side`` is 0 for the source's buffer and 1 for the destination's. An axis that has an open
+        loop in ``loops`` is at the iteration of that loop; any other axis is at its start.
         """
         index = Index(0)
         tiling = (self.source, self.destination)[side].tiling
@@ -149,7 +149,7 @@ class _Block:
         return index
 
     def stride(self, side: int, number: int) -> int:
-        """Return by how many vectors an iteration of axis ``number`` advances.
+        """Return the number of vectors by which an iteration of axis ``number`` advances.
 
         ``side`` is 0 for the source and 1 for the destination. A step along a tiled dimension must
         be a whole number of tiles.
@@ -167,13 +167,13 @@ class _Block:
         return step * outer_strides(tiling)[dimension]
 
     def with_constant_sublane(self) -> Iterator["_Block"]:
-        """Divide the copy into copies in each of which the block's first sublane is constant.
+        """Yield copies that together do this copy; in each, all blocks start at the same sublane.
 
         With S sublanes, an iteration of an axis around the block may advance the block by a number
         of elements that is not a multiple of S. Then the sublane at which the block begins repeats
         after p iterations, and the copy is divided into p copies: copy i has the iterations i,
-        i + p, i + 2p and so on of this axis. The copy is not divided if this would give more than S
-        copies, or if the lane at which the block begins varies too.
+        i + p, i + 2p and so on of this axis. The copy is yielded undivided if there would be more
+        than S copies, or if the lane at which the block begins varies too.
         """
         self._join()
         unit = self.b.config.sublanes
@@ -198,10 +198,10 @@ class _Block:
                              (starts[0], starts[1]))
 
     def _join(self) -> None:
-        """Merge pairs of axes around the block that one loop can replace.
+        """Merge pairs of axes around the block whose two loops can be one.
 
-        It can if, for both source and destination, an iteration of the outer axis advances as far
-        as all iterations of the inner axis.
+        This is so if, for both source and destination, one iteration of the outer axis advances as
+        far as all iterations of the inner axis together.
         """
         for outer, inner in itertools.permutations(self.around, 2):
             if all(self._continues(side, outer, inner) for side in (0, 1)):
@@ -214,7 +214,7 @@ class _Block:
                 return
 
     def _continues(self, side: int, outer: int, inner: int) -> bool:
-        """Return whether an iteration of ``outer`` advances as far as all iterations of ``inner``.
+        """Return whether a step of ``outer`` advances as far as all iterations of ``inner``.
 
         ``outer`` and ``inner`` are numbers of axes; ``side`` is 0 for the source and 1 for the
         destination. Return False unless the axes run along the same dimension, or both along outer
@@ -245,8 +245,8 @@ class _Block:
         """Write the code of the copy.
 
         ``combine`` computes the vector to store from the destination's vector and the moved
-        elements; if it is None, the moved elements are stored. ``mask`` has the elements of a
-        vector that may be stored; None allows all.
+        elements; if it is None, the moved elements are stored. ``mask`` selects the elements of
+        each vector that may be stored; None allows all.
         """
         if self.lanes.plain and self.rows.plain and mask is None:
             self._whole(combine)
@@ -365,11 +365,11 @@ class _Block:
 
 
 def coalesce(loops: Sequence[tuple[int, tuple[int, int]]]) -> list[tuple[int, tuple[int, int]]]:
-    """Put the loops with the largest strides of the destination outside, and merge neighbours.
+    """Order loops by decreasing stride of the destination, and merge adjacent loops.
 
-    Two loops become one if an iteration of the outer loop advances as far as all iterations of the
-    inner loop, for both source and destination. A loop is (number of iterations, (stride of the
-    source, stride of the destination)), with strides in vectors.
+    Two loops become one if one iteration of the outer loop advances as far as all iterations of
+    the inner loop together, for both source and destination. A loop is (number of iterations,
+    (stride of the source, stride of the destination)), with strides in vectors.
     """
     merged: list[tuple[int, tuple[int, int]]] = []
     for count, strides in sorted(loops, key=lambda loop: -abs(loop[1][1])):
@@ -385,7 +385,7 @@ def coalesce(loops: Sequence[tuple[int, tuple[int, int]]]) -> list[tuple[int, tu
 def copy_blocks(b: Builder, source: Place, destination: Place, axes: Sequence[Axis],
                 starts: tuple[Sequence[IndexLike], Sequence[IndexLike]] | None = None, *,
                 combine: Combine | None = None, mask: MReg | None = None) -> None:
-    """Copy elements along axes, as blocks.
+    """Copy elements along axes, block by block.
 
     Blocks are rotated along sublanes or lanes if their position within tiles changes. The
     parameters are those of `sim.compiler.kernels.moving.copy.copy`.

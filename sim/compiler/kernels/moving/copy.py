@@ -22,9 +22,10 @@ def copy(at: Lowering, source: Place, destination: Place, axes: Sequence[Axis],
          mask: MReg | None = None) -> None:
     """Copy elements along axes.
 
-    The element of iteration (i, j, ...) is at ``start + i * step + ...`` in each dimension, of the
-    source and of the destination. No element is written twice. Elements of the destination that
-    are not written keep their values; the destination's padding may change.
+    In each dimension of the source and of the destination, the element of iteration (i, j, ...) has
+    the index ``start + i * step + ...``, summed over the axes along that dimension. No element is
+    written twice. Elements of the destination that are not written keep their values; the
+    destination's padding may change.
 
     All loads and stores are of whole vectors. The first of these methods that covers the copy is
     used:
@@ -111,7 +112,7 @@ def _steps_along_lanes(source: Place, destination: Place, axes: Sequence[Axis]) 
     """Return whether a copy is strided or reversed along the source's lanes, not its sublanes.
 
     ``axes`` are those of the copy. Return False also if the copy does not write all elements of the
-    destination, or the lanes or sublanes of the source become others of its dimensions.
+    destination, or if the dimensions along the source's lanes and sublanes do not stay there.
     """
     old, new = source.tiling, destination.tiling
     if old.sublane_dimension is None or new.sublane_dimension is None:
@@ -128,9 +129,9 @@ def _steps_along_lanes(source: Place, destination: Place, axes: Sequence[Axis]) 
 def prepared(at: Lowering, source: Place, new: Tiling, axes: Sequence[Axis]) -> Place:
     """Copy the source, if necessary, to a tiling from which blocks can be copied.
 
-    In that tiling, the lanes hold the dimension that the copy, whose axes are ``axes``, moves to
-    the lanes of ``new``, the destination's tiling. The source is returned as it is if it has such a
-    tiling, or if none exists.
+    In that tiling, the dimension that the copy moves to the destination's lanes already runs along
+    the lanes. ``axes`` are the axes of the copy, and ``new`` is the destination's tiling. Returns
+    the place to copy from: ``source`` itself if it has such a tiling, or if none exists.
     """
     old = source.tiling
     lane = _longest(axes, "destination", new.lane_dimension)
@@ -164,9 +165,9 @@ def _longest(axes: Sequence[Axis], side: str, dimension: int | None) -> Axis | N
 
 
 def _swapped(at: Lowering, source: Place, lane: int | None, row: int | None) -> Place:
-    """Copy a value, through the transposer, to a tiling in scratch.
+    """Copy a value, through the transposer, to scratch; return its place there.
 
-    In this tiling, dimension ``lane`` runs along the lanes, and dimension ``row`` along the
+    In its new tiling, dimension ``lane`` runs along the lanes, and dimension ``row`` along the
     sublanes.
     """
     old = source.tiling
@@ -183,7 +184,7 @@ def _swapped(at: Lowering, source: Place, lane: int | None, row: int | None) -> 
 
 
 def _tiling(old: Tiling, outer: tuple[int, ...], row: int | None, lane: int | None) -> Tiling:
-    """Return a tiling of the shape of ``old`` with other dimensions along lanes and sublanes.
+    """Return ``old`` with its dimensions in another order.
 
     ``row`` runs along the sublanes and ``lane`` along the lanes; ``outer`` are the outer
     dimensions, from major to minor.

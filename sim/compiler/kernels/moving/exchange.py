@@ -1,11 +1,11 @@
-"""Exchanges an outer dimension with the one along the sublanes, one square at a time.
+"""Moves an outer dimension to the sublanes and that of the sublanes outward, square by square.
 
 With S sublanes, a square is S vectors: one row tile at S consecutive indices of the outer
 dimension. Sublane j of vector i becomes sublane i of vector j of the result. All elements with the
-same i - j (modulo S) move by i - j sublanes, and no two of them lie in the same sublane. So the
-first merge collects them in one vector, for each i - j; a rotation moves them; and a second merge
+same d = i - j (modulo S) move by d sublanes, and no two of them are in the same sublane. So a first
+merge collects the elements of each d in one vector, a rotation moves them, and a second merge
 distributes them to the vectors of the result. In a merge, sublane s of result n comes from vector
-n + s or n - s (modulo S); it takes one step for each bit of s.
+n + s or n - s (modulo S). A merge takes one step for each bit of s.
 """
 
 import math

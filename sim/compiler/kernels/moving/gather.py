@@ -102,7 +102,7 @@ class _Indices:
                                              for word in range(width)])
 
     def _flat(self, at: Lowering, stride: int) -> Place:
-        """Copy all index vectors, in order, to a place of one dimension.
+        """Copy all index vectors, in order, to a one-dimensional value; return its place.
 
         Each index vector takes ``stride`` elements: its own elements, the indices of the batching
         dimensions, and padding.
@@ -255,7 +255,7 @@ def _scatter_one(op: Operation, at: Lowering, number: int, region: Graph) -> Non
     sizes = dict(zip((d for d in range(rank) if d not in dropped),
                      (update.shape[d] for d in offset), strict=True))
     places = dict(zip(sizes, window, strict=True))
-    # Elements that may lie outside are copied one by one, each with its own check.
+    # Along these dimensions, a part of a window may lie outside: each element has its own check.
     single = [d for d in sizes if d in indices.mapped and sizes[d] > 1]
     axes = [Axis(size, places[d], d) for d, size in sizes.items() if d not in single]
     flat = prepared(at, flat, result.tiling, axes)

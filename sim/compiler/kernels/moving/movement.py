@@ -68,7 +68,7 @@ def _pad(op: Operation, at: Lowering) -> None:
     axes, starts, ends = [], [], []
     for d, (old, new) in enumerate(zip(op.operands[0].shape, op.result.shape, strict=True)):
         step = interior[d] + 1
-        # Elements first to last - 1 of the operand stay; negative padding removes the others.
+        # Elements first to last - 1 of the operand remain; negative padding removes the others.
         first = max(0, -(low[d] // step))
         last = min(old, -((low[d] - new) // step))
         if first >= last:

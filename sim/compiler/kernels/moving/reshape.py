@@ -14,9 +14,9 @@ __all__ = ["reshape", "reshape_axes"]
 
 
 def reshape_axes(old: Sequence[int], new: Sequence[int]) -> list[Axis] | None:
-    """Return the axes of the copy that reshapes a value from ``old`` to ``new``.
+    """Return the axes of the copy that reshapes a value from shape ``old`` to shape ``new``.
 
-    The size of each dimension of either shape is the product of the sizes of some consecutive axes.
+    In both shapes, the size of each dimension is the product of the sizes of consecutive axes.
     Return None if there are no such axes.
     """
     axes: list[Axis] = []
@@ -39,9 +39,9 @@ def reshape_axes(old: Sequence[int], new: Sequence[int]) -> list[Axis] | None:
 
 
 def _between(old: Sequence[int], new: Sequence[int], lanes: int) -> tuple[int, ...]:
-    """Return a shape between the shapes ``old`` and ``new`` of a reshape.
+    """Return an intermediate shape for a reshape from shape ``old`` to shape ``new``.
 
-    Its last dimension fills the lanes if possible.
+    If possible, its last dimension has at least ``lanes`` elements.
     """
     total = math.prod(old)
     inner = math.gcd(_inner(old, lanes), _inner(new, lanes))
@@ -49,7 +49,7 @@ def _between(old: Sequence[int], new: Sequence[int], lanes: int) -> tuple[int, .
 
 
 def _inner(shape: Sequence[int], lanes: int) -> int:
-    """Multiply the sizes of ``shape``, from the last one on, until the product fills the lanes."""
+    """Return the product of the last sizes of ``shape``, as many as it takes to reach ``lanes``."""
     product = 1
     for size in reversed(shape):
         product *= size

@@ -37,7 +37,7 @@ class Position:
     steps: Mapping[int, int] = field(default_factory=dict)
 
     def alignment(self, unit: int) -> int:
-        """Return the largest divisor of ``unit``, a tile's size, that divides the coordinate."""
+        """Return the largest divisor of ``unit``, a tile's size, that divides every coordinate."""
         return math.gcd(unit, self.start.constant, *self.start.terms.values(),
                         *self.steps.values())
 
@@ -177,7 +177,7 @@ class Span:
                       and source.fits(length, unit))
         self._loops: Loops = {}
         self.coordinates: VReg | None = None
-        """Number of each element's lane or sublane; None if only whole tiles are copied."""
+        """Vector of each element's lane or sublane; None if only whole tiles are copied."""
 
     @property
     def varies(self) -> bool:
@@ -196,12 +196,12 @@ class Span:
 
     @property
     def low(self) -> bool:
-        """Whether elements before the block must be protected by a mask."""
+        """Whether a mask must protect elements of the destination that precede the block."""
         return self._destination is not None and self._destination.within(self.unit) != 0
 
     @property
     def high(self) -> bool:
-        """Whether elements after the block must be protected by a mask."""
+        """Whether a mask must protect elements of the destination that follow the block."""
         position = self._destination
         if position is None:
             return False
@@ -219,7 +219,7 @@ class Span:
                                   and self._source.within(self.unit) == 0)
 
     def prepare(self, loops: Loops) -> None:
-        """Write the code that all tiles of the block share: rotations and masks.
+        """Write the code that all tiles of the block share: distances of rotations, and masks.
 
         Parameters
         ----------
@@ -308,7 +308,7 @@ class Span:
             index = index + self._destination.tiles(loops, self.unit)
         if self._single or self._destination.within(self.unit) is not None:
             return index
-        # In a tile beyond the block, the mask is empty: nothing is stored.
+        # For a tile beyond the block, the mask is empty, so nothing is stored: any tile will do.
         return clamp(self._b, index, -(-self._size // self.unit), counts)
 
     def source_tiles(self, loops: Loops, tile: IndexLike, counts: Counts) -> list[Index]:
@@ -323,19 +323,19 @@ class Span:
         if not self._loops:
             first = first + self._source.tiles(loops, self.unit)
         if self._second is None:
-            # Of a tile outside of the source, no element is stored.
+            # Nothing is stored from a tile outside of the source: any tile can take its place.
             return [clamp(self._b, first, self._source_tiles, counts)
                     if self.moves and not self._fits else first]
         return [clamp(self._b, index, self._source_tiles, counts) for index in (first, first + 1)]
 
     def merge(self, vectors: list[VReg]) -> VReg:
-        """Merge vectors of source tiles into one that has all elements of a destination tile."""
+        """Merge one or two vectors of source tiles into the elements of one destination tile."""
         if self._second is None:
             return vectors[0]
         return self._b.vector("select", vectors[1], vectors[0], self._second)
 
     def move(self, vector: VReg) -> VReg:
-        """Rotate or broadcast the elements into place within a vector."""
+        """Return ``vector`` with its elements rotated or broadcast into place."""
         if self.broadcasts:
             return self._b.cross(f"broadcast_{self._along[:-1]}", vector,
                                  source_of(self._amount))

@@ -17,7 +17,7 @@ _START = 80
 
 
 def split_ahead(product: Product, at: Lowering) -> Product:
-    """Write code that splits a product's operands, if there is room and it saves cycles.
+    """Write code that splits a product's operands, if vmem has room and this saves cycles.
 
     Parameters
     ----------

@@ -84,9 +84,10 @@ class Dots:
                 *(rhs[dimension] for dimension in self.free[1]))
 
     def result_dimension(self, side: int, dimension: int) -> int:
-        """Return the result's dimension that is free dimension ``dimension`` of operand ``side``.
+        """Return the result's dimension that corresponds to a free dimension of an operand.
 
-        ``side`` is 0 for the left operand, and 1 for the right one.
+        ``side`` is 0 for the left operand and 1 for the right one; ``dimension`` is the number of
+        the dimension in this operand.
         """
         place = len(self.batch[0]) + self.free[side].index(dimension)
         return place + (len(self.free[0]) if side else 0)
@@ -178,10 +179,10 @@ class Dot:
 
 
 def cheapest(product: Product, many: Sequence[Level]) -> Product:
-    """Return the product with the block that gives the fewest cycles.
+    """Choose `Product.block` such that the product takes the fewest cycles; return that product.
 
-    ``many`` are the levels that advance both rows and results. One of them becomes
-    `Product.block`, all others become loops around it.
+    ``many`` are the levels that advance both rows and results. One of them becomes the block, and
+    all others become loops around it.
     """
     levels = merged(many)
     return min((replace(product, block=block,
@@ -191,7 +192,7 @@ def cheapest(product: Product, many: Sequence[Level]) -> Product:
 
 
 def strides(tiling: Tiling) -> dict[int, int]:
-    """Return the distance in vectors between consecutive indices of each outer dimension."""
+    """Return the distance, in vectors, between consecutive indices of each outer dimension."""
     found, stride = {}, tiling.lane_tiles * tiling.column_vectors
     for dimension in reversed(tiling.outer_dimensions):
         found[dimension] = stride
@@ -205,10 +206,10 @@ def _outer(tiling: Tiling, dimensions: Sequence[int]) -> Iterator[int]:
 
 
 def merged(levels: Sequence[Level]) -> list[Level]:
-    """Merge levels that one level can replace, without a change to the order of steps.
+    """Merge pairs of levels that one level can replace; this keeps the order of the steps.
 
-    Two levels become one if an iteration of the outer level advances all operands as far as all
-    iterations of the inner level. Levels of one iteration are dropped.
+    Two levels become one if one iteration of the outer level advances all operands as far as all
+    iterations of the inner level together. Levels of one iteration are dropped.
     """
     found: list[Level] = []
     for level in levels:

@@ -1,4 +1,4 @@
-"""Convolutions of few features: columns run along the lanes, and the input is loaded as weights.
+"""Convolutions of inputs with few features: columns run along the lanes, the input is the weights.
 
 Where an input has few features, its rows would fill few of the array's lanes. So the roles are
 exchanged: the filter is pushed as rows, one for each output feature, and a weight tile holds the
@@ -42,8 +42,8 @@ class LineConvolution:
     def tilings(self) -> tuple[Tiling, Tiling]:
         """Tilings of the input and the filter.
 
-        Along the sublanes run the input's features and the filter's output features. The vectors of
-        an image that contribute to the same sums are consecutive.
+        The input's features, and the filter's output features, run along the sublanes. The vectors
+        of an image that contribute to the same sums are consecutive.
         """
         lines, filters = (value.shape for value in self.operation.operands)
         config = self.config

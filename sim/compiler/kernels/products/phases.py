@@ -91,7 +91,7 @@ class PhaseConvolution:
 
     @cached_property
     def together(self) -> int:
-        """Number of the filter's column offsets whose input features share a vector's lanes."""
+        """Number of column offsets of the filter whose input features share a vector's lanes."""
         columns = self.operation.attributes["kernel_spatial_dimensions"][1]
         fits = (not self.transposed and self.weights.lane_tiles == 1
                 and self.features % self.config.sublanes == 0
@@ -102,7 +102,10 @@ class PhaseConvolution:
 
     @cached_property
     def copies(self) -> int:
-        """Number of copies of the input; a copy has the data of up to `together` column offsets."""
+        """Number of copies of the input in scratch.
+
+        A copy holds the input columns that up to `together` column offsets of the filter read.
+        """
         return -(-self.windows[1] // self.together)
 
     @cached_property
@@ -112,7 +115,7 @@ class PhaseConvolution:
 
     @cached_property
     def line(self) -> int:
-        """Number of vectors that one line of all images has in a copy, for one tile of features."""
+        """Number of vectors of a copy for one line of all images and one tile of features."""
         return self.operation.result.shape[1] * self.phases
 
     @cached_property
@@ -142,9 +145,9 @@ class PhaseConvolution:
         return self.copies * self.parts * self.lane_tiles * self.lines * self.line
 
     def first_vector(self, copy: int, part: int) -> int:
-        """Return the number of the first vector of a part of a copy, within the scratch.
+        """Return the offset, in vectors from the start of the scratch, of a part of a copy.
 
-        ``copy`` is less than `copies`, and ``part`` less than `parts`. The vector belongs to the
+        ``copy`` is less than `copies`, and ``part`` less than `parts`. The part begins with its
         first tile of features.
         """
         return (copy * self.parts + part) * self.lane_tiles * self.lines * self.line
@@ -267,9 +270,9 @@ class _Copies:
                     + image * vectors, base + line * (step * way.line) + image * inner)
 
     def _rows(self, source: Index, target: Index) -> None:
-        """Copy one line of an image, of one tile of features, to all copies of the input.
+        """Copy one line of an image, for one tile of features, to all copies of the input.
 
-        ``source`` is the number of the line's first vector in the input, and ``target`` the number
+        ``source`` is the index of the line's first vector in the input, and ``target`` the index
         of its first vector in the first copy.
         """
         b, way = self._b, self._way

@@ -39,8 +39,8 @@ _LEVELS = {"DEFAULT": 1, "HIGH": 2, "HIGHEST": 3}
 class Side:
     """An operand of the array: its rows, or its weights.
 
-    ``number`` is 0 for rows and 1 for weights. ``padding`` is the word that is pushed for a missing
-    element.
+    ``number`` is 0 for rows and 1 for weights. ``padding`` is the word that is pushed in place of
+    an element that does not exist.
     """
 
     number: int
@@ -65,7 +65,7 @@ class Scheme(Protocol):
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """Number of vector operations in a step for each vector of rows, weights and results."""
+        """Vector operations in a step for each vector of rows, of weights, and of results."""
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
         """Compute the settings of `piece` for pass ``number`` and operand ``side``.
@@ -91,9 +91,9 @@ class Scheme(Protocol):
               setting: Number | None, into: VReg | None) -> VReg:
         """Add a vector of results to ``sum``, and return the total, in register ``into`` if given.
 
-        Where the mask ``started`` is clear, the total is the result alone; None means that it is
-        set everywhere. If ``sum`` is None, the total is the result. ``setting`` is what
-        `total_setting` returned for this pass.
+        Where the mask ``started`` is 0, the total is the result alone; None is a mask of ones. If
+        ``sum`` is None, the total is the result. ``setting`` is what `total_setting` returned for
+        this pass.
         """
 
 
@@ -112,7 +112,7 @@ def _add(b: Builder, operation: str, neutral: int, result: VReg, sum: VReg | Non
 
 @dataclass(frozen=True)
 class Rounded:
-    """One pass: the array rounds fp32 numbers to bf16."""
+    """The scheme of one pass: the array rounds fp32 numbers to bf16."""
 
     passes: int = 1
     work: tuple[int, int, int] = (0, 0, 2)
@@ -137,7 +137,7 @@ class Rounded:
 
 
 def _bit(b: Builder, table: int, number: Number) -> Number:
-    """Return all ones if bit ``number`` of the table is set, otherwise 0."""
+    """Return a word of ones if bit ``number`` of ``table`` is set, otherwise 0."""
     if isinstance(number, int):
         return -(table >> number & 1) & 0xFFFFFFFF
     return b.scalar("sub", 0, b.scalar("and", b.scalar("shr", b.value(table), number), 1))
@@ -162,7 +162,7 @@ class Split:
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """Number of vector operations in a step for each vector of rows, weights and results."""
+        """Vector operations in a step for each vector of rows, of weights, and of results."""
         return 3 + 3 * self.most(ROWS), 3 + 3 * self.most(WEIGHTS), 2
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
@@ -205,16 +205,16 @@ class Split:
         return _add(b, "fadd", _NEGATIVE_ZERO, result, sum, started, into)
 
     def most(self, side: Side) -> int:
-        """Return the greatest number of a piece that any pass uses of operand ``side``.
+        """Return the number of the least significant piece of operand ``side`` that any pass uses.
 
-        The greater its number, the less significant is a piece.
+        Pieces are numbered from the most significant one.
         """
         return max(pair[side.number] for pair in self.pairs)
 
     def _table(self, side: Side, level: int) -> int:
         """Return an integer whose bit n is 1 if pass n uses piece ``level`` of operand ``side``.
 
-        Bit n is also 1 if pass n uses a less significant piece, whose number is greater.
+        The bit is also 1 if pass n uses a less significant piece of this operand.
         """
         return sum(1 << number for number, pair in enumerate(self.pairs)
                    if pair[side.number] >= level)
@@ -226,7 +226,7 @@ class Stored(Split):
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """Number of vector operations in a step for each vector of rows, weights and results."""
+        """Vector operations in a step for each vector of rows, of weights, and of results."""
         return 0, 0, 2
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
@@ -277,7 +277,7 @@ def _limited(b: Builder, vector: VReg, limit: Number, mask: MReg | None) -> VReg
 
 @dataclass(frozen=True)
 class Integers:
-    """One pass of integers that bf16 holds."""
+    """The scheme of one pass, for integers that bf16 holds."""
 
     passes: int = 1
     work: tuple[int, int, int] = (1, 1, 3)
@@ -303,7 +303,7 @@ class Integers:
 
 @dataclass(frozen=True)
 class Passes:
-    """Passes over pairs of bytes of 32-bit integers.
+    """The scheme of ten passes, one for each pair of bytes of 32-bit integers that matters.
 
     Attributes
     ----------
@@ -320,7 +320,7 @@ class Passes:
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """Number of vector operations in a step for each vector of rows, weights and results."""
+        """Vector operations in a step for each vector of rows, of weights, and of results."""
         return 3, 3, 4
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:

@@ -31,14 +31,15 @@ _SUMS = 19
 _FEW = 32
 """Products of at most this number of steps pop results as soon as they are ready."""
 _PER_OPERATION = 0.85
-"""Approximate cycles of each vector operation in a step whose operations outlast the array."""
+"""Approximate cycles of a vector operation in a step that takes the vector unit longer than the
+array."""
 
 Finish = Callable[[Builder, VReg, Index], VReg]
 """Writes code, an epilogue, that converts a sum to the vector that is stored.
 
-Its arguments are the builder, the sum, and the number of the vector among the results, by which it
-can load other operands with the results' tiling. It is applied to incomplete sums as well, which
-are stored and later overwritten."""
+Its arguments are the builder, the sum, and the index of its vector in the buffer of the results; at
+the same index, it can load other operands with the results' tiling. It is applied to incomplete
+sums as well, which are stored and later overwritten."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Product:
     others : tuple of Level
         All other levels, from the innermost.
     block : Level
-        The level of consecutive vectors of rows that is divided into blocks.
+        The level whose iterations, a vector of rows each, are divided into blocks.
     depth : int
         Size of the contracted dimension that runs along the lanes of the rows.
     transposed : bool
@@ -92,7 +93,7 @@ class Product:
     finish : callable or None
         Converts a sum to the vector that is stored.
     first_row : int
-        Number of the vector, among those of the rows, that the first step pushes first.
+        Index, in the buffer of the rows, of the first vector that the first step pushes.
     apart : tuple of (int, int)
         For the rows, and for the weights: vectors from one stored piece to the next. 0 unless
         `split_ahead` has stored pieces.
@@ -203,14 +204,14 @@ class Product:
     def late(self) -> int:
         """Number of vectors of rows that a step pushes before it pops its first result.
 
-        Until then, it pops the last results of the block before. Only a product by depth has such
-        steps: its results are popped no later than necessary.
+        Before that, it pops the remaining results of the previous block. Only a product by depth
+        has such steps: its results are popped no later than necessary.
         """
         return self._delay % self.block_rows if self.by_depth else 0
 
     @cached_property
     def _delay(self) -> int:
-        """Number of vectors of rows that are pushed between a vector and the pop of its result."""
+        """Number of vectors of rows that are pushed between a vector and the pop of its results."""
         config, rows = self.config, self.block_rows
         latency = config.array_latency + 2 * config.sublanes
         return min(-(-latency * rows // self.step_cycles(rows)), config.result_vregs - rows,

@@ -169,7 +169,8 @@ class _Writer:
         """Compute values that all steps use: masks, and padding for weights."""
         b, product = self._b, self._product
         first = min(self._tile, product.weight_rows)
-        # Columns beyond the last repeat it: all lanes of a result of one column must be equal.
+        # If transposed, weights beyond the last column repeat it: all lanes of a result with only
+        # one column must be equal.
         self._constant = (b.splat(WEIGHTS.padding)
                           if first < self._tile and not product.transposed else None)
         self._lane = self._sublane = None
@@ -233,7 +234,7 @@ class _Writer:
                                      first=first, middle=half))
 
     def _parts(self, steps: range) -> Iterator[range]:
-        """Divide steps after the first pop, at the first store, and around the half step."""
+        """Split the range after the first pop, before the first store, and around the half step."""
         product = self._product
         borders = {product.lag + 1, self._first_store} if product.by_depth else set()
         if self._transfers is not None and self._transfers.half_step >= 0:
@@ -254,7 +255,7 @@ class _Writer:
         self._plain((stops[0][0] if stops else part.stop) - part.start, step)
         for (starts, waits), group in groupby(stops, lambda stop: stop[1]):
             several = list(group)
-            # The table has the number of steps until the next wait, but not at the part's end.
+            # The table has the number of steps until the next wait, but not beyond the part's end.
             inside = several if several[-1] != stops[-1] else several[:-1]
             if inside:
                 with self._b.loop(len(inside)):
@@ -284,13 +285,13 @@ class _Writer:
         return self._product.steps if self._stores is None else self._stores.first_step
 
     def _stores_in(self, step: int) -> bool:
-        """Return whether a step stores results; describe the first one's transfer before it."""
+        """Return whether ``step`` stores results; before the first such step, describe those."""
         if self._stores is not None and step == self._first_store:
             self._stores.describe_first()
         return step >= self._first_store
 
     def _last_step(self, results: "_Results") -> None:
-        """Write the last step, and pop and store the results that remain of its block."""
+        """Write the last step; then pop and store the results of its block that it did not pop."""
         product = self._product
         rest = product.block_rows - product.late
         last = product.steps - 1
@@ -305,7 +306,7 @@ class _Writer:
             self._stores.start()
 
     def _take(self, steps: int, results: "_Results") -> None:
-        """Pop and store the results of the last ``steps`` steps."""
+        """Pop and store the results of the final ``steps`` steps."""
         b, stores = self._b, self._stores
         with b.loop(steps):
             self._sums.decoded(self._tags[-1], results)
@@ -318,7 +319,7 @@ class _Writer:
             self._shift_tags()
 
     def _pops(self, numbers: range, results: "_Results") -> None:
-        """Pop and add some of a step's results."""
+        """Pop the result vectors ``numbers`` of a step, and add them to their sums."""
         for number in numbers:
             self._sums.add(self._b.pop(), number, results)
 
@@ -379,9 +380,9 @@ class _Writer:
 
         ``results`` has the registers for the tag of the results that the step pops; None if it pops
         none. It pops nothing before vector ``first`` of its rows. With ``starts``, the step starts
-        a transfer that loads operands; with ``stores``, some that store results. At its end, it
-        waits for ``waits`` chunks of operands of the next step; with ``middle``, it waits for one
-        of its own before the second half of its rows. ``last`` marks the last step.
+        a transfer of operands; with ``stores``, it starts transfers of results. At its end, it
+        waits for ``waits`` chunks of operands of the next step. With ``middle``, it waits for a
+        chunk of its own rows before their second half. ``last`` marks the last step.
         """
         b, product = self._b, self._product
         rows = product.block_rows
@@ -418,7 +419,7 @@ class _Writer:
         b.assign(self._first_weight, self._weight(0, self._weight_mask(), last=True))
 
     def _middle(self, number: int) -> None:
-        """Write the transfers before vector ``number`` of the second half of a step's rows."""
+        """Write what precedes vector ``number`` of a half step's second half: wait and starts."""
         assert self._transfers is not None
         if not number:
             self._transfers.wait()
@@ -445,7 +446,7 @@ class _Writer:
         return popped
 
     def _store(self, number: int, results: "_Results", last: bool) -> None:
-        """Store results whose sums are complete after vector ``number`` of a step's rows."""
+        """Start the transfer of the results that are complete after vector ``number`` of rows."""
         assert self._stores is not None
         split = self._stores.places().get(number)
         if split is not None:
@@ -621,10 +622,10 @@ class _Results:
 class _Operand:
     """The address of a step's operand, with its limits and settings.
 
-    ``at`` is the address. ``depth`` is the number of elements of the contracted dimension that are
-    left from the address on. ``most`` is the offset from the address to the last vector of the
-    weights along their sublanes. Either is None if no code needs it. ``settings`` are those of
-    `Scheme.piece`.
+    ``at`` is the offset in the operand's buffer, in vectors. ``depth`` is the number of elements of
+    the contracted dimension from there to its end. ``most`` is the distance from there to the last
+    vector of the weights along their sublanes. Either is None if no code needs it. ``settings`` are
+    those of `Scheme.piece`.
     """
 
     at: Number | Index

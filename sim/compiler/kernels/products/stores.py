@@ -2,9 +2,9 @@
 
 The sums of a block of results are complete in the last tile of the depth. The blocks follow one
 another in memory, so a transfer may begin and end within a block. A step starts transfers when the
-first vectors of its block, and then half of the others, have been popped. The transfers are small
-because the DMA engine writes rows no faster than the array makes them: what it has not begun when
-the last results are popped delays the end.
+first vectors of its block, and then half of the others, have been popped. The DMA engine writes
+rows no faster than the array makes them, so rows that it has not begun to write when the last
+results are popped delay the end of the product. Therefore, the transfers are small.
 """
 
 from collections.abc import Iterator
@@ -39,8 +39,8 @@ class Stores:
     words : range
         `STORE_WORDS` words of scalar memory.
     what : int
-        The semaphore that counts the transfers, and the flag to do so, as in a descriptor's first
-        word.
+        Bits of a descriptor's first word: the semaphore that counts complete transfers, and the
+        flag that enables the counting.
     """
 
     def __init__(self, b: Builder, product: Product, home: SReg, words: range, what: int) -> None:
@@ -50,14 +50,17 @@ class Stores:
 
     @cached_property
     def splits(self) -> tuple[int, ...]:
-        """Numbers of the vectors of a block up to which the step that pops it starts transfers."""
+        """Positions in a block, in vectors, at which the step that pops it starts a transfer.
+
+        A transfer has the vectors from one such position to the next one, or in the next block.
+        """
         rows, late = self._product.block_rows, self._product.late
         first = max(1, rows // 8)
         return tuple(split for split in (first, first + rows // 2)
                      if split + late + 1 < rows) or (0,)
 
     def places(self) -> dict[int, int]:
-        """Return the number of the split by the number of the vector of rows before its start.
+        """Map each vector of rows after whose push a transfer starts to the number of its split.
 
         The sums of the vectors up to the split are complete by then. The start follows the push of
         the next vector of rows, so that the array has rows while the start holds the core.
@@ -84,7 +87,7 @@ class Stores:
                 + product.lag * len(tuple(self.parts())))
 
     def parts(self) -> Iterator[tuple[int, int]]:
-        """Divide a block into the transfers after the last step: yield (first vector, vectors)."""
+        """Divide a block into transfers after the last step: yield each (first vector, vectors)."""
         rows = self._product.block_rows
         borders = [rows * part // _PARTS for part in range(_PARTS + 1)]
         for first, end in pairwise(borders):
@@ -92,7 +95,7 @@ class Stores:
                 yield first, end - first
 
     def begin(self) -> None:
-        """Write the words of the descriptor that do not change, and those of the first transfer."""
+        """Write the descriptor's constant words, and the number of the results' first HBM row."""
         b = self._b
         b.smem_store(self._home, self._row)
         for word in range(1, DESCRIPTOR_WORDS):
@@ -100,23 +103,23 @@ class Stores:
         b.smem_store(self._what, self._descriptor[0])
 
     def describe_first(self) -> None:
-        """Describe the first transfer."""
+        """Describe the first transfer: up to the first split, or a block if that split is 0."""
         self.describe(0, self.splits[0] or self._product.block_rows)
 
     def describe_after(self, number: int, block: SReg) -> None:
-        """Describe the transfer after that at split ``number``.
+        """Describe the transfer that follows the one that ends at split ``number``.
 
-        ``block`` is the number of the first vector of the block that is being popped.
+        ``block`` is the index of the first vector of the block that is being popped.
         """
         following = (*self.splits, self.splits[0] + self._product.block_rows)[number + 1]
         self.describe(block + self.splits[number], following - self.splits[number])
 
     def describe_rest(self, block: SReg) -> None:
-        """Describe the transfer of what is left of the block that the last step popped."""
+        """Describe the transfer of the vectors after the last split of the block at ``block``."""
         self.describe(block + self.splits[-1], self._product.block_rows - self.splits[-1])
 
     def describe(self, first: IndexLike, vectors: int) -> None:
-        """Describe a transfer of ``vectors`` vectors of results from ``first`` on."""
+        """Write the descriptor of a transfer of ``vectors`` result vectors, from ``first`` on."""
         b, config = self._b, self._product.config
         first = Index.of(first)
         row = b.value(b.smem_load(self._row) + first * config.sublanes)

@@ -1,18 +1,19 @@
 """Transfers within a product: operands arrive while the array runs, and results leave.
 
 The code of a product itself starts the transfers of its operands from HBM. Here, a *chunk* is the
-vectors of an operand that one of these transfers loads; in `sim.kernel`, it is something else. A
-*tile of the depth*, or *of columns*, is the part of the contracted dimension, or of the result's
-columns, that one weight tile covers.
+vectors of an operand that one of these transfers loads (not the *chunk* of `sim.kernel`). A *tile
+of the depth*, or *of columns*, is the part of the contracted dimension, or of the result's columns,
+that one weight tile covers.
 
 Chunks arrive in the order in which steps need them (`Product.by_depth`: from the first to the last
 tile of the depth). Chunks for the first tile of the depth are small, so that the array starts
 early. Later chunks are larger, because each start of a transfer holds the core. The weights of the
-last tile of the depth arrive in small chunks again, because the array has nothing else left to do.
+last tile of the depth arrive in small chunks again: the array has no other work while it waits.
 
 In the first tile of the depth, the array processes rows as fast as they arrive, but the second tile
-of columns needs its weights, too. So the last block of rows may arrive in two chunks, the second of
-which is waited for in the middle of the step (`Plan.halves`).
+of columns needs its weights, too. So the last block of rows may arrive in two chunks: its step
+begins when the first half of the rows is in vector memory, and waits for the second half in its
+middle (`Plan.halves`).
 
 A few chunks are in flight at a time. The step before the one that needs a chunk ends with the start
 of another transfer and a wait for that chunk. Descriptors lie in a table in scalar memory, which is
@@ -105,8 +106,8 @@ class Plan:
     loads : tuple of (bool, bool)
         Whether the product loads its rows, and its weights.
     depths_together : int
-        Number of tiles of the depth in a chunk. Exceptions: a chunk of the first tile of the depth
-        contains no other tile and, with ``fine_end``, nor does a chunk of weights of the last one.
+        Number of tiles of the depth in a chunk. But the first tile of the depth shares no chunk
+        with other tiles; with ``fine_end``, neither do the weights of the last tile.
     columns_together : int
         Number of tiles of columns in a chunk of weights, with the same exceptions.
     fine_end : bool
@@ -238,17 +239,17 @@ class Plan:
             return False
         halved = replace(self, halves=True)
         [number] = [number for number, chunk in enumerate(halved.chunks) if chunk.late]
-        # Transfers are counted, not named: waits must be in the order of the chunks.
+        # A wait counts complete transfers, whichever they are: waits must be in order of chunks.
         ordered = number == sum(count for stop, count in halved._stops.items() if stop < last)
         started = halved.started_first + sum(map(len, halved.started.values()))
         return ordered and started == len(halved.chunks)
 
     @cached_property
     def _stops(self) -> dict[int, int]:
-        """Number of chunks for which each step waits at its end; -1 is before the first step.
+        """Number of chunks for which each step waits at its end; step -1 is before the first one.
 
-        A step waits for one chunk, so that each can start another one. Only in front of the
-        `half_step`, where no time is left, does it wait for the chunks that the next step needs.
+        A step waits for one chunk, so that each step can start another one. But each step before
+        the `half_step`, where no time is left, waits for all chunks that the next step needs.
         """
         found: dict[int, int] = {}
         after = self.product.steps
@@ -279,7 +280,7 @@ class Plan:
         """Chunks that each of `stops`, and the `half_step`, starts.
 
         A chunk is started only when the DMA queue certainly has room: a start into a full queue
-        holds the core. Because a start holds it, too, a step starts one chunk, or at most two.
+        holds the core. Any start holds the core briefly, so a step starts one chunk, the `half_step` two.
         """
         found = {}
         arrived, at = self.early, self.started_first
@@ -312,10 +313,10 @@ class Plan:
 
     @property
     def apart_from_stops(self) -> tuple[Chunk, ...]:
-        """Chunks whose descriptors are in the table behind those of `starts`.
+        """Chunks whose descriptors follow those of `starts` in the table.
 
-        Those of the `half_step` follow those that are started before the first step, but not at
-        once, because the DMA queue has no room yet.
+        First, those that are started before the first step but not at once, because the DMA queue
+        has no room yet; then those that the `half_step` starts.
         """
         more = range(self.started_at_once, self.started_first)
         return tuple(self.chunks[number]
@@ -527,7 +528,7 @@ class Transfers:
         self._b.wait(_LOADED, chunks, fence=Fence(before=True))
 
     def next_stop(self) -> SReg:
-        """Advance to the next descriptor; return the number of steps before the next wait."""
+        """Advance to the next entry of the table; return the number of steps to the next wait."""
         b = self._b
         found = b.smem_load(self._pointer + DESCRIPTOR_WORDS)
         b.assign(self._pointer, self._pointer + _ENTRY)
