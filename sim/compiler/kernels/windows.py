@@ -363,7 +363,7 @@ class _Reduction:
         self._places = padded
 
     def _padding(self) -> list[VReg]:
-        """Return vectors for padding: initial values, combined with themselves `_weight` - 1 times."""
+        """Return vectors for padding: `_weight` initial values, combined with each other."""
         b, initial = self._b, self._reducer.initial
         if self._weight == 1:
             return initial

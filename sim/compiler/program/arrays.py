@@ -67,8 +67,7 @@ class TiledArray:
     def pack(self, array: npt.NDArray[Any], memory: Words) -> None:
         """Write the array to ``memory``, shape (rows, lanes).
 
-        Words of ``memory`` that only pad vectors keep their value; in a packed tiling, they become
-        0.
+        Padding in ``memory`` keeps its value; in a packed tiling, it becomes 0.
         """
         if self.tiling is not None:
             self.tiling.write(to_words(np.asarray(_viewed(array, self.view), order="C")), memory)
@@ -167,9 +166,10 @@ class Ring:
         return self.slots * self.batch.rows
 
     def parts(self, batch: npt.NDArray[Any], slot: int) -> list[tuple[int, Words]]:
-        """Return each core's part of a batch in a slot, as (number of its first row, rows).
+        """Return each core's part of a batch that goes to slot ``slot``: (first row, its rows).
 
-        Rows are numbered from the first one of all slots. Words that only pad vectors are 0.
+        The rows have shape (number of rows, lanes); the first row is counted from the start of the
+        buffer. Padding is 0.
         """
         rows = np.zeros((self.batch.rows, self.lanes), np.uint32)
         self.batch.pack(batch, rows)

@@ -24,13 +24,13 @@ _ROOT = pathlib.Path(__file__).resolve().parents[3]
 _SOURCES = ("sim/compiler", "sim/asm", "golden", "hdl/checks.py", "hdl/config.py",
             "hdl/core/counters.py", "hdl/core/interface.py", "hdl/dma/format.py",
             "hdl/dma/interface.py", "hdl/encoding.py", "hdl/isa.py")
-"""Files and folders on which a compiled program depends, besides its graph."""
+"""Files and folders of sources on which compiled programs depend."""
 
 
 def compile_cached(graph: Graph, config: Config, *, name: str | None = None,
                    standard_inputs: bool = False, fed: Collection[int] = (),
                    outfeed: bool = False) -> Executable:
-    """Compile a graph, or read the program that an equal graph was compiled to before.
+    """Compile a graph, or load the program to which an equal graph was compiled before.
 
     Several processes may use the cache at the same time, and may be killed while they do. If
     ``SYSTOLITH_DUMP`` is set, the graph is always compiled, so that its stages are written.
@@ -77,7 +77,7 @@ def compile_cached(graph: Graph, config: Config, *, name: str | None = None,
             try:
                 return load(path).executable()
             except ValueError:
-                # A later run makes the entry anew.
+                # Without this file, a later run compiles the program again.
                 path.unlink(missing_ok=True)
                 raise
     except (OSError, ValueError):

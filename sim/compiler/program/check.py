@@ -14,7 +14,7 @@ _BETWEEN = frozenset({"by_device", "exchange"})
 
 
 def check(graph: Graph, config: Config) -> None:
-    """Refuse operations without a kernel, and sizes of a chip that are not powers of two.
+    """Refuse operations without a kernel, and a chip without powers of two of lanes and sublanes.
 
     Parameters
     ----------

@@ -24,8 +24,8 @@ class Context:
     tilings : dict of Value to Tiling
         The tiling of each value.
     own_transfers : bool
-        Whether kernels may start transfers of their operands from HBM, and of their results to
-        HBM, themselves. The addresses of those buffers are then in the code.
+        Whether kernels may themselves start transfers of their operands from HBM, and of their
+        results to HBM. The code then contains the addresses of these buffers.
     stream : Stream
         Collects the code.
     places : Places

@@ -26,8 +26,8 @@ def for_device(graph: Graph, device: int) -> Graph:
     """Return the graph that one of two devices (cores) executes.
 
     Each ``exchange`` keeps only the operand that this device sends, and gets an attribute
-    ``number``, which is the same in the graphs of both devices. Each ``by_device`` is replaced by
-    this device's operand.
+    ``number``: exchanges have the same numbers in the graphs of both devices. Each ``by_device`` is
+    replaced by this device's operand.
 
     Parameters
     ----------

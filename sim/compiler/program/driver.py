@@ -29,7 +29,7 @@ from sim.compiler.program.tilings import assign_tilings
 __all__ = ["compile_graph"]
 
 _SHARES = 1, 2, 4, 8
-"""Divisors: an operation's operands and results may take 1/n of vector memory, tried in order."""
+"""Values of n, tried in order: an operation's operands and results may take 1/n of vmem."""
 
 
 def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
@@ -85,7 +85,7 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
         views[number] = (("reshape", graph.inputs[number].shape[1:]),)
     outputs = tuple(value.type for value in graph.outputs)
     sharding = graph.sharding or Sharding((None,) * len(types), (None,) * len(outputs))
-    # Kernels' own transfers take numbers of rows, of 32 bits.
+    # The row numbers in transfers that kernels start themselves have 32 bits.
     own = not standard_inputs and config.hbm_rows <= 1 << 32
     try:
         planners, packed = _plans(graph, config, sharding, own, not standard_inputs, queues)
@@ -126,7 +126,7 @@ def _plans(graph: Graph, config: Config, sharding: Sharding, own_transfers: bool
         if blocks.sharding is not None:
             hoist(blocks)
         packed = packable(blocks, config, inputs=pack)
-        # Planning removes inputs without elements.
+        # Recorded here, because planning removes inputs without elements.
         flags = tuple(value in packed for value in blocks.inputs)
         graphs = [blocks] if blocks.sharding is None else [
             for_device(blocks, core) for core in (0, 1)]

@@ -14,7 +14,7 @@ __all__ = ["absorb", "packable"]
 
 
 def absorb(graph: Graph, kept: Container[int] = ()) -> tuple[View, ...]:
-    """Remove each reshape or transpose that is the only use of an input.
+    """Remove each reshape or transpose that is the only use of an input: the host does it instead.
 
     Parameters
     ----------

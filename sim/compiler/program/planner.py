@@ -126,9 +126,10 @@ class Planner:
 
     def _dying(self, operation: Operation, uses: Mapping[Value, Sequence[int]], index: int
                ) -> set[Value]:
-        """The operands of ``operation``, number ``index`` of its graph, that are not used after it.
+        """Return the operands of ``operation`` that no later operation uses, and that may go.
 
-        ``uses`` is the result of the function `_uses`.
+        ``index`` is the operation's index in its graph, and ``uses`` the result of the function
+        `_uses`.
         """
         return {value for value in operation.operands
                 if uses[value][-1] == index and value not in self._control.fixed}
@@ -167,9 +168,9 @@ class Planner:
             self.launcher.kernel(operation, following, dying, goes)
 
     def _is_view(self, operation: Operation, dying: set[Value]) -> bool:
-        """Let the result of a reshape take over the operand's vectors if possible.
+        """Give the operand's vectors to the result of a reshape, if possible.
 
-        Return whether it did. ``dying`` are the operands that are not used again.
+        Return whether this was done. ``dying`` are the operands that are not used again.
         """
         if operation.kind != "reshape" or operation.operands[0] not in dying:
             return False
@@ -230,7 +231,7 @@ def _uses(graph: Graph, kept: Sequence[Value]) -> dict[Value, list[int]]:
 
 
 def _distance(uses: Mapping[Value, Sequence[int]], index: int, value: Value) -> int:
-    """Return the index of the next operation, from ``index`` on, that uses a value."""
+    """Return the index of the next use of a value, from operation ``index`` on; 2**30 if none."""
     at = uses.get(value, ())
     following = bisect_left(at, index)
     return at[following] if following < len(at) else 1 << 30

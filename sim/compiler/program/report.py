@@ -16,7 +16,7 @@ _WAITS = {name: name.removesuffix("_cycles").replace("_", " ") for name in COUNT
 
 
 def longest_wait(counts: Mapping[str, int]) -> str:
-    """Name the longest wait, for example ``"memory wait"``.
+    """Return the name of the longest wait, for example ``"memory wait"``.
 
     Parameters
     ----------

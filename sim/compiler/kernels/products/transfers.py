@@ -280,7 +280,7 @@ class Plan:
         """Chunks that each of `stops`, and the `half_step`, starts.
 
         A chunk is started only when the DMA queue certainly has room: a start into a full queue
-        holds the core. Any start holds the core briefly, so a step starts one chunk, the `half_step` two.
+        holds the core. Any start holds it briefly, so a step starts one chunk, the `half_step` two.
         """
         found = {}
         arrived, at = self.early, self.started_first

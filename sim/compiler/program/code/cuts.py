@@ -1,7 +1,7 @@
 """Chooses where code is split into segments.
 
 A cut inside a loop means that both segments are loaded in each iteration. So a cut is placed where
-the fewest branches cross it; among equal places, the last one that the segment can reach is taken.
+it separates the fewest branches from their targets; of equal places, the last one within reach.
 """
 
 import numpy as np
@@ -40,7 +40,7 @@ def crossings(linear: Linear) -> Integers:
 
 
 def cuts(linear: Linear, soft: int, hard: int, descriptors: int) -> list[int]:
-    """Return the number of the first bundle of each segment.
+    """Choose where to cut; return the index of the first bundle of each segment.
 
     Parameters
     ----------

@@ -88,7 +88,7 @@ class Stream:
         self._deferred: Callable[[], None] | None = None
 
     def defer(self, write: Callable[[], None]) -> None:
-        """Have ``write`` called when the next code is appended; it appends code before that."""
+        """Call ``write`` just before other code is appended, so that it can append code first."""
         self._write_deferred()
         self._deferred = write
 

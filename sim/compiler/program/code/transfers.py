@@ -151,7 +151,7 @@ _SOURCE, _DESTINATION = 2, 6
 @cache
 def transfer(config: Config, source: Rows | Vectors | Words, destination: Rows | Vectors | Words,
              rows: int, semaphore: int | None) -> TransferWords:
-    """Make a descriptor.
+    """Return the descriptor of a transfer; its addresses in HBM are relative to buffers.
 
     Parameters
     ----------

@@ -148,11 +148,14 @@ class SegmentWriter:
         return 1 if self._is_ahead(segment, target) else 2
 
     def _inside(self, segment: Segment, bundle: int) -> int:
-        """Return the address of a segment's bundle in instruction memory."""
+        """Return the instruction-memory address of the code's bundle number ``bundle``."""
         return segment.base + self._offset(segment, bundle)
 
     def _offset(self, segment: Segment, bundle: int) -> int:
-        """Return the position of a bundle, counted from the start of its segment."""
+        """Return the offset of a bundle from the start of ``segment``, in bundles.
+
+        ``bundle`` is the bundle's index in the code.
+        """
         offset = bundle - segment.first
         return offset + segment.start if offset >= segment.loads else offset
 
@@ -194,7 +197,7 @@ class SegmentWriter:
                          Words(DmaSpace.IMEM, BUNDLE_PITCH * segment.base), code_rows, None), load]
 
     def _pair_address(self, segment: Segment, target: Segment) -> int:
-        """Return the address, in a segment's image, of the descriptors that load ``target``."""
+        """Return where, in scalar memory, ``segment`` has the descriptors that load ``target``."""
         half = self._memory.images[segment.number % 2].start
         return half + 2 * DESCRIPTOR_WORDS * segment.targets.index(target)
 
@@ -239,9 +242,10 @@ class SegmentWriter:
                               for bundle, immediate, rows in self._linear.rows))
 
     def _word(self, bundle: int) -> int:
-        """Return the number of a bundle's first word, counted from the start of the buffer's rows.
+        """Return the offset of a bundle's first word from the start of the buffer's rows, in words.
 
-        If the whole program is resident, the word is counted from the program's start instead.
+        If the whole program is resident, the offset counts from the start of the program instead.
+        ``bundle`` is the bundle's index in the code.
         """
         segment = self._owner(bundle)
         if self._single:

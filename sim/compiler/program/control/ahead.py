@@ -163,7 +163,7 @@ class SlicesAhead:
 
 def slices_ahead(context: Context, body: Graph, homes: Mapping[Value, Rows], kept: set[Value],
                  loop: tuple[Counted, int, int]) -> SlicesAhead | None:
-    """Choose the slices that a loop loads ahead.
+    """Choose the slices that a loop loads one iteration ahead.
 
     Parameters
     ----------

@@ -64,7 +64,7 @@ def cut_rows(home: Rows, tiling: Tiling, along: int, size: int, start: int,
         Pair (address, factor): the word of scalar memory at the address, times the factor, is added
         to ``start`` while the program runs.
     exact : bool
-        Leave out the rows that only pad the last vectors of a column of tiles.
+        Whether to leave out the rows of padding at the end of each column of tiles.
     """
     sizes = tiling.shape[:max(len(tiling.shape) - 2, 0)]
     strides = home.strides or _strides(sizes, tiling)

@@ -60,7 +60,7 @@ class ControlFlow:
              early: Mapping[Value, Sequence[Rows]]) -> None:
         """Write a ``while``. Each carried value stays in vector memory, or in its own rows of HBM.
 
-        An iteration writes results in the outfeed (`connect_queues`) to the outputs' rows at once.
+        Each iteration writes results in the outfeed (`connect_queues`) to the rows of the outputs.
 
         Parameters
         ----------
@@ -280,7 +280,7 @@ class ControlFlow:
         self._forget(known)
 
     def _forget(self, known: set[Value]) -> None:
-        """Forget the homes that pinned values received in code that a run may skip.
+        """Forget the homes that pinned values received in code that may not be executed.
 
         ``known`` are the values that had homes before that code.
         """

@@ -90,7 +90,7 @@ def _held(operation: Operation) -> set[Value]:
 
 
 def _sliced_in_hbm(graph: Graph) -> set[Value]:
-    """Return the values in HBM of which transfers read slices, or in which they update slices."""
+    """Return the values in HBM whose slices transfers read or update."""
     return {operation.operands[0] for operation in graph.operations
             if operation.attributes.get("in_hbm") and operation.kind != "gather"}
 
@@ -114,10 +114,10 @@ def closed(kept: set[int], body: Graph) -> set[int]:
 
 
 def _carried_sources(body: Graph) -> dict[int, int]:
-    """Find carried values that take over the current value of a carried value in each iteration.
+    """Find carried values whose next value is the current value of a carried value.
 
     ``body`` is the loop's body. Returns a mapping from the number of each such value to the number
-    of the value that it takes over, which may be the same.
+    of the value that it takes over, which may be its own.
     """
     numbers = {value: number for number, value in enumerate(body.inputs)}
     return {number: numbers[value] for number, value in enumerate(body.outputs)

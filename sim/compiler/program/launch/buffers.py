@@ -38,7 +38,7 @@ class KernelBuffers:
     def __init__(self, context: Context, operation: Operation, goes: Mapping[Value, Rows]) -> None:
         self._context = context
         self._operation = operation
-        # Values whose vectors were allocated here; of these, operands without a load so far.
+        # Values whose vectors were allocated here; and those of them whose load has not started.
         self._made: list[Value] = []
         self._absent: list[Value] = []
         self.places: dict[Value, Place] = {}

@@ -162,7 +162,7 @@ class KernelLowering:
         return self._constants[key]
 
     def scalar(self, value: Value) -> SReg:
-        """Write code that reads an operand of one element into a scalar register.
+        """Write code that reads a one-element operand; return the scalar register that gets it.
 
         For a constant, the code contains the number itself.
         """
@@ -179,7 +179,10 @@ class KernelLowering:
         return self._builder.smem_load(self.scalars(self.place(value).buffer, 0))
 
     def _counted(self, address: int, value: Affine) -> SReg:
-        """Write code that computes ``value``, an affine function of the counter at ``address``."""
+        """Write code that evaluates ``value`` for a counter; return the register of the result.
+
+        ``value`` is an affine function of the counter that is at ``address`` in scalar memory.
+        """
         counter = self._builder.smem_load(address)
         if value.factor == 0:
             return self._builder.value(value.offset)
@@ -188,14 +191,14 @@ class KernelLowering:
         return self._builder.scalar("add", counter, value.offset) if value.offset else counter
 
     def scalars(self, buffer: VmemBuffer, index: IndexLike) -> int:
-        """Write code that copies a vector to scalar memory; return its address there.
+        """Write code that copies vector ``index`` of ``buffer`` to scalar memory.
 
-        The vector is the one at ``index`` in ``buffer``. Element (sublane, lane) is the word at the
-        address plus ``sublane * lanes + lane``. It is valid until the next call of this method or
-        of `scalar`, which may overwrite it. So a rule that uses both must call `scalar` first, and
-        outside of loops.
+        Return the address in scalar memory: element (sublane, lane) is the word at this address
+        plus ``sublane * lanes + lane``. The words are valid until the next call of this method or
+        of `scalar`, which may overwrite them. So a rule that uses both must call `scalar` first,
+        and outside of loops.
         """
-        # The window now holds something else.
+        # From now on, the window does not hold the operands that `scalar` has put there.
         self._reads = None
         self.reads_window = True
         descriptor = self._memory.to_window

@@ -137,7 +137,7 @@ class Launcher:
         """
         with suppress(VectorMemoryError):
             return self._lower(operation, dying, goes), {}
-        # Without gaps between operands there may be room.
+        # If all values are evicted, the operands may fit, because there are no gaps between them.
         self._places.evict_all()
         with suppress(VectorMemoryError):
             return self._lower(operation, dying, goes), {}
@@ -272,7 +272,10 @@ class Launcher:
 
     def _emit(self, operation: Operation, builder: Builder,
               allocate: Callable[[int], VmemBuffer]) -> tuple[MachineCode, Code]:
-        """Translate a kernel; ``allocate`` returns room for spilled vector registers."""
+        """Schedule a kernel and assign its registers; ``allocate`` gives room for spilled ones.
+
+        Return the kernel on virtual registers, and its final code.
+        """
         machine = builder.finish()
         code = emit(machine, self._config, allocate=allocate)
         if (folder := dump_folder()) is not None:

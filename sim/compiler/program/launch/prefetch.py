@@ -49,7 +49,7 @@ class Upcoming:
     operation : Operation
         The operation.
     dying : set of Value
-        Values that are not used after it.
+        Values that no later operation uses.
     distance : callable
         Maps a value to the index of the next operation that uses it, from this operation on.
     """
@@ -194,7 +194,7 @@ class Prefetch:
         return trial
 
     def _try(self, trial: Trial, item: Upcoming) -> None:
-        """Allocate on a trial what the operation of ``item`` needs; free what it uses last."""
+        """Allocate on a trial what the operation of ``item`` needs; then free its dying values."""
         operation, able = item.operation, list[Value]()
         trial.distance = item.distance
         trial.locked = {*operation.operands, *operation.results}

@@ -28,7 +28,7 @@ class Clock:
 
     @property
     def hold(self) -> int:
-        """Cycles for which the start of a transfer would hold the core, if the queue is full."""
+        """Cycles for which the DMA queue would hold the core now, if it had to start a transfer."""
         if len(self._ends) < QUEUE_DEPTH:
             return 0
         return max(0, self._ends[0][1] - self._now)

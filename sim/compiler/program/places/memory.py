@@ -40,7 +40,7 @@ class VectorMemory:
     free : FreeVectors
         The vectors that belong to no buffer.
     completed : int
-        Number of the last transfer that the code has waited for.
+        Highest number of a transfer that the code has waited for.
     leaving : list of (int, VmemBuffer)
         Buffers that become free when a transfer completes, each with the transfer's number, in
         ascending order.
@@ -78,10 +78,10 @@ class VectorMemory:
     # ---- transfers
 
     def issue(self, source: Any, destination: Any, rows: int) -> int:
-        """Write code that starts to copy ``rows`` rows; return the number of its last transfer.
+        """Write code that starts to copy ``rows`` rows; return the number of the last transfer.
 
         Transfers are numbered from 1 in the order in which they start, so that a caller can wait
-        for this one. Source and destination are `Rows`, `Vectors` or `Words`.
+        for this one. ``source`` and ``destination`` are `Rows`, `Vectors` or `Words`.
         """
         started = self.start_transfer(source, destination, rows, MOVED)
         self.clock.start(rows, started)
@@ -89,19 +89,19 @@ class VectorMemory:
         return self._issued
 
     def start_transfer(self, source: Any, destination: Any, rows: int, semaphore: int) -> int:
-        """Write code that starts to copy ``rows`` rows; return the number of transfers.
+        """Write code that starts to copy ``rows`` rows; return how many transfers that takes.
 
-        Source and destination are `Rows`, `Vectors` or `Words`. Each transfer adds 1 to the
-        semaphore when it completes.
+        ``source`` and ``destination`` are `Rows`, `Vectors` or `Words`. Each transfer adds 1 to
+        semaphore ``semaphore`` when it completes.
         """
         self.moved_rows += rows
         return self._start(source, destination, rows, semaphore, 0)
 
     def _start(self, source: Any, destination: Any, rows: int, semaphore: int, depth: int) -> int:
-        """Write the nested loops over `Rows.levels` around a transfer, which covers the innermost.
+        """Write a transfer of the innermost of `Rows.levels`, in nested loops over the others.
 
-        The parameters are those of `start_transfer`; ``depth`` is the number of loops around those
-        to be written. Returns the number of transfers.
+        The parameters are those of `start_transfer`; ``depth`` is the number of loops that are
+        already open. Returns the number of transfers that the loops start.
         """
         levels = max((side.levels for side in (source, destination) if isinstance(side, Rows)),
                      key=len, default=())
@@ -168,7 +168,7 @@ class VectorMemory:
         self._exchanges += 1
 
     def wait_exchanges(self) -> None:
-        """Write code that waits for all exchanges; each consists of two transfers."""
+        """Write code that waits for all exchanges; each is a transfer in either direction."""
         if self._exchanges:
             self.stream.wait(EXCHANGED, 2 * self._exchanges)
             for buffer in self.exchanged:
@@ -201,7 +201,7 @@ class VectorMemory:
                       (Slot.S0, "add", (s[1], s[1], 1)), (Slot.S1, "loop", (s[2], again)))
 
     def release(self, buffer: VmemBuffer, after: int = 0) -> None:
-        """Free a buffer once the transfer that fills it, and transfer ``after``, are complete."""
+        """Free a buffer once transfer ``after``, and the transfer that fills it, are complete."""
         self.give(buffer, max(after, self._arriving.pop(buffer, 0)))
 
     def give(self, buffer: VmemBuffer, after: int) -> None:

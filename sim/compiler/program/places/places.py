@@ -29,7 +29,7 @@ Words = npt.NDArray[np.uint32]
 
 
 class VectorMemoryError(MemoryError):
-    """Raised if vector memory has too little room, even after all eviction that is possible."""
+    """Raised if vector memory has too little room, even after all possible evictions."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Places:
     # ---- vector memory
 
     def allocate(self, name: str, vectors: int, *, loaded: bool = False) -> VmemBuffer:
-        """Allocate consecutive vectors; evict values to make room, the furthest next use first.
+        """Allocate consecutive vectors; if necessary, evict values, the furthest next use first.
 
         The buffer's name begins with ``name``. ``loaded`` says that the vectors will be loaded from
         HBM, not computed.
@@ -130,7 +130,7 @@ class Places:
                     self.is_home if loaded else None)
 
     def is_home(self, value: Value) -> bool:
-        """Return whether a value has rows of HBM."""
+        """Return whether the home of a value is rows of HBM."""
         return isinstance(self.homes.get(value), Rows)
 
     def lock(self, values: Iterable[Value]) -> None:
@@ -268,17 +268,17 @@ class Places:
         if isinstance(home, Splat) and value not in self._resident:
             return self._copy_splat(home.word, destination, rows)
         buffer = self.load(value)
-        # A transfer may still fill the buffer, which must not be read before.
+        # The buffer must not be read while a transfer still fills it.
         self.memory.settle([buffer])
         number = self.memory.issue(Vectors(buffer.address), destination, rows)
         self._reading[buffer] = number
         return number
 
     def _copy_splat(self, word: int, destination: Rows, rows: int) -> int:
-        """Start to fill the ``rows`` HBM rows of ``destination`` with a word.
+        """Start to fill ``destination``, which has ``rows`` rows of HBM, with ``word``.
 
-        Return the last transfer's number. The source is a buffer of that word, as large as can be
-        allocated.
+        Return the number of the last transfer. The source is a buffer whose elements are all
+        ``word``, as large as can be allocated.
         """
         sublanes = self._config.sublanes
         vectors = rows // sublanes
@@ -298,7 +298,7 @@ class Places:
         return number
 
     def _allocate_some(self, name: str, vectors: int) -> VmemBuffer | None:
-        """Allocate vectors like `allocate`, but return None if there is no room for two or more."""
+        """Allocate like `allocate`, but return None if two or more vectors find no room."""
         try:
             return self.allocate(name, vectors)
         except VectorMemoryError:
@@ -315,9 +315,9 @@ class Places:
             self.memory.release(buffer, self._reading.pop(buffer, 0))
 
     def load_block(self, value: Value, rows: Rows, block: Value) -> None:
-        """Allocate vectors of value ``block``, and start to load them.
+        """Allocate the vectors of ``block``, and start to load them.
 
-        They are loaded from ``rows``, a part of the home of ``value``.
+        ``rows``, from which they are loaded, are a part of the home of ``value``.
         """
         self.wait_stored(value)
         self.memory.load_rows(rows, self.make(block))

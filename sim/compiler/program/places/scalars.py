@@ -42,6 +42,6 @@ def copy_scalars(places: Places, config: Config, values: Sequence[Value]) -> Non
             last = memory.issue(home, place, 1)
         else:
             assert buffer is not None, "constants are not read"
-            memory.settle([buffer])  # It may be part of an exchange, and have no home.
+            memory.settle([buffer])  # A value from an exchange may have no home.
             last = memory.issue(Vectors(buffer.address), place, config.sublanes)
     memory.wait(last)

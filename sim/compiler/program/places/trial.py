@@ -25,7 +25,7 @@ class Trial:
     tilings : dict of Value to Tiling
         Tilings of all values.
     is_home : callable
-        Whether a value is in HBM.
+        Maps a value to whether it has rows of HBM.
 
     Attributes
     ----------
