@@ -1,9 +1,16 @@
 """Runs functions in processes of their own, whose JAX has the chip as a platform."""
 
+import atexit
+import functools
 import inspect
+import json
 import os
+import pathlib
+import selectors
+import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable
 
@@ -15,24 +22,104 @@ SETTINGS = {"JAX_PLATFORMS": "systolith,cpu", "SYSTOLITH_CONFIG": "tiny",
 LIMIT = 600
 """Seconds after which a process hangs."""
 
+_SERVER = """
+import json, os, sys, warnings
+
+# What all programs import. None of it starts a thread, opens the chip or reads the variables that
+# a request may set.
+import jax.numpy, pytest, sim.pjrt.platform, sim.pjrt.rules
+
+for line in sys.stdin:
+    with warnings.catch_warnings():
+        # JAX warns of each fork; here it has no threads yet.
+        warnings.simplefilter("ignore")
+        child = os.fork()
+    if child == 0:
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    sys.exit()
+request = json.loads(line)
+os.environ.update(request["environment"])
+files = [os.open(path, os.O_RDWR) for path in (os.devnull, request["output"], request["errors"])]
+for number, file in enumerate(files):
+    os.dup2(file, number)
+    os.close(file)
+exec(request["body"], {"__name__": "__main__"})
+"""
+
+
+class _Server:
+    """A process that has imported JAX and the driver, and forks one for each program."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", _SERVER], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True, env={**os.environ, **SETTINGS},
+            start_new_session=True)
+        atexit.register(self._close)
+
+    def run(self, body: str, environment: dict[str, str]) -> tuple[int, str, str]:
+        """Run a program; return its exit status, output and errors."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with tempfile.TemporaryDirectory() as folder:
+            output, errors = (pathlib.Path(folder, name) for name in ("output", "errors"))
+            output.touch()
+            errors.touch()
+            request = {"body": body, "environment": environment, "output": str(output),
+                       "errors": str(errors)}
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            with selectors.DefaultSelector() as selector:
+                selector.register(process.stdout, selectors.EVENT_READ)
+                status = process.stdout.readline() if selector.select(LIMIT) else ""
+            if not status:
+                _server.cache_clear()
+                os.killpg(process.pid, signal.SIGKILL)
+            return int(status or -signal.SIGKILL), output.read_text(), errors.read_text()
+
+    def _close(self) -> None:
+        """End the process: it has no more requests."""
+        self._process.communicate()
+
+
+@functools.cache
+def _server() -> _Server:
+    return _Server()
+
 
 def start(function: Callable[[], None], **environment: str) -> "subprocess.Popen[str]":
     """Start a process that runs the body of a function, which must import all that it uses."""
-    body = "".join(inspect.getsource(function).splitlines(keepends=True)[1:])
     unset = [name for name, value in environment.items() if not value]
     merged = {**os.environ, **SETTINGS, **environment}
     return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(body)], stdout=subprocess.PIPE,
+        [sys.executable, "-W", "error", "-c", _body(function)], stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True,
         env={name: value for name, value in merged.items() if name not in unset})
 
 
 def run(function: Callable[[], None], **environment: str) -> str:
-    """Run it to its end, which must be a good one; returns what it printed."""
-    process = start(function, **environment)
-    try:
-        output, errors = process.communicate(timeout=LIMIT)
-    finally:
-        process.kill()
-    assert process.returncode == 0, output + errors
+    """Run the body of a function to its end, which must be a good one; return what it printed.
+
+    The process is the fork of one that has imported JAX, unless ``environment`` has variables that
+    are read when JAX is imported.
+    """
+    if any(name.startswith(("JAX_", "KERAS_")) for name in environment):
+        process = start(function, **environment)
+        try:
+            output, errors = process.communicate(timeout=LIMIT)
+        finally:
+            process.kill()
+        status = process.returncode
+    else:
+        status, output, errors = _server().run(_body(function), environment)
+    assert status == 0, output + errors
     return output
+
+
+def _body(function: Callable[[], None]) -> str:
+    """The text of a function's body."""
+    lines = inspect.getsource(function).splitlines(keepends=True)
+    return textwrap.dedent("".join(lines[1:]))
