@@ -14,7 +14,7 @@ def integer(name: str, value: object, low: int | None = None, high: int | None =
     Parameters
     ----------
     name : str
-        The argument's name, for the message.
+        The argument's name, for the error message.
     value : int or numpy integer
         The argument. A bool is not an integer here.
     low, high : int, optional
@@ -46,7 +46,7 @@ def instance(name: str, value: object, kind: type) -> None:
     Parameters
     ----------
     name : str
-        The argument's name, for the message.
+        The argument's name, for the error message.
     value : object
         The argument.
     kind : type
@@ -68,7 +68,7 @@ def vectors(name: str, value: object, shape: tuple[int, int]) -> npt.NDArray[np.
     Parameters
     ----------
     name : str
-        The argument's name, for the messages.
+        The argument's name, for the error messages.
     value : array of float32 or uint32, shape (count, sublanes, lanes)
         The argument.
     shape : tuple of int

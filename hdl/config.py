@@ -36,11 +36,11 @@ class Config:
     array : int
         Rows and columns of the systolic array, 2 to 256; also the number of vector lanes.
     sublanes : int
-        Elements of a vector register in each lane, 1 to 8; divides ``array``.
+        Elements of a vector register in each lane, 1 to 8; must divide ``array``.
     cores : int
         Tensor cores of the chip, 1 or 2.
     vmem_bytes : int
-        Vector memory of a core, in bytes; a multiple of one vector.
+        Vector memory of a core, in bytes; a multiple of the bytes of a vector.
     smem_words : int
         Scalar memory of a core, in words of 32 bits, 2 to 65536.
     imem_bundles : int
@@ -48,8 +48,9 @@ class Config:
     hbm_bytes : int
         Memory that all cores share, in bytes; a power of two from 4096 to 2**40.
     hbm_channels : int
-        Memory channels of a core, each with an equal part of every row; a power of two from 1 to
-        32. `Chip` checks ``channel_bytes``: an array or a core alone has no channels.
+        Memory channels of a core, each of which holds an equal part of every row; a power of two
+        from 1 to 32. Only `Chip` checks ``channel_bytes``, because a core without a chip has no
+        channels.
     mac_latency : int
         Pipeline depth of the multiply-accumulate cell, 1 to 6 cycles. It affects clock frequency
         and latency, never a result.
@@ -59,7 +60,7 @@ class Config:
         path. It affects clock frequency and cycles, never a result.
     link_bytes : int
         Bytes of data in a flit of the chip's four links (docs/links.md): a power of two from 4 to
-        512 that divides a row, or 0 for a chip without links.
+        512 that divides ``row_bytes``, or 0 for a chip without links.
 
     Raises
     ------
@@ -154,7 +155,7 @@ class Config:
 
     @property
     def hbm_address_bits(self) -> int:
-        """Width of a byte address within one channel."""
+        """Width in bits of a byte address within one channel."""
         return ceil_log2(self.hbm_bytes // self.hbm_channels)
 
     @property

@@ -52,8 +52,9 @@ SIMPLE_LATENCY = 3
 FLOAT_LATENCY = 4
 LOAD_LATENCY = 3
 TRANSCENDENTAL_LATENCY = 6
-"""Like the other names in ``_LATENCY``: cycles from a vector operation of a kind to the first
-operation that can use its result without a wait. `LATENCIES` lists them by unit."""
+"""Cycles from an operation of the transcendental unit to the first operation that can use its
+result without a wait; likewise for the other constants whose names end in ``_LATENCY``.
+`LATENCIES` lists them by unit."""
 
 
 class Slot(StrEnum):
@@ -209,8 +210,8 @@ class MiscOp(IntEnum):
 class Fault(IntEnum):
     """Why a core stopped. If a bundle has several faults, the one with the lowest number counts.
 
-    A descriptor has at most one of its three faults: DMA_DESCRIPTOR is checked first, then
-    DMA_ALIGNMENT, then DMA_RANGE.
+    At most one fault is reported for a descriptor: the first that applies of DMA_DESCRIPTOR,
+    DMA_ALIGNMENT and DMA_RANGE.
     """
 
     NONE = 0
@@ -265,7 +266,7 @@ FAULTS: dict[Fault, str] = {
         "memory or of a chip without links, a core that the chips do not have, or a remote signal "
         "of a transfer that is not remote.",
     Fault.DMA_RANGE: "A block of a transfer lies outside of its space, or a number of hops is not "
-        "less than the side of the torus, or both are 0.",
+        "less than the side of the torus, or both numbers are 0.",
     Fault.DMA_ALIGNMENT: "An address or a stride in HBM is not a multiple of a row's bytes, the "
         "rows do not fill whole vectors, or an address in instruction memory is not the start of a "
         "bundle.",
@@ -437,8 +438,8 @@ OPERATIONS: tuple[Operation, ...] = (
     _scalar(ScalarOp.XOR, "d = a ^ b."),
     _scalar(ScalarOp.SHL, "d = a << b; 0 if b, unsigned, is 32 or more."),
     _scalar(ScalarOp.SHR, "d = a >> b, filled with zeros; 0 if b, unsigned, is 32 or more."),
-    _scalar(ScalarOp.SAR, "d = a >> b, filled with the sign; all sign if b, unsigned, is 32 or "
-                          "more."),
+    _scalar(ScalarOp.SAR, "d = a >> b, filled with the sign; 32 copies of the sign if b, "
+                          "unsigned, is 32 or more."),
     _scalar(ScalarOp.EQ, "d = 1 if a = b, otherwise 0."),
     _scalar(ScalarOp.NE, "d = 1 if a != b, otherwise 0."),
     _scalar(ScalarOp.LT, "d = 1 if a < b, signed, otherwise 0."),
@@ -494,8 +495,8 @@ OPERATIONS: tuple[Operation, ...] = (
     _vector(VectorOp.SHL, _BINARY, "d = a << b; 0 if b, unsigned, is 32 or more."),
     _vector(VectorOp.SHR, _BINARY, "d = a >> b, filled with zeros; 0 if b, unsigned, is 32 or "
                                    "more."),
-    _vector(VectorOp.SAR, _BINARY, "d = a >> b, filled with the sign; all sign if b, unsigned, is "
-                                   "32 or more."),
+    _vector(VectorOp.SAR, _BINARY, "d = a >> b, filled with the sign; 32 copies of the sign if b, "
+                                   "unsigned, is 32 or more."),
     _vector(VectorOp.EQ, _COMPARE, "d is set where a = b, as integers."),
     _vector(VectorOp.NE, _COMPARE, "d is set where a != b, as integers."),
     _vector(VectorOp.LT, _COMPARE, "d is set where a < b, signed."),
@@ -590,9 +591,9 @@ LATENCIES = {Unit.SIMPLE: SIMPLE_LATENCY, Unit.FLOAT: FLOAT_LATENCY,
 
 
 def index_limits(config: Config) -> dict[MiscOp, int]:
-    """Exclusive upper bounds of operand b, by operation of the cross-lane unit.
+    """Return the exclusive upper bound of operand b for each operation of the cross-lane unit.
 
-    Operations whose operand b has no bound are absent.
+    Operations without such a bound are absent.
     """
     limits = {
         MiscOp.ROTATE_LANES: config.lanes,

@@ -95,9 +95,9 @@ def port_widths(component: wiring.Component, direction: wiring.Flow) -> dict[str
 
 
 def _as_bundle(component: wiring.Component) -> wiring.Component:
-    """Mark a component of which only the port signals are used, and which is not elaborated.
+    """Mark ``component`` as used, and return it; it serves only as a set of port signals.
 
-    Otherwise Amaranth warns that the component is unused.
+    Without the mark, Amaranth would warn that the component was never elaborated.
     """
     component._MustUse__used = True
     return component
@@ -277,7 +277,7 @@ class TileGrid(wiring.Component):
                  links: Sequence[Link]) -> None:
         rows = integer("rows", rows, 1)
         cols = integer("cols", cols, 1)
-        # A grid that is never elaborated can still serve to describe the structure.
+        # A grid that is never elaborated can still describe the structure.
         _as_bundle(self)
         self.module = module
         self.tile_module = tile_module

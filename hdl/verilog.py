@@ -51,7 +51,7 @@ class Export:
     def description(self) -> str:
         """Describe the design as JSON: its parameters, and each module's file, ports, instances."""
         totals = self.totals()
-        # Only a target that is not generic is named: other descriptions need not tell.
+        # The generic target is not named, so that its description does not change.
         target = {} if self.target is Target.GENERIC else {"target": self.target}
         return json.dumps({
             "top": TOP, **target,

@@ -258,7 +258,7 @@ _CONTROL = Register("CONTROL", 0x000, Access.W1, "Commands: writing 1 to a bit e
 ), acts=True)
 
 _STATUS = Register("STATUS", 0x004, Access.RO, "State of the core.", (
-    Field("RUNNING", 0, 1, "A program runs."),
+    Field("RUNNING", 0, 1, "A program is running."),
     Field("WAITING", 1, 1, "The next bundle waits only for a semaphore."),
     Field("IDLE", 2, 1, "No operation is in progress; the array may hold results for later pops."),
     Field("DMA_BUSY", 3, 1, "Transfers are in progress or queued."),

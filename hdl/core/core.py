@@ -110,7 +110,7 @@ class Core(wiring.Component):
             mxu.w.payload.transpose.eq(feeder_w.row_flag),
         ]
         if config.issue_cycles > 1:
-            # The chains load registers through one port, x first.
+            # Both chains read vector registers through one port; chain x has priority.
             m.d.comb += [feeder_x.grant.eq(1), feeder_w.grant.eq(~feeder_x.chain.load),
                          sequencer.w_free.eq(feeder_w.free & ~feeder_x.pending.valid)]
         self._cross(m, sequencer, vpu, xlu)
@@ -179,7 +179,8 @@ class Core(wiring.Component):
                  collector: RowCollector, xlu: Xlu) -> None:
         """Connect the array's results to pops.
 
-        Pops share the register write port of the chains with the cross-lane unit, which goes first.
+        Pops and the cross-lane unit share a write port of the vector registers; the latter has
+        priority.
         """
         if self._config.issue_cycles > 1:
             # Operations of v1 read registers only in the second cycle after issue, and all reads

@@ -11,7 +11,7 @@ __all__ = ["COUNTERS", "CoreCounters"]
 
 COUNTERS = ("mxu_active_cycles", "weight_load_cycles", *(f"{wait}_wait_cycles" for wait in WAITS),
             "idle_cycles")
-"""Causes to which a cycle is charged: the first one that applies. Their sum is ``cycles``."""
+"""Causes to which a cycle is charged: the first one that applies. They sum to ``cycles``."""
 
 
 class CoreCounters(wiring.Component):
@@ -24,7 +24,7 @@ class CoreCounters(wiring.Component):
     x_accepted, w_accepted : In(1)
         The array accepts an activation row or a weight row in this cycle.
     waiting_{wait} : In(1)
-        Outputs of the sequencer of the same names, one for each of `WAITS`.
+        The sequencer's outputs of the same names, one for each of `WAITS`.
     cycles : Out(COUNTER_BITS)
         Cycles since reset or ``clear``.
     {counter} : Out(COUNTER_BITS)

@@ -55,31 +55,31 @@ _NOP = 0
 
 
 def _operations(slot: Slot, links: bool = False) -> list[Operation]:
-    """Operations of the slot, in a core whose chip has ``links`` or none."""
+    """Return the operations that ``slot`` can hold; ``links``: whether the chip has links."""
     return [operation for operation in OPERATIONS
             if slot in operation.slots and (links or not operation.links)]
 
 
 def kind_codes(slot: Slot, field: str, *kinds: Kind, links: bool = False) -> list[int]:
-    """Codes of the slot's operations whose ``field`` is an operand of one of ``kinds``."""
+    """Return the codes of the slot's operations whose ``field`` holds an operand of ``kinds``."""
     return [operation.op.value for operation in _operations(slot, links)
             for operand in operation.operands
             if operand.field == field and operand.kind in kinds]
 
 
 def unit_codes(slot: Slot, unit: Unit) -> list[int]:
-    """Codes of the slot's operations that the unit executes."""
+    """Return the codes of the operations in ``slot`` that ``unit`` executes."""
     return [operation.op.value for operation in _operations(slot, unit is Unit.LINKS)
             if operation.unit == unit]
 
 
 def fault_codes(slot: Slot, fault: Fault) -> list[int]:
-    """Codes of the slot's operations that can raise the fault."""
+    """Return the codes of the operations in ``slot`` that can raise ``fault``."""
     return [operation.op.value for operation in _operations(slot) if fault in operation.faults]
 
 
 def scalar_codes(slot: Slot, field: str) -> list[int]:
-    """Codes of the slot's operations that read a scalar operand from ``field``."""
+    """Return the codes of the operations in ``slot`` that read a scalar operand from ``field``."""
     return kind_codes(slot, field, Kind.SCALAR_IN, Kind.SCALAR_INOUT, Kind.SOURCE,
                       Kind.VECTOR_SOURCE)
 
@@ -87,11 +87,11 @@ def scalar_codes(slot: Slot, field: str) -> list[int]:
 SCALAR_PORTS: tuple[tuple[Slot, str], ...] = tuple(
     (slot, field) for slot, fields in SLOTS.items() for field in fields
     if scalar_codes(slot, field))
-"""(slot, field) of each field that can hold a scalar operand, and so needs a register read port."""
+"""(slot, field) of each field that can hold a scalar operand; each has a register read port."""
 
 
 def _beyond(number: Value, count: int) -> Value:
-    """Return a value that is 1 if ``number`` >= ``count``."""
+    """Return a bit that is 1 if ``number`` is at least ``count``."""
     return number >= count if 1 << len(number) > count else Const(0)
 
 
@@ -114,7 +114,7 @@ class _Sets:
         self._uses.append((slot, used, number[:self._bits]))
 
     def union(self, without: Slot | None = None) -> Value:
-        """Registers that the slots use. Slot ``without``, if given, is left out."""
+        """Return the registers that slots other than ``without`` use: bit i is register i."""
         union: Value = Const(0, self._size)
         for slot, member in self._members:
             if slot != without:
@@ -122,17 +122,17 @@ class _Sets:
         return union
 
     def holds(self, used: Value, number: Value, without: Slot | None = None) -> Value:
-        """1 if ``used`` is set, and a slot other than ``without`` uses register ``number``."""
+        """Return a bit, set if ``used`` is and a slot but ``without`` uses register ``number``."""
         return Cat(used & other & (number[:self._bits] == taken)
                    for slot, other, taken in self._uses if slot != without).any()
 
     def coincide(self, *, zero: bool) -> Value:
-        """1 if several slots use the same register; register 0 counts only if ``zero`` is true."""
+        """Return a bit, set if several slots use a register; register 0 counts only if ``zero``."""
         return Cat(used & other & (number == taken) & (1 if zero else number != 0)
                    for (_, used, number), (_, other, taken) in combinations(self._uses, 2)).any()
 
     def repeated(self) -> Value:
-        """Registers that several slots use."""
+        """Return the registers that several slots use: bit i is register i."""
         repeated: Value = Const(0, self._size)
         before: Value = Const(0, self._size)
         for number, (_, member) in enumerate(self._members):
@@ -144,7 +144,7 @@ class _Sets:
 
 
 def unit_ports(config: Config) -> dict[str, wiring.Signature]:
-    """Signatures of the ports for operations from sequencer to units, by port name."""
+    """Return the signatures of the ports on which the sequencer sends operations to the units."""
     return {"v0": VectorIssue(), "v1": VectorIssue(),
             "load": LoadIssue(config), "store": StoreIssue(config),
             "push_x": RowPush(), "push_w": RowPush(), "pop": RegisterWrite(), "xlu": XluIssue()}
@@ -159,7 +159,7 @@ class BundleDecoder(wiring.Component):
     Parameters
     ----------
     links : bool
-        Whether the chip has links, and so the operations that need them.
+        Whether the chip has links. Without links, the operations that need them are illegal.
 
     Attributes
     ----------
@@ -229,16 +229,16 @@ class BundleDecoder(wiring.Component):
         return m
 
     def variant(self, target: Target) -> "ComparingDecoder | None":
-        """An equivalent component that suits ``target`` better; None if there is no better one."""
+        """Return an equivalent component that maps better to ``target``, or None."""
         return ComparingDecoder() if target is Target.ECP5 else None
 
     def _conflict(self) -> Value:
-        """1 if two operations write the same register."""
+        """Return a bit, set if two operations write the same register."""
         return (self._vector_writes.repeated().any() | self._mask_writes.repeated().any() |
                 self._scalar_writes.repeated()[1:].any())
 
     def _operand(self, slot: Slot, kind: Kind, used: Value, field: Value) -> None:
-        """Add the operand in ``field`` to the sets and faults for operands of ``kind``.
+        """Add the operand in ``field`` of ``slot``, of ``kind``, to the sets and to the faults.
 
         The signal ``used`` is set if the slot's operation has such an operand in this field.
         """
@@ -317,14 +317,14 @@ class ComparingDecoder(BundleDecoder):
 
 
 class BundleFaults(wiring.Component):
-    """Finds the fault of a bundle: of several, the one with the lowest number; combinational.
+    """Finds the fault of a bundle; of several, the one with the lowest number. Combinational.
 
     Attributes
     ----------
     bundle : In(BUNDLE_BITS)
         The bundle, of `BUNDLE_LAYOUT`.
     s0_address, ld_address, st_address : In(32)
-        Memory addresses that these slots compute, before truncation.
+        Addresses that these slots compute, before truncation to the memory's address width.
     misc_scalar : In(32)
         Value of the scalar operand b of slot `misc`.
     illegal, conflict, weight_load, fifo_overflow, fifo_underflow, semaphore : In(1)

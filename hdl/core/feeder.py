@@ -13,11 +13,11 @@ __all__ = ["RowCollector", "RowFeeder"]
 
 
 class RowFeeder(wiring.Component):
-    """Feeds pushed vector registers to a stream, one row a cycle, without gaps between pushes.
+    """Sends pushed vector registers to a stream, one row a cycle, without gaps between pushes.
 
-    The feeder controls a chain of the vector unit: it loads a register into the chain in one cycle,
-    and shifts the chain by one row for each row that the stream accepts. The rows themselves do not
-    pass through this component. One push can wait while the chain still holds rows.
+    The feeder controls a chain of the vector unit: it loads a vector register into the chain in one
+    cycle, and shifts the chain by one row for each row that the stream accepts. The rows themselves
+    do not pass through this component. One push can wait while the chain still holds rows.
 
     Attributes
     ----------
@@ -26,9 +26,9 @@ class RowFeeder(wiring.Component):
     ready : Out(1)
         A push may issue in this cycle.
     free : Out(1)
-        The vector register of a push that issues in this cycle would be loaded in the next one.
-        A bundle that overwrites the register it pushes may issue only while ``free``, not just
-        while ``ready``.
+        A push that issues in this cycle would be loaded into the chain in the next one. A bundle
+        that overwrites the register it pushes may issue only while ``free``; ``ready`` is not
+        enough.
     pending : Out(RegisterWrite)
         A vector register that the feeder will load in a later cycle, and that must not be
         written before. A push that issues in this cycle is not included yet.
@@ -38,7 +38,7 @@ class RowFeeder(wiring.Component):
         Control of the chain.
     row_valid, row_first, row_flag : Out(1)
         ``row_valid``: the chain's southmost row is offered to the stream. ``row_first``: it is the
-        first row of its vector register. ``row_flag``: the flag of its push.
+        first row of its vector register. ``row_flag``: the ``flag`` of its push.
     row_ready : In(1)
         The stream accepts the row in this cycle, if ``row_valid`` is set.
     idle : Out(1)

@@ -76,9 +76,10 @@ class ProgramControl(wiring.Component):
     issue : In(1)
         The bundle at ``pc`` issues in this cycle; only if ``valid``.
     next_pc, halt : In(32), In(1)
-        Address of the bundle to execute after this one; the program halts after this bundle.
+        ``next_pc``: address of the bundle to execute after the one at ``pc``. ``halt``: the program
+        halts after the bundle at ``pc``.
     faulty : In(4)
-        The bundle's `Fault`; `NONE` unless ``valid``. Never a fault together with ``issue``.
+        The `Fault` of the bundle at ``pc``; `NONE` unless ``valid``, and in a cycle with ``issue``.
     interrupt : In(1)
         A signal from outside the program would overflow a semaphore.
     bus_error : In(1)
@@ -88,7 +89,7 @@ class ProgramControl(wiring.Component):
     valid : Out(1)
         The bundle at ``pc`` has been fetched and can issue.
     fetching : Out(1)
-        A program runs, but the bundle at ``pc`` has not been fetched yet.
+        A program is running, but the bundle at ``pc`` has not been fetched yet.
     read, read_address : Out(1), Out(log2 imem_bundles)
         Read port of instruction memory. While a bundle issues, the bundle at ``next_pc`` is
         fetched, so a taken branch costs no extra cycle.
@@ -122,7 +123,7 @@ class ProgramControl(wiring.Component):
         ]
         self._watch(m, expired)
 
-        # The lowest number of several causes. A bundle that issues has no fault of its own.
+        # Of several causes, the one with the lowest number. An issuing bundle has no fault itself.
         with m.If(self.running & ~in_range):
             m.d.comb += failure.eq(Fault.PC_RANGE.value)
         with m.Elif(self.faulty != Fault.NONE.value):
@@ -173,9 +174,9 @@ class Examination(wiring.Component):
        scalar load has written its register.
     2. The bundle is examined: whether it can issue in the next cycle, and its fault, which is kept.
        The other operands are read.
-    3. The bundle issues or faults. Until then, it remains examined: operands do not change. Only a
-       semaphore can change, by a signal from outside the program: a bundle that adds to a semaphore
-       is then examined again.
+    3. The bundle issues or faults. Until then, the result of the examination is kept, because its
+       operands do not change. Only a semaphore can change, by a signal from outside the program; a
+       bundle that adds to a semaphore is then examined again.
 
     In the cycle of the issue itself, this component checks only whether the core is stopped and
     whether the host needs vector memory.
@@ -189,7 +190,7 @@ class Examination(wiring.Component):
     clear : In(1)
         In the next cycle, the bundle waits for no register or unit; its operands are final.
     loads, stores : In(1)
-        The bundle has a vector load; it has a vector store.
+        ``loads``: the bundle has a vector load. ``stores``: it has a vector store.
     urgent_read, urgent_write : In(1)
         The host needs this port of vector memory in this cycle.
     issue : In(1)
@@ -203,7 +204,7 @@ class Examination(wiring.Component):
     ready : Out(1)
         The bundle waits for no register, unit or port, and ``known`` is its fault.
     known : Out(FAULT_BITS)
-        The fault found; `Fault.ILLEGAL` before.
+        The fault that the examination found, or `NONE`; `Fault.ILLEGAL` until it is complete.
     keep, late : Out(1)
         Control of `ScalarOperands`, which reads the operands that faults depend on in stage 1, and
         the others, or the host's register, at any other time.
@@ -235,7 +236,7 @@ class Examination(wiring.Component):
             self.decoded.eq(self.valid & begun),
             self.keep.eq(~self.late),
             self.late.eq(begun | ~self.valid),
-            # The core may have been stopped since the examination.
+            # `valid` again, because the core may have been stopped since the examination.
             self.ready.eq(self.valid & examined & cleared & ~(loading & self.urgent_read)
                           & ~(storing & self.urgent_write)),
             self.known.eq(Mux(examined, found, Fault.ILLEGAL.value)),

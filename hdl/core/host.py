@@ -26,20 +26,20 @@ __all__ = ["HostPort", "WriteArbiter"]
 
 
 class HostPort(wiring.Component):
-    """Executes requests of the host, and reads by transfers, one a cycle.
+    """Executes the host's requests, and the requests of transfers that read scalar memory.
 
-    A request is accepted in a cycle in which the program does not use the required memory or
-    register. While a program runs, scalar memory is accessible in cycles in which the program's
-    loads and stores leave its port free. Semaphores can be read, and instruction memory can be
-    written, at any time: so code that is not being executed can be replaced. All other requests
-    wait until no program runs.
+    At most one request is accepted in a cycle, and only if the program does not use the required
+    memory or register. While a program is running, scalar memory is accessible in cycles in which
+    the program's loads and stores leave its port free. Semaphores can be read, and instruction
+    memory can be written, at any time, so code that is not being executed can be replaced. All
+    other requests wait until no program is running.
 
     Attributes
     ----------
     request, response : In(stream of core_request), Out(Response)
         Requests and their responses.
     quiet : In(1)
-        No program runs, and no scalar load is outstanding.
+        No program is running, and no scalar load is outstanding.
     smem_read_free, smem_write_free : In(1)
         The program and the DMA engine leave this port of scalar memory free in this cycle.
     address : Out(20)
@@ -50,7 +50,7 @@ class HostPort(wiring.Component):
     data : Out(32)
         Word to write.
     imem_read, imem_write, smem_read, smem_write, scalar_write, semaphore_write : Out(1)
-        The access of this cycle; its address is in range.
+        The access that is made in this cycle, if any; its address is in range.
     bundle, smem_data : In(BUNDLE_BITS), In(32)
         The bundle or word read, one cycle later.
     scalar_value, semaphore_value : In(32)
@@ -94,7 +94,7 @@ class HostPort(wiring.Component):
         ]
         calm = imem_write = write
         if self._config.issue_cycles > 1:
-            # The same in these spaces, without a path from the issue through ``smem_read_free``.
+            # Equivalent for these spaces, but without a path from the issue via `smem_read_free`.
             imem_write = self.request.valid & exists & request.write
             calm = imem_write & self.quiet
         with m.Switch(request.space):
@@ -121,9 +121,9 @@ class HostPort(wiring.Component):
         return m
 
     def _respond(self, m: Module, accept: Signal, read: Signal, exists: Signal) -> None:
-        """Drive the response, one cycle after the acceptance of a request to any space.
+        """Drive the response, one cycle after a request to any space is accepted.
 
-        ``accept``: a request is accepted; ``exists``: its address exists; ``read``: both, and the
+        ``accept``: a request is accepted. ``exists``: its address exists. ``read``: both, and the
         request is a read.
         """
         request = self.request.payload
@@ -155,8 +155,8 @@ class HostPort(wiring.Component):
 class WriteArbiter(wiring.Component):
     """Chooses one write to instruction memory and one to scalar memory; combinational.
 
-    For each memory, a bundle's store has the highest priority, then the host. A transfer has the
-    lowest: the host cannot delay it for long, because the host does not write in every cycle.
+    For each memory, a bundle's store has the highest priority, the host the next, and a transfer
+    the lowest: the host does not write in every cycle, so it cannot delay a transfer for long.
 
     Attributes
     ----------

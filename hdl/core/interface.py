@@ -36,7 +36,7 @@ REQUEST_WORD_BITS = 4
 
 
 def fault_bits(config: Config) -> int:
-    """Width of a `hdl.isa.Fault` of a core: only a core whose chip has links can have LINK."""
+    """Return the width of a core's `hdl.isa.Fault`: with links one bit more, for the fault LINK."""
     return FAULT_BITS + (config.link_bytes != 0)
 
 
@@ -47,8 +47,9 @@ WAITS = ("vector", "memory", "semaphore", "instruction")
 class RowPush(wiring.Signature):
     """A push of a vector register to the array at issue, from the sequencer to a `RowFeeder`.
 
-    ``source`` is the number of the register. For activations, ``flag`` makes the next weight tile
-    active first; for weights, it loads the rows as columns of the array.
+    ``source`` is the number of the register. ``flag`` means, in a push of activations, that the
+    next weight tile becomes active first; in a push of weights, that the rows are loaded as columns
+    of the array.
     """
 
     def __init__(self) -> None:
@@ -140,9 +141,9 @@ def remote_signal() -> data.StructLayout:
 def link_ports() -> dict[str, wiring.Member]:
     """Ports of a core whose chip has links.
 
-    ``link_error``: a link is down, or a packet was wrong; the core stops with a fault at the next
-    bundle. ``remote``: signals of bundles to other chips. ``remote_fault``: the fault that the
-    bundle has if it sends the present payload of ``remote``; it must not depend on ``valid``.
+    ``link_error``: a link is down, or a wrong packet has arrived; the core stops with a fault at
+    the next bundle. ``remote``: signals of bundles to other chips. ``remote_fault``: the fault of a
+    bundle that sends the present payload of ``remote``; it must not depend on ``valid``.
     """
     return {"link_error": In(1), "remote": Out(stream.Signature(remote_signal())),
             "remote_fault": In(FAULT_BITS)}
@@ -159,8 +160,8 @@ def write_words(config: Config) -> int:
 def descriptor_words(config: Config) -> int:
     """Number of words of a descriptor that are read in a cycle.
 
-    All words, if each lies in a different bank of scalar memory; otherwise one, because reading a
-    few at a time would take more hardware than it is worth in a small core.
+    All words, if they always lie in different banks of scalar memory; otherwise one, because
+    reading a few at a time would take more hardware than it is worth in a small core.
     """
     return DESCRIPTOR_WORDS if write_words(config) >= DESCRIPTOR_WORDS else 1
 

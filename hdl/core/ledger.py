@@ -1,4 +1,4 @@
-"""Accounts for a program's weights and results in the array.
+"""Counts the weights that a program has pushed to the array, and the results that await a pop.
 
 The limits are architectural: they depend only on the executed bundles, never on the progress of the
 array. So a program that exceeds a limit always faults at the same bundle.
@@ -68,7 +68,7 @@ class ArrayLedger(wiring.Component):
             self.weight_load.eq(
                 (weights & (complete | ((loaded != 0) & (columns != turned)))) |
                 (swap & ~complete) | (rows & ~swap & ~active)),
-            # The state before the bundle counts: its push and pop make no room for each other.
+            # The counts are those before the bundle: its push and pop do not affect each other.
             self.overflow.eq(rows & (held == most)),
             self.underflow.eq(pop & (held == 0)),
         ]

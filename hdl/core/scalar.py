@@ -113,7 +113,7 @@ class ScalarMemory(wiring.Component):
         return m
 
     def _places(self, m: Module, number: int) -> list[Value]:
-        """Return the address to read in each bank; ``number`` is the number of banks."""
+        """Return the address to read in each of the ``number`` banks."""
         bits = exact_log2(number)
         one, several = self.read_address, self.descriptor_address
         line = several[bits:]
@@ -125,7 +125,7 @@ class ScalarMemory(wiring.Component):
         return [Mux(self.read, one[bits:], Mux(wrap, following, line)) for wrap in (*wraps, 0)]
 
     def _gather(self, m: Module, words: list[Value]) -> None:
-        """Drive ``read_data`` with ``words``, one from each bank: first the word at the address."""
+        """Drive ``read_data`` with ``words``, one from each bank, the addressed word first."""
         bits = exact_log2(len(words))
         chosen = Signal(bits, reset_less=True)
         with m.If(self.read | self.descriptor_read):
@@ -196,8 +196,8 @@ class ScalarOperands(wiring.Component):
     bundle : In(BUNDLE_BITS)
         The bundle, of `BUNDLE_LAYOUT`.
     keep, late : In(1), In(1)
-        Present only if ``shared`` is true. ``keep``, never set together with ``late``, reads and
-        stores the first operands. ``late``: the other operands are read, and ``host_value`` is
+        Present only if ``shared`` is true, and never both set. ``keep``: the operands that faults
+        depend on are read and stored. ``late``: the other operands are read, and ``host_value`` is
         valid.
     {slot}_{field} : Out(32)
         Value of the scalar operand in this field, one port for each of `SCALAR_PORTS`; defined only
@@ -255,7 +255,7 @@ class ScalarOperands(wiring.Component):
         m.d.comb += [number.eq(self.host_register), self.host_value.eq(register)]
 
     def _read_in_turn(self, m: Module, platform: object, registers: RegisterFile) -> None:
-        """Read two operands through each read port: one while ``late`` is 0, then the other."""
+        """Read two operands in turn through each read port: the second while ``late`` is set."""
         fields = data.View(BUNDLE_LAYOUT, self.bundle)
         for i, (first, second) in enumerate(_TURNS):
             slot, field = first
@@ -300,7 +300,7 @@ class ScalarAlu(wiring.Component):
     a, b : In(32)
         Operands.
     result : Out(32)
-        The result; 0 for other operations.
+        Result of the operation; 0 for other operations.
     """
 
     combinational = True

@@ -29,7 +29,7 @@ READERS = ("x", "w", "xlu")
 
 
 def _members(written: wiring.FlippedInterface, names: tuple[str, ...], size: int) -> Value:
-    """Bit vector of ``size`` bits: registers that the members ``names`` of ``written`` report."""
+    """Return the registers that the members ``names`` of ``written`` report, as ``size`` bits."""
     union: Value = Const(0, size)
     for name in names:
         port = getattr(written, name)
@@ -41,15 +41,15 @@ class WritePort(wiring.Component):
     """Reserves the write port of a vector slot for one operation in each cycle.
 
     Operations have different latencies, and results cannot wait. So an operation issues only if no
-    earlier operation of the slot writes its result in the same cycle.
+    earlier operation of the slot will write its result in the same cycle.
 
     Parameters
     ----------
     slot : Slot
         `V0` or `V1`.
     ahead : bool
-        If true, ``taken`` is for an issue in the next cycle, provided that nothing issues in this
-        one; ``op`` must not have changed since the last cycle.
+        If true, ``taken`` applies to an issue in the next cycle, provided that nothing issues in
+        this one; ``op`` must be the same as in the previous cycle.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class WritePort(wiring.Component):
 
 def taken_write_ports(m: Module, platform: object, bundle: data.View, issue: Signal,
                       ahead: bool) -> Value:
-    """Instantiate a `WritePort` for each vector slot; return their ``taken``, one bit each.
+    """Instantiate a `WritePort` for each vector slot; return their ``taken`` bits, v0's lowest.
 
     ``bundle`` has `BUNDLE_LAYOUT`; ``issue`` and ``ahead`` are as in `WritePort`.
     """

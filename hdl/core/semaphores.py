@@ -15,8 +15,8 @@ __all__ = ["BankedSemaphores", "Semaphores", "Storage"]
 
 Storage = tuple[Callable[[Value], Value], Callable[[int, Value, Value, Value], None]]
 """Functions to read and to write semaphores. The first maps an index to the semaphore's value. The
-second has arguments port (0 or 1), enable, index and value. If both ports write the same semaphore
-in one cycle, port 1 wins."""
+second has the arguments port (0 or 1), enable, index and value; if both ports write the same
+semaphore in one cycle, port 1 wins."""
 
 
 class Semaphores(wiring.Component):
@@ -40,7 +40,7 @@ class Semaphores(wiring.Component):
     external : In(SemaphoreSignal)
         An addition from outside the program: by the host, a transfer or the other core.
     external_overflow : Out(1)
-        The sum with ``external`` would exceed 32 bits; it is not added.
+        The sum of a semaphore and ``external`` exceeds 32 bits; the semaphore keeps its value.
     write, write_index, write_value : In(1), In(4), In(32)
         Write by the host; not together with ``issue``.
     read_index, read_value, host_index, host_value : In(4), Out(32), In(4), Out(32)
@@ -58,7 +58,7 @@ class Semaphores(wiring.Component):
         })
 
     def variant(self, target: Target) -> "BankedSemaphores | None":
-        """An equivalent component that suits ``target`` better; None if there is no better one."""
+        """Return an equivalent component that maps better to ``target``, or None."""
         return BankedSemaphores() if target is Target.ECP5 else None
 
     @staticmethod

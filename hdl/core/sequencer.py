@@ -57,7 +57,7 @@ __all__ = ["Sequencer"]
 
 
 def _sum_addresses(m: Module, operands: wiring.Component) -> dict[Slot, Signal]:
-    """Compute the 32-bit addresses of loads and stores, which are checked before truncation."""
+    """Return the 32-bit addresses of the bundle's loads and stores, by slot, not truncated yet."""
     addresses = {}
     for slot in (Slot.S0, Slot.LOAD, Slot.STORE):
         addresses[slot] = address = Signal(32, name=f"{slot}_address")
@@ -66,7 +66,7 @@ def _sum_addresses(m: Module, operands: wiring.Component) -> dict[Slot, Signal]:
 
 
 def _stage(m: Module, stages: bool, name: str, value: Value) -> Value:
-    """Return ``value`` or, if ``stages`` is true, a register that has it one cycle later.
+    """Return ``value`` or, if ``stages`` is true, a register that holds it one cycle later.
 
     The name of the register ends in ``name``.
     """
@@ -100,8 +100,8 @@ def _signal_far(m: Module, remote: wiring.FlippedInterface, signals: Signal, mis
                 operands: ScalarOperands) -> None:
     """Connect the payload of signals to other chips to the bundle's slot ``misc``.
 
-    ``signals``: the bundle signals another chip. Multiplexers, not plain fields, as in
-    `Sequencer._reach_outside`.
+    ``signals``: the bundle signals another chip. The fields pass through multiplexers for the
+    reason given in `Sequencer._reach_outside`.
     """
     m.d.comb += [
         remote.payload.word.eq(Mux(signals, getattr(operands, f"{Slot.MISC}_a"), 0)),
@@ -127,7 +127,7 @@ def _use_semaphores(m: Module, misc: data.View, semaphores: Semaphores, operands
 
 def _share_scalar_memory(m: Module, smem: ScalarMemory, host: HostPort, dma: DmaIssue,
                          loads: Value, address: Value, stores: Value | None) -> None:
-    """Connect the read port of scalar memory: first bundles, then descriptors, then requests.
+    """Give the read port of scalar memory to bundles first, then descriptors, then requests.
 
     ``loads``: a bundle loads from ``address``. ``stores``: the store of an earlier bundle writes,
     so no request may read; None if stores write at their issue.
@@ -166,7 +166,7 @@ class Sequencer(wiring.Component):
     watchdog : In(32)
         Number of cycles without an issue after which the core stops with a fault; 0: never.
     running : Out(1)
-        A program runs.
+        A program is running.
     fault : Out(4)
         The fault that stopped the core, a `hdl.isa.Fault`; `NONE` if there was none.
     pc : Out(32)
@@ -264,7 +264,7 @@ class Sequencer(wiring.Component):
         m.d.comb += [
             clear.eq(present & ~held_up),
             sound.eq(ready & (fault == Fault.NONE.value)),
-            # While the program waits, the semaphore can only grow.
+            # While the program waits, nothing but signals changes the semaphore: it can only grow.
             waiting.eq(self._staged("wait", semaphores.is_wait & ~semaphores.satisfied)),
             self.issue.eq(sound & ~waiting & ~outside & (outside_fault == Fault.NONE.value)),
             control.issue.eq(self.issue),
@@ -290,7 +290,7 @@ class Sequencer(wiring.Component):
         return m
 
     def _instantiate(self, m: Module, platform: object) -> None:
-        """Instantiate the parts that several methods connect, and connect them to the bundle."""
+        """Instantiate the parts that several methods connect, and give them the fetched bundle."""
         config = self._config
         self._staged = partial(_stage, m, self._stages)
         self._control = control = instantiate(m, platform, "control", "program_control",
@@ -316,11 +316,11 @@ class Sequencer(wiring.Component):
         ]
 
     def _operand(self, slot: Slot, field: str) -> Value:
-        """Value of the scalar operand in ``field`` of ``slot``."""
+        """Return the value of the scalar operand in ``field`` of ``slot``."""
         return getattr(self._operands, f"{slot}_{field}")
 
     def _uses(self, slot: Slot, unit: Unit) -> Value:
-        """Return a value that is 1 if ``unit`` executes the slot's operation."""
+        """Return a bit, set if ``unit`` executes the operation in ``slot``."""
         return self._bundle[slot].op.matches(*unit_codes(slot, unit))
 
     def _look_for_hazards(self, m: Module, platform: object) -> tuple[Signal, Signal]:
@@ -413,8 +413,9 @@ class Sequencer(wiring.Component):
     def _reach_outside(self, m: Module, sound: Signal, fault: Signal) -> tuple[Value, Value]:
         """Connect the starts of transfers, and the signals to the other core and to other chips.
 
-        ``sound``: the bundle has neither a hazard nor a ``fault``. Return two signals: the bundle
-        waits until its transfer or signal can be accepted; the fault of its descriptor.
+        ``sound``: the bundle has neither a hazard nor a ``fault``. Return a bit that is set while
+        the bundle must wait until its transfer or signal is accepted, and the fault of its
+        descriptor or of its remote signal.
         """
         control, dma, misc = self._control, self.dma, self._bundle.misc
         starts, signals, outside = (
@@ -448,7 +449,7 @@ class Sequencer(wiring.Component):
         return outside | (far & ~remote.ready), Mux(far, fault, outside_fault)
 
     def _execute_scalar(self, m: Module, platform: object) -> Signal:
-        """Execute scalar operations; loads write one cycle later. Return whether a store writes."""
+        """Execute scalar operations; return a bit that is set while a store writes its word."""
         operands, scoreboard, smem = self._operands, self._scoreboard, self._smem
         s0, s1 = self._bundle.s0, self._bundle.s1
         alus = []
@@ -503,7 +504,7 @@ class Sequencer(wiring.Component):
         wiring.connect(m, wiring.flipped(self.request), host.request)
         wiring.connect(m, host.response, wiring.flipped(self.response))
         m.d.comb += [
-            # A load of the last bundle may still be outstanding.
+            # A load of the previous bundle may still be outstanding.
             host.quiet.eq(~control.running & ~scoreboard.load_lands),
             host.bundle.eq(imem.bundle),
             host.smem_data.eq(smem.read_data[:32]),

@@ -26,7 +26,7 @@ CUTS: dict[int, tuple[type, ...]] = {
     5: (mac.Multiply, mac.Compare, mac.AlignFine, mac.NormalizeMedium),
     6: (mac.Multiply, mac.Compare, mac.AlignFine, mac.NormalizeCoarse, mac.NormalizeFine),
 }
-"""By depth (``mac_latency``): the datapath steps that pipeline registers follow."""
+"""For each depth (``mac_latency``): the steps of the datapath after which it has registers."""
 
 
 class MacCell(wiring.Component):
@@ -46,9 +46,9 @@ class MacCell(wiring.Component):
         Activation (bfloat16) from the west. It leaves one cycle later at ``x_east`` and
         ``x_valid_east``.
     swap : In(1)
-        The shadow weight becomes active at the end of this cycle. The bit leaves one cycle later
-        at ``swap_east``. It precedes the first activation of a tile by one cycle, which saves a
-        multiplexer in the multiplier's path.
+        Makes the shadow weight the active one at the end of this cycle. The bit leaves one cycle
+        later at ``swap_east``. It precedes the first activation of a tile by one cycle, which saves
+        a multiplexer in the multiplier's path.
     w_north, w_north_valid, w_west, w_west_valid : In(16), In(1), In(16), In(1)
         A new weight (bfloat16), never from both sides in one cycle. The cell keeps it if it has no
         shadow weight yet. Otherwise the weight leaves one cycle later at ``w_next``: with
@@ -124,7 +124,8 @@ class MacCell(wiring.Component):
             step = instantiate(m, platform, name, f"mac_{name}", make_step)
             wiring.connect(m, bundle, step.i)
             if make_step is mac.Compare:
-                # The partial sum is first needed here, so it may arrive after the activation.
+                # This step is the first that needs the partial sum, which therefore may arrive
+                # later than the activation.
                 m.d.comb += step.acc.eq(self.p)
             bundle = step.o
             if make_step in self._cuts:

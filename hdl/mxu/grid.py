@@ -20,7 +20,7 @@ LINKS = (
 
 
 def mac_grid(config: Config) -> TileGrid:
-    """The ``array`` x ``array`` grid of `MacCell`, as module ``mac_grid``.
+    """Return the ``array`` x ``array`` grid of `MacCell`, as module ``mac_grid``.
 
     Ports: ``x``, ``x_valid``, ``swap``, ``w_west``, ``w_west_valid`` with one value per row;
     ``w_north``, ``w_north_valid``, ``p``, ``p_valid`` with one value per column. The partial sums

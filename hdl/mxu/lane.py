@@ -21,8 +21,8 @@ __all__ = ["MxuLane", "mxu_lanes"]
 class MxuLane(wiring.Component):
     """Operand and result FIFOs of lane i, for array row i and column i. Outputs are registered.
 
-    The FIFOs have no full or empty flags: all lanes do the same with fixed delays, so one counter
-    in `Mxu` prevents all of them from overflowing.
+    The FIFOs have no full or empty flags: all lanes do the same work with fixed delays, so one
+    counter in `Mxu` prevents overflow in all of them.
 
     Parameters
     ----------
@@ -157,5 +157,5 @@ LINKS: tuple[Link, ...] = (
 
 
 def mxu_lanes(config: Config) -> TileGrid:
-    """The row of ``lanes`` lanes at the array's edge, as module ``mxu_lanes``."""
+    """Return the grid of ``lanes`` lanes in one row, as module ``mxu_lanes``."""
     return TileGrid("mxu_lanes", "mxu_lane", lambda: MxuLane(config), 1, config.lanes, LINKS)

@@ -109,7 +109,7 @@ Float32 = Signature({"bits": Out(32)})
 
 
 class _Step(wiring.Component):
-    """A combinational step: computes the interface ``o`` from the interface ``i``."""
+    """A combinational step: computes its output interface ``o`` from its input interface ``i``."""
 
     combinational = True
 
@@ -174,8 +174,8 @@ class Multiply(_Step):
             fraction.eq(Mux(carry, product[:-1], Cat(0, product[:-2]))),
         ]
 
-        # The carry is late, so it only corrects what is computed without it. Range of the sum:
-        # -125 ... 381, in two's complement.
+        # The carry arrives late, so the exponent and its tests are computed without it, and are
+        # corrected last. Range of this exponent: -125 ... 381, in two's complement.
         exponent = Signal(EXPONENT + 2)
         zero = Signal()
         infinite = Signal()
@@ -264,7 +264,7 @@ class Compare(_Step):
 
 
 def _shift_right_sticky(m: Module, word: Signal, places: Value) -> Value:
-    """Return ``word >> places``, with the OR of the bits shifted out in the lowest bit."""
+    """Return ``word >> places``, its lowest bit ORed with all bits that are shifted out."""
     kept = Signal(len(word))
     lost = Signal()
     shifted = Signal(len(word))
@@ -333,9 +333,9 @@ class Add(_Step):
 
 def shift_out_zeros(m: Module, word: Signal,
                     steps: tuple[int, ...]) -> tuple[Signal, list[Signal]]:
-    """For each number in ``steps``: shift ``word`` left by it if as many leading bits are zero.
+    """For each number of ``steps``: shift ``word`` left by it if as many of its top bits are zero.
 
-    Return the shifted word, and for each step a signal that is set if the step shifted.
+    Return the shifted word, and for each step a bit that is set if the step shifted.
     """
     taken = []
     for step in steps:
@@ -351,7 +351,7 @@ def shift_out_zeros(m: Module, word: Signal,
 
 
 class NormalizeCoarse(_Step):
-    """Removes 16 leading zeros of the sum if it has at least 16.
+    """Shifts the sum left by 16 if it has at least 16 leading zeros.
 
     Each normalization step both counts and shifts, so there is no separate leading-zero counter.
     """
@@ -368,7 +368,7 @@ class NormalizeCoarse(_Step):
 
 
 class NormalizeMedium(_Step):
-    """Removes 8 leading zeros of the sum if it has at least 8."""
+    """Shifts the sum left by 8 if it has at least 8 leading zeros."""
 
     i: In(CoarseSum)
     o: Out(MediumSum)
@@ -382,7 +382,7 @@ class NormalizeMedium(_Step):
 
 
 class NormalizeFine(_Step):
-    """Removes the remaining leading zeros, up to 7, and corrects the exponent."""
+    """Shifts the sum left by its remaining leading zeros, up to 7, and corrects the exponent."""
 
     i: In(MediumSum)
     o: Out(NormalizedSum)
@@ -419,7 +419,7 @@ class Round(_Step):
             # Bits 0 to 2 lie below half a unit, bit 3 is half a unit, bit 4 is the last one kept.
             up.eq(self.i.sum[3] & (self.i.sum[:3].any() | self.i.sum[4])),
             significand.eq(self.i.sum[GUARD + 1:] + up),
-            # The leading one adds the missing one to the exponent; a carry adds another.
+            # The exponent is one too low: the hidden bit adds one to it. A carry adds another one.
             rounded.eq((self.i.exponent[:EXPONENT] << F32_FRACTION) + significand),
         ]
 

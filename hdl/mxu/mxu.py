@@ -123,8 +123,8 @@ class Mxu(wiring.Component):
         ]
         with m.If(accept):
             m.d.sync += address.eq(address + 1)
-        # One cycle after the weights, so that a swap accepted in the cycle after the last weight
-        # row reaches every cell after its weight.
+        # One cycle after the weights' token, so that a swap accepted in the cycle after the last
+        # weight row reaches every cell after its weight.
         m.d.sync += [lanes.x_token.eq(accept), lanes.swap_token.eq(swap)]
 
     def _load_weights(self, m: Module, lanes: TileGrid, accept: Signal, swap: Signal) -> Signal:
@@ -181,8 +181,8 @@ class Mxu(wiring.Component):
     def _collect_rows(self, m: Module, lanes: TileGrid, accept: Signal, arrived: Signal) -> Signal:
         """Collect results; return a signal that is set while one more result row has room.
 
-        ``accept``: an activation row is accepted. ``arrived``: the last column of a result row, and
-        so the whole row, has arrived.
+        ``accept``: an activation row is accepted. ``arrived``: the element of the last column has
+        arrived, and so the whole result row.
         """
         depth = self._config.result_depth
         outstanding = Signal(range(depth + 1))

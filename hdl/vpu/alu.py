@@ -26,7 +26,7 @@ FUNCTION_PORT_BITS = FUNCTION_BITS * Transcendental.latency
 
 
 class AluUnit(IntEnum):
-    """Units of an ALU. The values are the codes of ``select``, which chooses the result."""
+    """Units of an ALU. The values are the codes of ``select``, which chooses a unit's result."""
 
     SIMPLE = 0
     ADD = 1
@@ -55,12 +55,12 @@ assert Transcendental.latency == STAGES[AluUnit.TRANSCENDENTAL]
 
 
 def alu_units(transcendental: bool) -> list[AluUnit]:
-    """The units of an ALU; `TRANSCENDENTAL` and `RANDOM` only if ``transcendental`` is true."""
+    """Return the units of an ALU: `TRANSCENDENTAL` and `RANDOM` only if ``transcendental``."""
     return [unit for unit in AluUnit if transcendental or unit < AluUnit.TRANSCENDENTAL]
 
 
 def enable_ports(transcendental: bool) -> dict[AluUnit, list[str]]:
-    """Names of the one-bit ports that enable the stages of each unit, in order."""
+    """Return the names of the ports that enable each unit's stages, one bit each, in order."""
     return {unit: [f"{unit.port}_{stage}" for stage in range(STAGES[unit])]
             for unit in alu_units(transcendental)}
 
@@ -94,11 +94,11 @@ class VectorAlu(wiring.Component):
     {unit}_{stage} : In(1)
         Enables of the stages, see `enable_ports`.
     lane, sublane : In(LANE_BITS), In(SUBLANE_BITS)
-        The element's position.
+        Numbers of the element's lane and sublane.
     select : In(SELECT_BITS)
         The `AluUnit` that drives ``result``.
     result, flag : Out(32), Out(1)
-        The selected result; the mask bit of the simple unit's last operation.
+        The result of the selected unit; the mask bit of the simple unit's last operation.
     other_select, other_result : In(SELECT_BITS), Out(32)
         Like ``select`` and ``result``, for the other slot; present only if ``shared`` is true.
     """

@@ -32,7 +32,7 @@ from .transcendental import FUNCTION_BITS, Function
 __all__ = ["HOST_PATIENCE", "HostControl", "MemoryControl", "SlotControl"]
 
 HOST_PATIENCE = 8
-"""Cycles that the host waits for a port of vector memory before its access becomes urgent."""
+"""Cycles that an access of the host waits for a port of vector memory before it becomes urgent."""
 
 _FUNCTIONS = {VectorOp[function.name]: function for function in Function}
 _UNITS = {
@@ -44,7 +44,7 @@ _UNITS = {
     AluUnit.SIMPLE: tuple(operation.op for operation in OPERATIONS
                           if isinstance(operation.op, VectorOp) and operation.unit is Unit.SIMPLE),
 }
-"""Operations that each unit of the ALU executes."""
+"""For each unit of the ALU: the operations that it executes."""
 _TO_MASK = tuple(operation.op for operation in OPERATIONS if isinstance(operation.op, VectorOp)
                  and any(operand.kind is Kind.MASK_OUT for operand in operation.operands))
 """Operations of the vector slots that write a mask."""
@@ -103,7 +103,7 @@ class SlotControl(wiring.Component):
         return m
 
     def _operands(self, m: Module) -> tuple[Signal, Signal]:
-        """First cycle after issue: read the operands; return the operation and its register d."""
+        """First cycle after issue: read the operands. Return the operation and its register d."""
         op = Signal(VectorOp, reset_less=True)
         d = Signal(REGISTER_BITS, name="issued_d", reset_less=True)
         is_select = Signal()
@@ -122,7 +122,7 @@ class SlotControl(wiring.Component):
     def _execute(self, m: Module, op: Signal, starts: dict[AluUnit, Signal]) -> None:
         """Cycles after the operand read: enable the stages of the operation's unit.
 
-        ``starts`` has a signal for each unit: an operation of the unit reads its operands.
+        ``starts`` has a bit for each unit: an operation of that unit reads its operands now.
         """
         for unit in self._units:
             before = starts[unit]
@@ -307,7 +307,8 @@ class HostControl(wiring.Component):
             complete.eq(entered == self._sublanes),
             self.write.eq(complete & ~self.core_writes),
             self.urgent_write.eq(write_denied == HOST_PATIENCE),
-            # Reads wait until a written vector is complete. So vectors of one row must leave a gap.
+            # A read waits while a complete vector has not been written. With vectors of one row,
+            # that could be so in every cycle, so an urgent read keeps the next row out.
             self.write_ready.eq(~complete | (self.write & ~self.urgent_read)),
             accepted.eq(self.write_valid & self.write_ready),
             self.in_shift.eq(accepted),
@@ -327,10 +328,10 @@ class HostControl(wiring.Component):
         return m
 
     def _read(self, m: Module, complete: Signal) -> Signal:
-        """Read the next vector early, and load it into the host_out chain when that is empty.
+        """Read the next vector early, and load it into the host_out chain once the chain is empty.
 
-        Return a signal that is set while a read request waits for the chain. ``complete``: a
-        written vector is complete, and its write to memory has priority over the read.
+        Return a signal that is set while a read request waits for the chain. ``complete``: all rows
+        of a vector have arrived, and its write to memory has priority over the read.
         """
         left = Signal(range(self._sublanes + 1))
         waiting = Signal()
@@ -341,7 +342,8 @@ class HostControl(wiring.Component):
         loadable = arrived
         denied = waiting & free & ~self.out_load
         if self._shared:
-            # A store delays what has arrived, too, but not by the port that can become urgent.
+            # A store delays the load of a word that has arrived, too, but not at the port of vector
+            # memory, so this delay does not count toward an urgent read.
             loadable &= ~self.store_reads
             denied &= ~arrived
         m.d.comb += [

@@ -19,19 +19,19 @@ from .registers import MaskFile, RegisterFile
 __all__ = ["CHAINS", "SLOTS", "VectorElement", "slot_ports", "vpu_grid"]
 
 SLOTS = {"v0": False, "v1": True}
-"""Vector slots, and whether each has the units for transcendental functions and random numbers."""
+"""Vector slots; the value says whether the slot executes transcendental functions and `RANDOM`."""
 
 CHAINS = ("x", "w", "xlu", "pop", "result", "host_out", "host_in")
 """Names of the chains, in which rows of vectors move south."""
 _LOADED = ("x", "w", "xlu")
 _READS = ("v0_a", "v0_b", "v1_a", "v1_b", "store_d", *(f"{chain}_source" for chain in _LOADED),
           "host_source")
-"""Ports with the number of a register to read, in the order of the register file's read ports."""
+"""Inputs that hold the number of a register to read, in the order of the file's read ports."""
 _TURNS = (("v0_a", "v1_a", "v1_read"), ("v0_b", "v1_b", "v1_read"),
           ("host_source", "store_d", "store_read"), ("w_source", "x_source", "x_load"),
           ("xlu_source",))
-"""Read ports of the register file if ``issue_cycles`` is 3: the element's port that uses each; and,
-if a second port of the element shares it, that port and the signal that gives it the turn."""
+"""Read ports of the register file if ``issue_cycles`` is 3. For each: the element's input that uses
+the port; if a second input shares it, also that input and the signal that gives it the turn."""
 _MASK_READS = ("v0_p", "v0_q", "v1_p", "v1_q", "store_m")
 _WRITES = ("v0", "v1", "load", "chain")
 
@@ -159,7 +159,7 @@ class VectorElement(wiring.Component):
 
     def _read(self, m: Module, file: RegisterFile | MaskFile,
               ports: tuple[str, ...]) -> dict[str, Signal]:
-        """Connect the element's ``ports`` to read ports of ``file``; return the data by port."""
+        """Connect the inputs ``ports`` to read ports of ``file``; return the data by input."""
         read = {}
         for i, name in enumerate(ports):
             source, data = file.read_port(i)
@@ -168,9 +168,9 @@ class VectorElement(wiring.Component):
         return read
 
     def _read_in_turn(self, m: Module, registers: RegisterFile) -> dict[str, Signal]:
-        """Connect pairs of the element's ports to one read port each; return the data by port.
+        """Connect pairs of the element's inputs to one read port each; return the data by input.
 
-        A pair uses its read port in turn: `_TURNS` names the signal that selects the second port.
+        Each pair uses its port in turn: `_TURNS` names the signal that selects the second input.
         """
         read: dict[str, Signal] = {}
         for i, (name, *instead) in enumerate(_TURNS):
@@ -188,8 +188,8 @@ class VectorElement(wiring.Component):
                bits: dict[str, Signal]) -> list[Signal]:
         """Instantiate one ALU for both slots; return the results of v0 and v1.
 
-        ``words`` and ``bits`` are the vector operands and the mask bits, by port. ``masks`` is the
-        file to which mask results are written.
+        ``words`` and ``bits`` are the vector operands and mask bits that were read, by input.
+        ``masks`` is the file to which mask results are written.
 
         The two slots never enable the same stage of a unit in one cycle, because v1 is one cycle
         behind v0, and bundles issue at most every third cycle.
@@ -227,10 +227,10 @@ class VectorElement(wiring.Component):
 
     def _slot(self, m: Module, platform: object, masks: MaskFile, slot: str,
               words: dict[str, Signal], bits: dict[str, Signal]) -> Signal:
-        """Instantiate the ALU of a slot; return its result.
+        """Instantiate the ALU of ``slot``; return its result.
 
-        ``words`` and ``bits`` are the vector operands and the mask bits, by port. ``masks`` is the
-        file to which mask results are written.
+        ``words`` and ``bits`` are the vector operands and mask bits that were read, by input.
+        ``masks`` is the file to which mask results are written.
         """
         full = SLOTS[slot]
         alu = instantiate(m, platform, slot, VectorAlu.module(full), lambda: VectorAlu(full))
@@ -255,7 +255,7 @@ class VectorElement(wiring.Component):
     def _memory(self, m: Module, platform: object, word: Signal, bit: Signal) -> Signal:
         """Instantiate the element's part of vector memory; return the word that was read last.
 
-        ``word`` and ``bit`` are the vector register's word and the mask bit of a store.
+        ``word`` and ``bit`` are the data of a store: from the vector register and from the mask.
         """
         depth = self._config.vmem_vectors
         memory = instantiate(m, platform, "memory", Sram.module(32, depth), lambda: Sram(32, depth))
@@ -276,8 +276,8 @@ class VectorElement(wiring.Component):
                 masks: Signal) -> dict[str, Signal]:
         """Connect the chains; return the word in the element's register of each chain.
 
-        ``words``: the vector registers that were read, by port. ``word``: the word that was read
-        last from vector memory. ``masks``: the bits of all masks.
+        ``words``: the vector registers that were read, by input. ``word``: the word that was read
+        last from vector memory. ``masks``: this element's bits of all masks.
         """
         host = Signal(32, name="host_word")
         with m.Switch(self.host_space):
@@ -311,10 +311,10 @@ def _chain_links() -> list[Link]:
 def vpu_grid(config: Config) -> TileGrid:
     """The ``sublanes`` x ``lanes`` grid of `VectorElement`, as module ``vpu_grid``.
 
-    Row r of the grid holds sublane ``sublanes - 1 - r``: rows of vectors move south, so sublane 0
-    leaves first, and the first row that enters ends as sublane 0. Ports that are not shared have
-    one word per lane: ``xlu_in``, ``pop_in``, ``result_in``, ``host_in_in``; ``x_out``,
-    ``w_out``, ``xlu_out``, ``host_out_out``. ``position`` has one value per tile.
+    Row r of the grid holds sublane ``sublanes - 1 - r``. Rows of vectors move south: of a vector
+    that leaves, sublane 0 is first; of one that enters, the first row becomes sublane 0. Ports that
+    are not shared have one word per lane: ``xlu_in``, ``pop_in``, ``result_in``, ``host_in_in``;
+    ``x_out``, ``w_out``, ``xlu_out``, ``host_out_out``. ``position`` has one value per tile.
     """
     return TileGrid("vpu_grid", "vpu_element", lambda: VectorElement(config), config.sublanes,
                     config.lanes, [Each("position"), *map(Shared, _shared_ports(config)),

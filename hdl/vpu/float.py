@@ -165,9 +165,9 @@ class IntToFloat(wiring.Component):
 class Multiply(wiring.Component):
     """Exact product of two fp32 numbers, with its low bits reduced to a sticky bit; combinational.
 
-    The product of the significands has 48 bits. b is split into three digits of `DIGIT` bits. From
-    the lowest digit on, the product of a and the digit is added to the upper part of the sum so
-    far. So every word has 32 bits; the largest possible sum just fits.
+    The product of the significands has 48 bits. b is split into three digits of `DIGIT` bits. For
+    each digit, from the lowest on, the product of a and the digit is added to the upper part of the
+    sum so far. So no word has more than 32 bits; the largest possible sum just fits.
     """
 
     combinational = True

@@ -47,7 +47,7 @@ def row_bits(config: Config) -> int:
 
 
 class _Ports(wiring.Signature):
-    """Base of these signatures: two are equal if they have the same class and equal members."""
+    """Base of the signatures below: two are equal if they have the same class and members."""
 
     def __eq__(self, other: object) -> bool:
         return (isinstance(other, _Ports) and type(self) is type(other)
@@ -73,7 +73,7 @@ class VectorIssue(_Ports):
 
 
 class LoadIssue(_Ports):
-    """A vector load at issue: vector register ``d`` = vector memory at ``address``."""
+    """A vector load at issue, from vector memory at ``address`` to vector register ``d``."""
 
     def __init__(self, config: Config) -> None:
         super().__init__({"valid": Out(1), "d": Out(REGISTER_BITS),
@@ -81,7 +81,7 @@ class LoadIssue(_Ports):
 
 
 class StoreIssue(_Ports):
-    """A vector store at issue: vector memory at ``address`` = vector register ``d``.
+    """A vector store at issue, from vector register ``d`` to vector memory at ``address``.
 
     Only elements whose bit of mask ``m`` is set are written.
     """
@@ -124,14 +124,14 @@ class ChainWrite(_Ports):
 
 
 class RegisterWrite(_Ports):
-    """The number ``d`` of a vector register; none unless ``valid``."""
+    """The vector register with number ``d``, if ``valid``; otherwise none."""
 
     def __init__(self) -> None:
         super().__init__({"valid": Out(1), "d": Out(REGISTER_BITS)})
 
 
 class MaskWrite(_Ports):
-    """The number ``d`` of a mask; none unless ``valid``."""
+    """The mask with number ``d``, if ``valid``; otherwise none."""
 
     def __init__(self) -> None:
         super().__init__({"valid": Out(1), "d": Out(MASK_BITS)})

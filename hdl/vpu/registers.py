@@ -14,7 +14,7 @@ __all__ = ["BankedRegisterFile", "MaskFile", "RegisterFile"]
 
 
 def _ports(reads: int, writes: int, width: int) -> dict[str, wiring.Member]:
-    """Members of a register file with ``reads`` read ports and ``writes`` write ports."""
+    """Return the ports of a register file: ``reads`` read and ``writes`` write ports."""
     ports: dict[str, wiring.Member] = {}
     for i in range(reads):
         ports |= {f"source_{i}": In(REGISTER_BITS), f"data_{i}": Out(width)}
@@ -51,11 +51,11 @@ class RegisterFile(wiring.Component):
         super().__init__(_ports(reads, writes, width))
 
     def read_port(self, i: int) -> tuple[Signal, Signal]:
-        """The signals ``source`` and ``data`` of read port ``i``."""
+        """Return the signals ``source`` and ``data`` of read port ``i``."""
         return getattr(self, f"source_{i}"), getattr(self, f"data_{i}")
 
     def write_port(self, i: int) -> tuple[Signal, Signal, Signal]:
-        """The signals ``write``, ``d`` and ``value`` of write port ``i``."""
+        """Return the signals ``write``, ``d`` and ``value`` of write port ``i``."""
         return getattr(self, f"write_{i}"), getattr(self, f"d_{i}"), getattr(self, f"value_{i}")
 
     @staticmethod
@@ -64,7 +64,7 @@ class RegisterFile(wiring.Component):
         return f"registers_{reads}r{writes}w" + (f"_{width}b" if width != 32 else "")
 
     def variant(self, target: Target) -> "BankedRegisterFile | None":
-        """An equivalent component that suits ``target`` better; None if there is no better one."""
+        """Return an equivalent component that maps better to ``target``, or None."""
         if target is not Target.ECP5:
             return None
         return BankedRegisterFile(self.reads, self.writes, self.width)
@@ -111,9 +111,9 @@ class RegisterFile(wiring.Component):
 class BankedRegisterFile(wiring.Component):
     """A `RegisterFile` made of memories with one write port each, such as LUT RAM.
 
-    Each write port has its own bank, a copy of all registers. A table records for each register the
-    bank that holds the newest value, and each read port selects that bank. If several ports write
-    one register in a cycle, the port with the highest number wins, as in the Verilog of
+    Each write port has its own bank, which has room for all registers. A table records for each
+    register the bank that holds the newest value, and each read port selects that bank. If several
+    ports write one register in a cycle, the port with the highest number wins, as in the Verilog of
     `RegisterFile`.
 
     Parameters and attributes are those of `RegisterFile`.
@@ -190,7 +190,7 @@ class MaskFile(wiring.Component):
         m = Module()
         m.d.comb += self.masks[0].eq(1)
         for number in range(1, MASKS):
-            # Separate bits, because the tile kernels compute single bits of many elements at once.
+            # Separate signals of one bit, which tile kernels compute for many elements at once.
             bit = Signal(name=f"m{number}", reset_less=True)
             for i in range(self.writes):
                 write, d, value = self.write_port(i)

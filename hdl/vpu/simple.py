@@ -34,8 +34,8 @@ LESS = (Op.FNE, Op.FLT, Op.FLE, Op.NE, Op.LT, Op.LE, Op.LTU)
 EQUAL = (Op.FEQ, Op.FLE, Op.FGE, Op.EQ, Op.LE, Op.GE, Op.GEU)
 GREATER = (Op.FNE, Op.FGT, Op.FGE, Op.NE, Op.GT, Op.GE, Op.GEU)
 UNORDERED = (Op.FNE,)
-"""Comparisons that are true if a < b (`LESS`), a = b (`EQUAL`), a > b (`GREATER`), or if an operand
-is NaN (`UNORDERED`)."""
+"""`LESS`, `EQUAL`, `GREATER`, `UNORDERED`: the comparisons that are true if a < b, if a = b, if
+a > b, and if an operand is NaN."""
 MASK_LOGIC = (Op.MAND, Op.MOR, Op.MXOR, Op.MANDN)
 
 
@@ -89,7 +89,7 @@ class Order(wiring.Component):
             m.d.comb += self.below.eq(Mux(self.no_sign, self.b[31], self.a[31]))
         with m.Elif(self.number & self.a[31]):
             # Sign and magnitude: of negative numbers, the one with the larger magnitude is less.
-            # It may be set for equal ones, because nothing depends on it.
+            # It may be set for equal numbers, because then nothing depends on it.
             m.d.comb += self.below.eq(~lower)
         with m.Else():
             m.d.comb += self.below.eq(lower)
@@ -165,7 +165,7 @@ class Shift(wiring.Component):
         return m
 
     def variant(self, target: Target) -> "ReversingShift | None":
-        """An equivalent component that suits ``target`` better; None if there is no better one."""
+        """Return an equivalent component that maps better to ``target``, or None."""
         return ReversingShift() if target is Target.ECP5 else None
 
     def _shifted(self, m: Module, word: Signal, places: Signal) -> Value:
@@ -232,7 +232,7 @@ class Simple(wiring.Component):
         combined = self._combined(m)
         flag = Signal(reset_less=True)
         result = Signal(32, reset_less=True)
-        # Each group of operations is separate, so that a simulator can skip the others.
+        # Each group of operations is separate, so that a simulator can skip those not in use.
         with m.If(self.enable & compares_numbers):
             m.d.sync += flag.eq(by_number)
         with m.Elif(self.enable & compares_integers):
@@ -247,7 +247,7 @@ class Simple(wiring.Component):
                 with m.Case(*ops):
                     m.d.sync += result.eq(word)
             with m.Default():
-                # Moves and logic: a separate case would only cost time.
+                # Moves and logic. A case for each of them would only cost simulation time.
                 m.d.sync += result.eq(self._logic(m))
         m.d.comb += [self.result.eq(result), self.flag.eq(flag)]
         return m
@@ -270,7 +270,7 @@ class Simple(wiring.Component):
     def _compared(self, m: Module, order: Order) -> tuple[Signal, Signal]:
         """Return the mask bits of the comparisons: of fp32 numbers, and of integers.
 
-        ``order`` has compared the operands.
+        ``order`` is the `Order` of operands a and b.
         """
         less, equal, greater, unordered = (
             self._decode(m, f"counts_{case}", *ops) for case, ops in (
@@ -300,9 +300,9 @@ class Simple(wiring.Component):
 
     def _words(self, m: Module, platform: object,
                order: Order) -> dict[tuple[VectorOp, ...], Signal]:
-        """Return the results of all operations that write a vector register, except `_logic`'s.
+        """Return the results of the operations that write a vector register, except `_logic`'s.
 
-        The keys are the operations that share a result.
+        The key of a result is the tuple of the operations that share it.
         """
         total = Signal(32)
         m.d.comb += total.eq(Mux(self.op == Op.SUB, self.a - self.b, self.a + self.b))

@@ -36,8 +36,8 @@ class Function(IntEnum):
 class Block(IntEnum):
     """Blocks of the coefficient table, each of 2 ** SEGMENT_BITS segments.
 
-    The comments give the functions: ``m`` is the operand's significand, in [1, 2). Where two
-    functions share a block, each has half of the segments, of twice the width.
+    The comments name the functions; ``m`` is the operand's significand, in [1, 2). If two functions
+    share a block, each has half of the segments, which are twice as wide.
     """
 
     RECIPROCAL = 0  # 1 / m
@@ -69,7 +69,7 @@ _PINNED = Decimal("0.4641016151377546"), Decimal("0.9282032302755092")  # 2 sqrt
 
 @dataclass(frozen=True)
 class Coefficients:
-    """One entry of the table: fixed-point integers with `C0_FRACTION`, ... fraction bits.
+    """One entry of the table: integers in fixed point, with `C0_FRACTION`, ... fraction bits.
 
     If ``falling`` is true, value = c0 - t * (c1 + t * c2), otherwise c0 + t * (c1 + t * c2).
     """
@@ -101,9 +101,9 @@ def words() -> tuple[int, ...]:
 
 
 def _parts() -> Iterator[tuple[Callable[[Decimal], Decimal], int]]:
-    """Yield each tabulated function of u in [0, 1), and its number of segments.
+    """Yield, in the order of the table's addresses, each function and its number of segments.
 
-    The order is that of the table's addresses.
+    The argument of a function is u, from 0 to 1 over its segments.
     """
     full, half = 1 << SEGMENT_BITS, 1 << (SEGMENT_BITS - 1)
     ln2 = Decimal(2).ln()
@@ -131,9 +131,9 @@ def _parts() -> Iterator[tuple[Callable[[Decimal], Decimal], int]]:
 def _fit(function: Callable[[Decimal], Decimal], segments: int, index: int) -> Coefficients:
     """Fit a quadratic to ``function`` at the Chebyshev nodes of segment ``index``, and round it.
 
-    The interval [0, 1) has ``segments`` segments.
-    If the function is 1 at the start of its first segment, so is the quadratic: in that segment
-    the nodes are stretched until the first node is at the segment's start.
+    The function's argument goes from 0 to 1 over ``segments`` segments of equal width. If the
+    function is 1 at the start of its first segment, so is the quadratic: in that segment the nodes
+    are stretched until the first node is at the segment's start.
     """
     def value(t: Decimal) -> Decimal:
         return function((index + t) / segments)

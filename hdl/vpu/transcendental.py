@@ -36,10 +36,9 @@ F32_NAN = F32_INF | 1 << (FRACTION - 1)
 FUNCTION_BITS = 3
 ADDRESS_BITS = BLOCK_BITS + SEGMENT_BITS
 POSITION_BITS = 20
-"""Bits of a position within a segment. In narrow segments the lowest bits are zero."""
+"""Bits of a position within a segment. In the narrower segments, the lowest bits are zero."""
 SQUARE_BITS = 16
-"""Number of high bits of a position that are squared, and of high bits of the square that are used.
-"""
+"""The highest bits of a position that are squared, and of the square that are used."""
 FIXED_BITS = 26
 """Fraction bits of an operand in fixed point."""
 VALUE_BITS = 29
@@ -55,8 +54,8 @@ FAR_ABOVE, FAR_BELOW = 384, -256
 """Exponents out of range, which force the result to infinity or to zero."""
 
 TERMS = data.StructLayout({"factor": FRACTION + 1, "integer": 8})
-"""The factor of the table's value, and the number in units of 1/256 that is added to the product.
-"""
+"""``factor``: number by which the table's value is multiplied. ``integer``: number, in units of
+1/256, that is added to the product."""
 FORM = data.StructLayout({"exponent": signed(EXPONENT_BITS), "sign": 1, "nan": 1})
 """Exponent, sign and NaN flag of a result before rounding; ``nan`` overrides the others."""
 SCALE = data.StructLayout({"shift": 4, "opposed": 1, "form": FORM})
@@ -148,7 +147,7 @@ class Transcendental(wiring.Component):
             "x": In(32), "y": Out(32)})
 
     def variant(self, target: Target) -> "EarlyBias | None":
-        """An equivalent component that suits ``target`` better; None if there is no better one."""
+        """Return an equivalent component that maps better to ``target``, or None."""
         return EarlyBias() if target is Target.ECP5 else None
 
     def elaborate(self, platform: object) -> Module:
@@ -181,7 +180,7 @@ class Transcendental(wiring.Component):
         m.d.comb += [exponent.eq(self.x[FRACTION:31]), fraction.eq(self.x[:FRACTION])]
         below_one, integer, fixed = self._fixed_point(m, exponent, fraction)
 
-        # 2**x is 2**whole * 2**rest: a negative operand is rounded down to have a positive rest.
+        # 2**x is 2**whole * 2**rest with a rest in [0, 1), so a negative x is rounded down.
         function = self._decode(m)
         exp2, tanh = function[Function.EXP2], function[Function.TANH]
         negate = Signal()
@@ -200,7 +199,7 @@ class Transcendental(wiring.Component):
         m.d.comb += [
             use_fixed.eq(exp2 | (tanh & below_one)),
             octave_pair.eq(tanh & (exponent >= BIAS + 2)),
-            # From 16 on, the last word of the table, which is 1.
+            # From 16 on, the table's last word, whose value is 1.
             saturate.eq(tanh & (exponent >= BIAS + 4)),
         ]
         with m.If(use_fixed):
@@ -257,10 +256,10 @@ class Transcendental(wiring.Component):
 
     def _block(self, m: Module, function: dict[Function, Signal], exponent: Signal,
                use_fixed: Signal) -> Signal:
-        """Return the `Block` of the table for a function and an operand.
+        """Return the `Block` of the table that holds the operand's segment.
 
-        ``function`` has the signals of `_decode`; ``exponent`` is the operand's. ``use_fixed``: the
-        operand in fixed point, instead of its significand, addresses the table.
+        ``function`` has the signals of `_decode`; ``exponent`` is the operand's field.
+        ``use_fixed``: the operand in fixed point addresses the table, instead of its significand.
         """
         block = Signal(BLOCK_BITS)
         with m.If(function[Function.RECIPROCAL]):
@@ -268,7 +267,7 @@ class Transcendental(wiring.Component):
         with m.Elif(function[Function.LOG2]):
             m.d.comb += block.eq(Block.LOG2)
         with m.Elif(function[Function.RSQRT]):
-            # Biased exponents of even powers of two are odd.
+            # The bias is odd, so the biased exponent of an even power of two is odd.
             m.d.comb += block.eq(Mux(exponent[0], Block.RSQRT_EVEN, Block.RSQRT_ODD))
         with m.Elif(use_fixed):
             m.d.comb += block.eq(Block.FIXED)
@@ -303,7 +302,7 @@ class Transcendental(wiring.Component):
             slope.eq(c1 * self._position),
             # Never negative: on each segment, the functions are monotonic.
             change.eq(slope + (bend << 6)),
-            # The bit below is half a unit of the bits that are kept.
+            # The constant is half a unit of the bits that are kept: it rounds them.
             start.eq(Cat(C(1 << 18, POSITION_BITS), c0)),
             total.eq(Mux(falling, start - change, start + change)),
             value.eq(total[TOTAL_BITS - VALUE_BITS:]),
@@ -312,9 +311,9 @@ class Transcendental(wiring.Component):
 
     def _elaborate_scale(self, m: Module, function: dict[Function, Signal], exponent: Signal,
                          fraction: Signal, power: Value) -> None:
-        """Stage 0: compute what is independent of the table's value, while the table is read.
+        """Stage 0: compute what does not depend on the table's value, while the table is read.
 
-        That is the factor of the value, and the result's exponent, sign and exceptions.
+        This is the factor of the value, and the result's exponent, sign and exceptions.
         ``function`` has the signals of `_decode`; ``exponent`` and ``fraction`` are the operand's
         fields; ``power`` is the exponent of 2**x.
         """
@@ -398,11 +397,10 @@ class Transcendental(wiring.Component):
 
     def _exceptions(self, m: Module, function: dict[Function, Signal], exponent: Signal,
                     fraction: Signal) -> tuple[Signal, Signal, Signal, Signal]:
-        """Find results that do not depend on the table.
+        """Find the results that do not depend on the table.
 
         ``function`` has the signals of `_decode`; ``exponent`` and ``fraction`` are the operand's
-        fields. Return four signals: the sign of such a result; the result is NaN; it is infinity;
-        it is zero.
+        fields. Return four bits: the sign of such a result, and whether it is NaN, infinity, zero.
         """
         exp2, log2, tanh = (function[name] for name in (Function.EXP2, Function.LOG2,
                                                         Function.TANH))
@@ -490,10 +488,10 @@ class EarlyBias(Transcendental):
 
 
 def _normalise(m: Module, name: str, word: Signal, levels: int) -> tuple[Signal, Signal]:
-    """Shift ``word`` left until its highest bit is set; return the shifted word and the distance.
+    """Shift ``word`` left until its highest bit is set; return the result and the distance in bits.
 
-    The distance is in bits. It is less than 2**levels, even if the word is zero. ``name`` begins
-    the names of the signals.
+    The distance is less than 2**levels, even if the word is zero. ``name`` begins the names of the
+    signals.
     """
     zeros = Signal(levels, name=f"{name}_zeros")
     for level in reversed(range(levels)):

@@ -54,9 +54,9 @@ class Vpu(wiring.Component):
     x_row, w_row, xlu_row : Out(row_bits)
         The southmost rows of these chains: sublane 0 after a load. Registered.
     pop_chain, result_chain : In(RowShift)
-        Rows that enter the pop chain and the result chain, for ``chain_write``.
+        Rows that enter the pop chain and the result chain, from which ``chain_write`` writes.
     chain_write : In(ChainWrite)
-        Writes the rows that a chain holds in this cycle, before any shift, to a vector register.
+        Writes the rows that a chain holds in this cycle, before its shift, to a vector register.
     written, mask_written : Out(RegistersWritten), Out(MasksWritten)
         Registers and masks that are written at the end of this cycle.
     busy : Out(1)
@@ -125,7 +125,7 @@ class Vpu(wiring.Component):
         return m
 
     def _positions(self) -> C:
-        """Value of the grid's ``position`` port: lane and sublane of each element, 8 bits each."""
+        """Return the value of the grid's port ``position``: 8 bits each for lane and sublane."""
         value = 0
         sublanes, lanes = self._config.sublanes, self._config.lanes
         for index in range(sublanes * lanes):

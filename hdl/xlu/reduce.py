@@ -26,7 +26,7 @@ def _levels(config: Config) -> int:
 
 
 def reduce_latency(config: Config) -> int:
-    """Cycles from a row at the input of `Reduce` to the row's result at the output."""
+    """Return the cycles from a row at the input of `Reduce` to its result at the output."""
     return NODE_LATENCY * _levels(config)
 
 
@@ -72,7 +72,7 @@ class FloatLarger(wiring.Component):
         larger = Signal(32)
         m.d.comb += [
             greater.eq(b.magnitude > a.magnitude),
-            # Of two negative numbers, the one with the smaller magnitude; equal ones are the same.
+            # The less negative one has the smaller magnitude; for equal ones, either may be chosen.
             take_b.eq(Mux(a.sign ^ b.sign, a.sign, greater ^ a.sign)),
             larger.eq(Mux(take_b, Cat(b.magnitude, b.sign), Cat(a.magnitude, a.sign))),
             self.o.eq(Mux(a.nan | b.nan, F32_NAN, larger)),
@@ -81,7 +81,7 @@ class FloatLarger(wiring.Component):
 
 
 class ReduceNode(wiring.Component):
-    """A node of the tree: the sum or the maximum of two numbers. All outputs are registered.
+    """A node of the tree: adds two numbers, or returns the larger. All outputs are registered.
 
     A node keeps its state in a cycle in which neither its input nor any of its stages is valid.
 
@@ -119,7 +119,7 @@ class ReduceNode(wiring.Component):
             compare.a.eq(self.a),
             compare.b.eq(self.b),
         ]
-        # The maximum needs one stage; the other makes its latency equal to that of the sum.
+        # The maximum takes one stage; a second one makes its latency equal to that of the sum.
         assert NODE_LATENCY == 2
         early = Signal(32, name="larger_early", reset_less=True)
         larger = Signal(32, reset_less=True)
@@ -136,16 +136,16 @@ LINKS: tuple[Link, ...] = tuple(Each(port) for port in (
 
 
 def reduce_nodes(config: Config) -> TileGrid:
-    """All nodes of the tree as a grid of one row, module ``xlu_reduce_nodes``.
+    """Return all nodes of the tree as a grid of one row, module ``xlu_reduce_nodes``.
 
-    The grid leaves the nodes unconnected; `Reduce` connects them to a tree.
+    Within the grid, nodes are not connected to each other; `Reduce` connects them to a tree.
     """
     return TileGrid("xlu_reduce_nodes", "xlu_reduce_node", ReduceNode, 1,
                     (1 << _levels(config)) - 1, LINKS)
 
 
 class Reduce(wiring.Component):
-    """The sum or the maximum of a row: neighbours are combined in pairs, then their results, etc.
+    """Sum or maximum of a row by a binary tree: neighbouring elements first, then their results.
 
     Accepts one row a cycle; the result follows after `reduce_latency` cycles. If the number of
     lanes is not a power of two, the missing inputs of the tree are -0 for a sum and minus infinity

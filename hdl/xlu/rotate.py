@@ -16,7 +16,7 @@ DIGIT_BITS = 2
 
 
 def rotation_latency(config: Config) -> int:
-    """Cycles from the input of `Rotator` to its output: the number of steps."""
+    """Return the cycles from the input of `Rotator` to its output: one for each step."""
     return -(-ceil_log2(config.lanes) // DIGIT_BITS)
 
 

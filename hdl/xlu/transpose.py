@@ -75,6 +75,6 @@ LINKS: tuple[Link, ...] = (
 
 
 def transpose_banks(config: Config) -> TileGrid:
-    """The row of ``lanes`` banks, as module ``xlu_transpose``."""
+    """Return the grid of ``lanes`` banks in one row, as module ``xlu_transpose``."""
     return TileGrid("xlu_transpose", "xlu_bank", lambda: TransposeBank(config), 1, config.lanes,
                     LINKS)

@@ -1,13 +1,13 @@
-"""The cross-lane unit: takes rows of one vector register and returns rows of another.
+"""The cross-lane unit: reads the rows of one vector register and writes those of another.
 
     chain -> operand register ---> rotator ----> result register -> result chain
                                |-> tree ---------^
     transposer's banks --------^   rotator ----> transposer's banks
 
 With S sublanes, an operation enters the unit as S rows, one a cycle. In this package, these cycles
-are called the operation's *slots*; slots of a bundle are not meant. The attributes of a row are
-fixed in its slot and travel with the row, so later events do not affect its processing. Operations
-never overtake each other.
+are called the operation's *slots*; they have nothing to do with the slots of a bundle. The
+attributes of a row are fixed in its slot and travel with the row, so later events do not affect its
+processing. Operations never overtake each other.
 """
 
 from itertools import pairwise
@@ -31,7 +31,7 @@ __all__ = ["Xlu", "XluControl"]
 
 
 def _operation(config: Config) -> data.StructLayout:
-    """Layout of a decoded operation.
+    """Return the layout of a decoded operation.
 
     ``d``, ``a``: result and source register. ``reads``: there is a source register. ``writes``:
     there is a result. ``tree``: the rows pass through the tree, otherwise through the rotator.
@@ -144,7 +144,7 @@ class XluControl(wiring.Component):
     def _decoded(self, m: Module) -> data.View:
         sublanes = self._config.sublanes
         decoded = Signal(_operation(self._config))
-        # Without the operation of chips with links only, so that all chips have the same unit.
+        # Operations that need links are left out, so that all chips have the same unit.
         is_ = {op: Signal(name=f"is_{op.name.lower()}") for op in MiscOp
                if op is not MiscOp.SIGNAL_REMOTE}
         m.d.comb += [bit.eq(self.start.op == op) for op, bit in is_.items()]
@@ -154,7 +154,8 @@ class XluControl(wiring.Component):
         index = Signal(len(decoded.index))
         m.d.comb += [
             grouped.eq(is_[MiscOp.TRANSPOSE_IN] | is_[MiscOp.TRANSPOSE_OUT]),
-            # The row that becomes sublane 0 goes first; the chain recirculates the rows before it.
+            # The row that becomes sublane 0 must leave first, so those before it are skipped; the
+            # chain recirculates them.
             drop.eq(Mux(is_[MiscOp.ROTATE_SUBLANES] & (amount != 0), sublanes - amount,
                         Mux(is_[MiscOp.BROADCAST_SUBLANE], amount, 0))),
             index.eq(Mux(grouped, amount * sublanes,
@@ -232,12 +233,12 @@ class Xlu(wiring.Component):
 
     @property
     def latency(self) -> int:
-        """Cycles from a row's entry into the unit to its result row, through the rotator."""
+        """Cycles from a row's entry into the unit to its result row, if it passes the rotator."""
         return rotation_latency(self._config) + 2
 
     @property
     def tree_latency(self) -> int:
-        """Cycles from a row's entry into the unit to its result row, through the tree.
+        """Cycles from a row's entry into the unit to its result row, if it passes the tree.
 
         More than ``latency``.
         """
@@ -270,8 +271,8 @@ class Xlu(wiring.Component):
                 operand: Signal) -> tuple[Signal, Signal]:
         """Instantiate rotator and transposer; return the rotated row, and a busy flag.
 
-        ``operand`` is the row that entered from the chain. The flag is set while the rotator holds
-        rows for the transposer.
+        ``operand`` is the row that has entered from the chain. The flag is set while the rotator
+        holds rows that will be written to the transposer.
         """
         operation = control.operation
         rotator = instantiate(m, platform, "rotator", "xlu_rotator", lambda: Rotator(self._config))
@@ -321,13 +322,13 @@ class Xlu(wiring.Component):
     def _queue(self, m: Module, control: XluControl) -> tuple[data.View, Signal, Signal]:
         """Build a shift register for the attributes of the result rows in rotator and tree.
 
-        It has one stage for each cycle of the tree; a row for the rotator enters midway.
+        It has one stage for each cycle of the tree. A row that takes the shorter way through the
+        rotator enters at a later stage, so that it leaves after the rotator's latency.
 
         Returns
         -------
         tuple
-            The last stage; whether a stage before the rotator's entry is valid; whether any stage
-            is valid.
+            The last stage; whether a stage before that entry is valid; whether any stage is valid.
         """
         length = reduce_latency(self._config) + 1
         joins = length - 1 - rotation_latency(self._config)
@@ -341,7 +342,8 @@ class Xlu(wiring.Component):
         for before, after in pairwise(line):
             m.d.sync += after.eq(before)
         operation = control.operation
-        # No collision: a rotated row gets no slot while a row of the tree is behind its place.
+        # No collision: no row gets a slot for the rotator while a row of the tree has yet to pass
+        # the stage at which rotated rows enter.
         enters = {0: Signal(name="enters_tree"), joins: Signal(name="enters_rotator")}
         m.d.comb += [
             enters[0].eq(control.slot & operation.tree),
@@ -359,8 +361,8 @@ class Xlu(wiring.Component):
     def _deliver(self, m: Module, leaving: data.View, rotated: Signal, reduced: Signal) -> None:
         """Drive the result chain, and ``write`` after the last row of an operation.
 
-        ``leaving``: attributes of the row; ``rotated``: the row, from the rotator; ``reduced``: the
-        element that fills the row, from the tree.
+        ``leaving``: attributes of the result row. ``rotated``: the row, if it comes from the
+        rotator. ``reduced``: the element that fills the row, if it comes from the tree.
         """
         lanes = self._config.lanes
         row = Signal(row_bits(self._config), name="result_row", reset_less=True)

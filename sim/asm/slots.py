@@ -66,7 +66,7 @@ class ScalarMethods(SlotMethods):
         self._put(ScalarOp.SHR, d, a, b)
 
     def sar(self, d: Scalar, a: Scalar, b: Source) -> None:
-        """d = a >> b, filled with the sign; all sign if b, unsigned, is 32 or more."""
+        """d = a >> b, filled with the sign; 32 copies of the sign if b, unsigned, is 32 or more."""
         self._put(ScalarOp.SAR, d, a, b)
 
     def eq(self, d: Scalar, a: Scalar, b: Source) -> None:
@@ -268,7 +268,7 @@ class Vector0Methods(SlotMethods):
         self._put(VectorOp.SHR, d, a, b)
 
     def sar(self, d: Vector, a: Vector, b: VectorSource) -> None:
-        """d = a >> b, filled with the sign; all sign if b, unsigned, is 32 or more."""
+        """d = a >> b, filled with the sign; 32 copies of the sign if b, unsigned, is 32 or more."""
         self._put(VectorOp.SAR, d, a, b)
 
     def eq(self, d: Mask, a: Vector, b: VectorSource) -> None:
