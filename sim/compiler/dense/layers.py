@@ -17,7 +17,7 @@ Float32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class LayerKind:
-    """What the program of a dense layer depends on, besides the shape of the layer's input.
+    """What the program of a dense layer depends on, in addition to the shape of its input.
 
     Attributes
     ----------

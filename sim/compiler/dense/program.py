@@ -24,7 +24,7 @@ Matrix = npt.NDArray[Any]
 """An array of float32 or bfloat16."""
 
 _EXCHANGE_CYCLES = 200
-"""Approximate cycles of an exchange between the cores, besides one for each exchanged row."""
+"""Approximate cycles of an exchange between the cores, in addition to one for each row sent."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def divisions(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind]
 
 def _cycles(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind],
             division: Division) -> int:
-    """Estimate a core's cycles: one for each row in its array, and one for each that it transfers.
+    """Estimate a core's cycles: one for each row in its array, and one for each row it transfers.
 
     ``rows`` and ``depth`` are the shape of the first layer's input; ``kinds`` are the kinds of the
     layers, which the cores share as ``division`` says.
@@ -165,7 +165,7 @@ def _cycles(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind],
 
 
 def _array_rows(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind]) -> int:
-    """Estimate how many rows the arrays of all cores process: the measure of a run's progress.
+    """Estimate how many rows the arrays of all cores process, as a measure of a run's progress.
 
     ``rows`` and ``depth`` are the shape of the first layer's input, and ``kinds`` the kinds of the
     layers.

@@ -183,6 +183,6 @@ class _Values:
         return False if min(difference) >= 0 else None
 
     def _ends(self, value: Affine) -> tuple[int, int]:
-        """Evaluate an affine function at the counter's lowest and highest value."""
+        """Return the values of an affine function at the counter's lowest and highest value."""
         low, high = self._range
         return value.factor * low + value.offset, value.factor * high + value.offset

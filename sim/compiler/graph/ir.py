@@ -68,7 +68,7 @@ class DType(Enum):
 
 @dataclass(frozen=True)
 class TensorType:
-    """Type of a value: a shape and a type of elements.
+    """Type of a value: a shape and an element type.
 
     Attributes
     ----------
@@ -126,7 +126,7 @@ class Value:
     Attributes
     ----------
     type : TensorType
-        Shape and type of elements.
+        Shape and element type.
     name : str
         Name of the value in dumps; may be empty, because dumps also number values.
     """

@@ -30,7 +30,7 @@ def to_text(graph: Graph) -> str:
 
 
 class _Writer:
-    """Gives values their names and writes the lines."""
+    """Names the values, and writes the lines."""
 
     def __init__(self) -> None:
         self._names: dict[Value, str] = {}

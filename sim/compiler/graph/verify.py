@@ -13,7 +13,7 @@ __all__ = ["GraphError", "verify"]
 
 
 class GraphError(ValueError):
-    """Raised if a graph is malformed, which is a bug of the pass or importer that made it."""
+    """Raised if a graph is malformed, which is a bug in the pass or importer that made it."""
 
 
 def verify(graph: Graph) -> None:

@@ -53,7 +53,7 @@ def advice_for_operation(name: str, target: str = "") -> str:
 
 
 def advice_for_type(name: str) -> str:
-    """Return advice for an unsupported type of elements, given by its name in MLIR."""
+    """Return advice for an unsupported element type; ``name`` is its name in MLIR."""
     if "?" in name:
         return "give all arrays static shapes"
     if name == "f64":

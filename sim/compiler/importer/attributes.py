@@ -36,7 +36,7 @@ def python(attribute: Any) -> Any:
 
 
 def pairs(attribute: Any) -> tuple[tuple[int, int], ...]:
-    """Convert the attribute of a padding to (low, high) for each dimension."""
+    """Convert a padding attribute to a tuple of (low, high): the padding of each dimension."""
     return tuple((int(low), int(high)) for low, high in np.array(attribute).reshape(-1, 2))
 
 
@@ -51,7 +51,7 @@ def strings(attribute: Any) -> tuple[str, ...]:
 
 
 def dimensions(numbers: Any, *names: str) -> dict[str, Any]:
-    """Return the named fields of a struct of dimension numbers; lists become tuples."""
+    """Return fields of a struct of dimension numbers, by name; lists become tuples."""
     found = {name: getattr(numbers, name) for name in names}
     return {name: value if isinstance(value, int) else tuple(value)
             for name, value in found.items()}
@@ -60,7 +60,7 @@ def dimensions(numbers: Any, *names: str) -> dict[str, Any]:
 def array_of(attribute: Any, shape: tuple[int, ...], dtype: DType) -> Array:
     """Convert the attribute of a constant to an array of type ``dtype`` and shape ``shape``.
 
-    A splat takes the memory of one element.
+    If all elements are equal, the array takes the memory of only one element.
 
     Raises
     ------

@@ -86,7 +86,7 @@ def halved(shape: tuple[int, ...], dimension: int) -> tuple[int, ...]:
 
 
 def read_entry(module: Any, devices: int) -> Entry:
-    """Read the facts about a module's entry function, for a program for 1 or 2 devices."""
+    """Return the `Entry` of a module that is compiled for 1 or 2 devices."""
     name, functions = entry_function(module)
     function = functions[name]
     attributes = module.operation.attributes
@@ -135,7 +135,7 @@ def _sharding(cut: Split | None, rank: int) -> str:
 
 
 def _zero(type: Any) -> str:
-    """Return the literal for 0 of a tensor type's elements."""
+    """Return the MLIR literal of zero in the element type of tensor type ``type``."""
     from jaxlib.mlir import ir
 
     element = str(ir.RankedTensorType(type).element_type)

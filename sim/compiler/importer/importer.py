@@ -459,7 +459,7 @@ class _Importer:
 
     def wide(self, name: str, operation: Any, operands: list[Value], scope: Scope,
              location: Location | None) -> Sequence[Value | None]:
-        """Import an operation on integers of 64 bits as one of 32 bits, if their ranges allow."""
+        """Import an operation on 64-bit integers with 32 bits, if their ranges allow it."""
         nothing = [None] * len(operation.results)
         bounds = self.bounds(name, operation, operands)
         for value in operation.results:

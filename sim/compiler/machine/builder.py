@@ -179,7 +179,7 @@ class Builder(Flow):
         return result
 
     def symbol(self, name: str) -> SReg:
-        """Return a scalar register with the word of symbol ``name``, known only at link time."""
+        """Return a scalar register for the word of symbol ``name``, which linking fills in."""
         result = SReg(self._number())
         self._append(_SCALAR["add"], result, ZERO, name)
         return result
@@ -287,8 +287,8 @@ class Builder(Flow):
     def push(self, name: str, vector: VectorValue, *, fence: Fence | None = None) -> None:
         """Push a vector; ``name`` is `weights`, `weights_t`, `rows` or `rows_swap`.
 
-        With a fence, which then says nothing else, the block is scheduled like one that starts
-        transfers: loads stay close to the pushes of rows that they precede.
+        With ``fence``, which has no other effect on a push, the block is scheduled like one that
+        starts transfers: loads stay close to the pushes of rows that they precede.
         """
         operation = self._operation(name, _PUSH, "push")
         self._append(operation, self._vector_register(vector), fence=fence)

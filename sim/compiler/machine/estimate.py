@@ -140,7 +140,7 @@ def estimate(code: Code, unknown: int = 1) -> int:
     ----------
     code : Code
     unknown : int
-        Assumed number of iterations of each loop for which it is known only at run time.
+        Number of iterations to assume for loops whose number is known only at run time.
     """
     effects = [[_effect(slot, name, operands, code.config) for slot, name, operands in bundle]
                for bundle in code.bundles]
@@ -154,7 +154,7 @@ def estimate(code: Code, unknown: int = 1) -> int:
 def vector_operations(code: Code, unknown: int = 1) -> int:
     """Count the vector-slot operations that code executes.
 
-    ``unknown`` is the assumed number of iterations of each loop for which it is known only at run
+    ``unknown`` is the number of iterations to assume for loops whose number is known only at run
     time.
     """
     times = [1] * len(code)
@@ -170,11 +170,11 @@ def vector_operations(code: Code, unknown: int = 1) -> int:
 
 def _follow(code: Code, effects: list[list[_Effect]], loops: dict[int, list[Loops]], core: _Core,
             extent: tuple[int, int], unknown: int) -> int:
-    """Issue the bundles of ``extent``, (first, end), on ``core``, with few iterations of each loop.
+    """Issue the bundles of ``extent``, (first, end), but at most `_PASSES` iterations of a loop.
 
-    Return the estimated cycles of all other iterations of these loops. ``effects`` has the effects
-    of each bundle's operations, and ``loops`` the loops that begin at each bundle. ``unknown`` is
-    the assumed number of iterations of each loop for which it is known only at run time.
+    ``core`` issues them. Return the estimated cycles of all other iterations of these loops.
+    ``effects`` has the effects of each bundle's operations, and ``loops`` the loops that begin at
+    each bundle. ``unknown`` is that of `estimate`.
     """
     at, end = extent
     skipped = 0

@@ -75,8 +75,8 @@ class Loops:
     """The bundles of a loop: from number ``first`` to ``end - 1``.
 
     ``count`` is the number of times that they are executed; None if it is known only at run time.
-    ``unroll`` is the number of iterations of the source's loop in one execution; 0 for the loop of
-    the few iterations that a pipelined loop leaves over.
+    ``unroll`` is the number of iterations of the original loop that one execution performs; 0 for
+    the plain loop of the iterations that a pipelined loop leaves over.
     """
 
     first: int
@@ -268,9 +268,9 @@ class Layout:
 
 
 def _results(block: Block, config: Config) -> int:
-    """Return by how many results the array holds more after a block.
+    """Return by how much a block changes the number of results that the array holds.
 
-    Code that is repeated an unknown number of times, or conditionally, leaves them as they are.
+    Code that is repeated an unknown number of times, or conditional, is assumed not to change it.
     """
     total = 0
     for item in block:

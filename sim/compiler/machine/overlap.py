@@ -31,7 +31,7 @@ from sim.compiler.machine.schedule.straight import heights, single_writes
 __all__ = ["Usage", "overlap"]
 
 _OPERATIONS = 256
-"""Loops with more operations than this are not pipelined: they are parallel enough as they are."""
+"""Loops with more operations are not pipelined: enough of these overlap within an iteration."""
 _SHARE = 4
 """A pipelined loop takes at most 1 / ``_SHARE`` of instruction memory."""
 _TRIES = 12
@@ -113,9 +113,9 @@ class Usage:
 def overlap(loop: Loop, config: Config, usage: "Usage", numbers: Iterator[int]) -> Pipeline | None:
     """Return a pipeline for the loop, or None if no pipeline is possible or worthwhile.
 
-    A loop has none if it contains control flow, or operations past which no access to memory may
-    move. ``usage`` is that of the code that contains the loop; ``numbers`` yields the numbers of
-    new registers.
+    There is none if the loop contains control flow, or operations past which no access to memory
+    may move. ``usage`` is that of the code that contains the loop; ``numbers`` yields the numbers
+    of new registers.
     """
     ops = [item for item in loop.body if isinstance(item, Op)]
     if loop.count is None or len(ops) != len(loop.body) or not 0 < len(ops) <= _OPERATIONS \
@@ -166,7 +166,7 @@ def _registers(pipeline: Pipeline) -> dict[type, int]:
 
 
 def _own_offsets(ops: list[Op], moving: list[SReg], numbers: Iterator[int]) -> list[Op]:
-    """Let every read of a register that a loop advances be part of an addition of a constant.
+    """Let each read of a register that a loop advances be part of an addition of a constant.
 
     A pipeline advances such a register at another time than the loop, and makes up for that in the
     constants that operations add to the register. So an operation of ``ops`` that reads the

@@ -42,8 +42,8 @@ def code_text(code: MachineCode) -> str:
 def bundles_text(code: Code) -> str:
     """Format bundles in the assembler's text form, with addresses as comments.
 
-    Symbols have no word before the program is linked: each is shown as 0, and a comment at the
-    start lists the bundles that hold it.
+    Symbols have no value before the program is linked: each is shown as 0, and a comment at the
+    start lists the bundles that contain it.
     """
     symbols: dict[str, list[int]] = {}
     for number, operations in enumerate(code.bundles):

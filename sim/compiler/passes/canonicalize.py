@@ -20,7 +20,7 @@ _Rule = Callable[[Operation, Expansion], _Result]
 
 
 def canonicalize(graph: Graph) -> None:
-    """Rewrite each operation once by its kind's rewriting rule, in order, also within regions."""
+    """Apply the rewriting rule of its kind once to each operation, in order, also in regions."""
     expand(graph, _apply)
 
 
@@ -118,7 +118,8 @@ def _convert(operation: Operation, at: Expansion) -> _Result:
 def _product(operation: Operation, at: Expansion) -> _Result:
     """Replace a product's operands that are fp32 copies of bf16 values by these bf16 values.
 
-    With DEFAULT precision, the result has the same bits, and bf16 inputs can be packed.
+    With DEFAULT precision, which rounds operands to bf16, the result has the same bits. The bf16
+    values can then be packed, if they are inputs.
     """
     if precision(operation) != "DEFAULT":
         return None
@@ -273,7 +274,7 @@ def _unchanged(operation: Operation, at: Expansion) -> _Result:
     """Rewrite an update or scatter that has an operand without elements.
 
     If the updates have no elements, replace the operation by the values to be updated. Otherwise,
-    the index vectors of a scatter have no elements, and it gets explicit ones (`_at_origin`).
+    the index vectors of a scatter have no elements; `_at_origin` gives it others.
     """
     *_, update = operation.operands if operation.kind == "scatter" else operation.operands[:2]
     if update.type.size:

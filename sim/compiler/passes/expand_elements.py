@@ -7,7 +7,7 @@ from sim.compiler.passes.expansion import Expansion, expand
 __all__ = ["expand_elements"]
 
 _SCALAR = frozenset({"constant", "reshape", "broadcast_in_dim"})
-"""Kinds, besides elementwise ones, that the region of a ``map`` may contain; ``reshape`` and
+"""Kinds, in addition to elementwise ones, that the region of a ``map`` may contain; ``reshape`` and
 ``broadcast_in_dim`` leave a scalar unchanged."""
 
 
@@ -57,7 +57,7 @@ def _unsigned(dtype: DType) -> DType:
 
 
 def _bits(x: Value, to: Expansion) -> Value:
-    """Return the bits of each element of ``x`` as uint32."""
+    """Return the bits of each element of ``x`` as uint32, extended by zeros."""
     same = to.add("bitcast_convert", (x,), TensorType(x.shape, _unsigned(x.dtype)))
     return to.convert(same, DType.U32)
 

@@ -254,7 +254,7 @@ class _Fusion:
         return sum(self._size(value.shape) for value in (*fused.operands, *fused.results))
 
     def _size(self, shape: tuple[int, ...]) -> int:
-        """Return the vectors of a value of that shape; cached, because it is needed very often."""
+        """Return the number of vectors of a value of shape ``shape``; cached for speed."""
         if shape not in self._sizes:
             self._sizes[shape] = standard(shape, self._config).vectors
         return self._sizes[shape]
@@ -278,7 +278,7 @@ class _Fusion:
             if value in inside or view is None:
                 return inside[value] if value in inside else outer(value)
             if view.source in inside:
-                return inside[view.source]  # it has the same shape
+                return inside[view.source]  # the broadcast does not change the shape
             source = None if view.source is None else outer(view.source)
             inside[value] = view.write(region, value.type, source)
             return inside[value]
@@ -320,7 +320,7 @@ class _Fusion:
 
 
 def _sorted(operations: Sequence[Operation]) -> Iterator[Operation]:
-    """Yield operations after all operations that they read, otherwise in the given order."""
+    """Yield each operation after all that it reads, otherwise in the given order."""
     made_by = {result: operation for operation in operations for result in operation.results}
     done: set[Operation] = set()
     for operation in operations:

@@ -1,4 +1,4 @@
-"""Interpreter rules for operations that create or move elements at positions known statically."""
+"""Interpreter rules for operations that create or move elements at statically known positions."""
 
 import numpy as np
 

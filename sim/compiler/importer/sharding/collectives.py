@@ -98,11 +98,11 @@ def device_group(operation: Any, partitions: int, replicas: int) -> Group | None
     if name == "source_target_pairs":
         return tuple(range(devices)) if crossing or partitions == 1 else None
     if not crossing and partitions == 2:
-        # Groups of replicas, of which there is one.
+        # The groups consist of replicas, and there is only one replica.
         return (0,)
     whole = operation.name != "stablehlo.all_to_all" and "use_global_device_ids" not in attributes
     if crossing and partitions == 2 and whole and found == [(0,)]:
-        # All partitions of a replica.
+        # The group is all partitions of the only replica.
         return (0, 1)
     found = found or [tuple(range(devices))]
     return found[0] if len(found) == 1 and len(found[0]) == devices else (

@@ -76,7 +76,7 @@ def divide(operation: Operation, given: Sequence[Cut], made: Sequence[Cut],
     given, made : sequence of Cut
         The cuts of the operands and of the results.
     constant : callable
-        Returns the array of a value that is a constant, None for other values.
+        Maps a value to its array if the value is a constant, otherwise to None.
 
     Raises
     ------
@@ -322,7 +322,7 @@ def _scatter(case: _Case) -> Division:
     if indices in along:
         _require(_same([*case.given[:count], *case.made]) == batching[along.index(indices)])
         return Division()
-    # Each device applies its updates.
+    # Each device applies its half of the updates; then the results of both are combined.
     _nowhere([*case.given[:count], *case.made])
     return Division(partial=_combining(case, operation.operands[0]))
 

@@ -63,7 +63,7 @@ def _mesh(module: Any, reference: Any) -> tuple[dict[str, int], tuple[int, ...]]
 
 
 def cut_of(module: Any, attribute: Any, axes: set[str] | None = None) -> int | None:
-    """Return the dimension along which a sharding splits a value in two halves, or None.
+    """Return the dimension that a sharding splits in two halves; None if it splits none.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def cut_of(module: Any, attribute: Any, axes: set[str] | None = None) -> int | N
 
 
 def split_of(module: Any, attribute: Any) -> Split | None:
-    """Return how the sharding ``attribute`` of a value splits it, or None if it does not.
+    """Return how a value is split by its sharding, ``attribute``; None if it is not split.
 
     The mesh, which is in ``module``, may have its devices in any order.
 

@@ -81,7 +81,7 @@ class _Device:
         self._local[value], self._cut[value] = local, cut
 
     def _refuse(self, operation: Operation) -> None:
-        """Record an operation that cannot be divided, unless it depends on such an operation."""
+        """Record that an operation cannot be divided, unless it depends on another such one."""
         if not self._refused.intersection(operation.operands):
             self.found.append(Unsupported(f"{operation.kind} along a sharded dimension",
                                           str(operation.location or ""), ADVICE))
@@ -132,7 +132,7 @@ class _Device:
             self._refuse(operation)
             return
         if operation.kind == "broadcast_in_dim" and operation.operands[0] in self._constants:
-            # Rules compare only the constant's number, so its shape does not matter.
+            # Rules compare only the constant's element, which the broadcast repeats.
             self._constants[operation.result] = self._constants[operation.operands[0]]
         if division.partial is not None:
             self._partial[operation.result] = division.partial
@@ -176,7 +176,7 @@ def _half(type: TensorType, cut: Cut) -> TensorType:
 
 
 def _moved(at: Expansion, value: Value, cut: Cut, to: Cut) -> Value:
-    """Change the cut of a device's part of a value from ``cut`` to ``to``."""
+    """Return the device's part of a value with cut ``to``, given its part with cut ``cut``."""
     if cut == to:
         return value
     if cut is None:

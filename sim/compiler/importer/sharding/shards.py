@@ -124,9 +124,10 @@ class Shards:
             graph.sharding = Sharding(cuts, tuple(dimension for _, dimension in outputs))
 
     def _cut_input(self, graph: Graph, number: int) -> int | None:
-        """Replace input ``number`` of a graph by the device's part of it, if only that is used.
+        """Replace an input by the device's part of it, if the graph uses only that part.
 
-        Return the dimension along which the host must split the input; None if it is not replaced.
+        ``number`` is the input's position. Return the dimension along which the host must split the
+        input; None if it is not replaced.
         """
         value, users = graph.inputs[number], graph.users()
         cuts = [(dimension, made) for (cut, dimension, _), made in self._parts.items()
@@ -146,7 +147,7 @@ class Shards:
 
 
 def _drop_unused(graph: Graph) -> None:
-    """Drop unused operations, such as exchanges for results that the host joins."""
+    """Drop operations without used results, such as exchanges for outputs that the host joins."""
     live, kept = set(graph.outputs), []
     for operation in reversed(graph.operations):
         if operation.results and not live.intersection(operation.results):

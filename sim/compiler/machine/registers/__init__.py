@@ -1,1 +1,1 @@
-"""Registers: physical ones for virtual ones, and vectors of which there are too many."""
+"""Assigns physical registers to virtual ones, and spills vectors if there are too few registers."""

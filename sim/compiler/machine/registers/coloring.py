@@ -128,7 +128,7 @@ class _Interference:
         return [self._registers[bit] for bit in _bits(word)]
 
     def color(self, kind: type[Any]) -> dict[Register, int]:
-        """Return a physical number for each register of a kind."""
+        """Return a physical register's number for each virtual register of class ``kind``."""
         members = [number for number, register in enumerate(self._registers)
                    if isinstance(register, kind)]
         colors = None
@@ -248,9 +248,9 @@ class _Interference:
         return chosen
 
     def _smallest_last(self, members: Sequence[int]) -> list[int]:
-        """Order the registers ``members``, so that those easy to color are last.
+        """Order the registers ``members`` so that those that are easiest to color are last.
 
-        These are the registers that interfere with few others.
+        These are the registers that interfere with the fewest others.
         """
         remaining = sum(1 << number for number in members)
         degree = {number: (self._edges[number] & remaining).bit_count() for number in members}

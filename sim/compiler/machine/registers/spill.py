@@ -30,13 +30,13 @@ __all__ = ["spill"]
 _LOAD, _STORE = (next(operation for operation in isa.OPERATIONS if slot in operation.slots)
                  for slot in (Slot.LOAD, Slot.STORE))
 _SHORT = 2
-"""A register whose life is at most this many operations long stays: it would not live shorter."""
+"""A register that lives for at most this many operations stays: spilling would not free it."""
 _ITERATIONS = 8
-"""Estimated number of iterations of a loop: an access in it is as expensive as so many outside."""
+"""Assumed number of iterations of a loop: an access in the loop counts as this many accesses."""
 
 
 def spill(code: MachineCode, most: int, allocate: Callable[[int], VmemBuffer]) -> MachineCode:
-    """Return code of which at most about ``most`` vector registers are live at once.
+    """Return the code, with registers spilled so that about ``most`` vector registers suffice.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class _Life:
 
     @property
     def value(self) -> float:
-        """Cost of spilling the register, for each operation during which it is then free."""
+        """Cost of spilling the register, divided by the number of operations for which it lives."""
         return self.cost / (self.last - self.first)
 
 

@@ -44,7 +44,7 @@ class Graph:
     before : list of dict
         For each operation, its incoming edges: the latency by (other operation, distance).
     earliest : dict of int to int
-        For operations that wait for earlier code: the first cycle in which they should issue.
+        For pops whose rows were pushed before the block: the first cycle in which to issue.
     """
 
     nodes: list[Node]
@@ -119,7 +119,8 @@ def block_graph(nodes: list[Node], *, paced: bool = False, results: Results | No
 
     With ``paced``, further edges keep a load near the pushes of rows that it precedes in the code.
     Otherwise, the loads of a long sequence could all move to its front and fill all vector
-    registers. With ``results``, other operations come before pops that would wait.
+    registers. With ``results``, a pop is delayed until its result is expected, so that operations
+    after it need not wait for the array.
     """
     graph = Graph(nodes)
     array = _Array(graph, results)
@@ -405,7 +406,7 @@ def _memory_edges(graph: Graph, first: int, second: int, variable: LoopVariable,
 
 def lifetimes(nodes: Sequence[Node], times: Sequence[int], period: int) \
         -> Mapping[Register, tuple[int, int]]:
-    """Return, for each register that a loop's body writes, the cycles in which it is in use.
+    """Return when each register that a loop's body writes is in use: a range of cycles.
 
     Parameters
     ----------

@@ -4,10 +4,11 @@ A pipelined loop is a prologue, in which the first iterations start; a *steady s
 that are repeated, in which iterations start and end; and an epilogue, in which the last ones end.
 In a modulo schedule of interval I, iteration j executes the operation of cycle t in cycle I j + t.
 
-A register that is read later than I cycles after it is written would be overwritten by the next
-iteration. So the steady state contains several iterations (``unroll``), which take registers in
-turn (modulo variable expansion). Registers that the loop advances by constants (``steps``) are
-advanced once in the steady state, and the offsets of operations make up the difference.
+A register that is read more than I cycles after it is written would be overwritten by the next
+iteration before that read. So the steady state contains several iterations (``unroll``), which take
+registers in turn (modulo variable expansion). Registers that the loop advances by constants
+(``steps``) are advanced once in the steady state, and the offsets of operations make up the
+difference.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -29,9 +29,9 @@ def heights(graph: Graph) -> list[int]:
 def schedule_block(ops: Sequence[Op], config: Config, last: Op | None = None, *,
                    ahead: bool = True, crowded: bool = False,
                    outstanding: int | None = None) -> list[list[tuple[Slot, Op]]]:
-    """Schedule operations that are executed once.
+    """Schedule operations without control flow; return the bundles.
 
-    The bundles have the effect of executing ``ops`` in order.
+    The bundles have the same effect as executing ``ops`` in order.
 
     Parameters
     ----------

@@ -123,6 +123,7 @@ class _Convolution:
         """Write one convolution, by ``write``, for each group of features or of the batch.
 
         Groups of one input feature, or of one image, become multiplications and sums instead.
+        Return the results of all groups, concatenated.
         """
         features, batches = self.feature_group_count, self.batch_group_count
         groups = max(features, batches)

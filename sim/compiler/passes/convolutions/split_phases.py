@@ -1,4 +1,4 @@
-"""Splits the columns of images into phases, for convolutions that become faster by it.
+"""Splits the columns of images into phases, where this makes convolutions faster.
 
 With *Q* phases, column *p* · *Q* + *q* of an image becomes position *p* of phase *q*. A convolution
 over two dimensions becomes a ``phase_convolution`` (`sim.compiler.kernels.products.phases`) of
@@ -251,7 +251,7 @@ class _Splitter:
         if producer is not None and producer.kind == "reverse" and (
                 set(producer.attributes["dimensions"]) <= set(
                     attributes["kernel_spatial_dimensions"])):
-            # A gradient reverses the filter first.
+            # In a gradient, a `reverse` precedes: let the convolution reverse the filter instead.
             [rhs] = producer.operands
             attributes["window_reversal"] = tuple(
                 reversal != (dimension in producer.attributes["dimensions"])
@@ -455,7 +455,7 @@ class _Splitter:
         return value
 
     def _as_lines(self, value: Value, form: _Lines, to: Expansion) -> Value | None:
-        """Return a value with columns along the lanes, like ``form``; None if it needs a copy."""
+        """Return ``value`` with columns along the lanes, like ``form``; None if it needs a copy."""
         known = self._lines.get(value)
         if not value.shape:
             return value
@@ -510,7 +510,7 @@ class _Splitter:
     @staticmethod
     def _repeated(value: Value, order: Order, shape: tuple[int, ...], columns: int,
                   to: Expansion) -> Value | None:
-        """Write a splat, or a broadcast whose columns are equal, in another layout; else None.
+        """Return a splat, or a broadcast whose columns are equal, in another layout; else None.
 
         Dimension ``order[n]`` of the value becomes dimension n of ``shape``, and ``columns`` is the
         number of the columns' dimension in ``shape``. If ``shape`` has five dimensions, the columns

@@ -61,8 +61,8 @@ class Block:
     carried : tuple of Value
         Values of the carried results before this block.
     extra : tuple of int
-        For each operand, the number of indices at the beginning of its part that the block does not
-        need, so that the part begins at a whole vector; not 0 only if the axis is `loose`.
+        For each operand, the number of indices by which its part begins earlier than the block
+        needs, in order to begin at a whole vector; always 0 unless the axis is `loose`.
     """
 
     size: int
@@ -154,10 +154,10 @@ def axes_of(operation: Operation) -> list[Axis]:
 
 def trimmed(at: Expansion, operand: Value, along: int, padding: int, extra: int
             ) -> tuple[Value, int]:
-    """Remove the first ``extra`` indices (`Block.extra`) of a part of an operand.
+    """Remove ``extra`` indices (`Block.extra`) from the beginning of an operand's part.
 
-    The part follows ``padding`` indices that lie before the operand. Return the rest of the part,
-    and the rest of these indices.
+    ``operand`` is the part, along dimension ``along``; ``padding`` indices of padding precede it,
+    which are removed first. Return the remaining part, and the remaining number of padding indices.
     """
     removed = max(extra - padding, 0)
     return (at.slice(operand, along, removed, operand.shape[along] - removed),

@@ -133,7 +133,7 @@ def _inside(at: Expansion, operation: Operation, indices: Value, number: int,
         indices = at.slice(indices, along, number, 1)
         shape = (*indices.shape[:along], *indices.shape[along + 1:])
         indices = at.reshape(indices, shape)
-    # As unsigned numbers, negative ones are large.
+    # As unsigned numbers, negative numbers are large.
     plain = at.convert(indices, DType.U32)
     limit = at.broadcast(at.constant(size, DType.U32), plain.shape, ())
     return at.add("compare", (plain, limit), TensorType(plain.shape, DType.PRED),

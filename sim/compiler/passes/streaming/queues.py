@@ -17,7 +17,7 @@ from sim.errors import Unsupported, UnsupportedError
 __all__ = ["connect_queues"]
 
 _SLOTS = 8
-"""Largest number of batches in HBM: those that the host has written and no iteration has used."""
+"""Maximum number of batches in HBM that the host has written and no iteration has used yet."""
 _WHOLE = 8
 """A stacked result of at most this many vectors is written to HBM as a whole in each iteration; of
 a larger one, iteration *n* writes only index *n*."""
@@ -115,10 +115,10 @@ def _slices(graph: Graph, number: int, operation: Operation,
 
 
 def _slice_whole(graph: Graph, fed: Sequence[int], operation: Operation, loop: Counted) -> None:
-    """Add the slices of the inputs in the infeed, those numbered ``fed``, to a loop.
+    """Add to a loop of one iteration the slices that take its batches from the infeed.
 
-    Only loops of one iteration need this: the slice is then the whole input, so passes have removed
-    the operation.
+    ``fed`` are the numbers of the inputs in the infeed. Passes have removed these operations,
+    because each of them slices the whole input.
     """
     body = operation.regions[1]
     for number in fed:
@@ -138,7 +138,7 @@ def _stack(graph: Graph, value: Value, operation: Operation, loop: Counted) -> N
     """Let a loop stack the batches of ``value``, an input, and let the program return the stack.
 
     HBM does not have room for all batches of the infeed, so the program cannot return the infeed
-    itself; but this is what JAX writes if ``ys`` are ``xs``.
+    itself, as it would after a JAX scan whose ``ys`` are its ``xs``.
     """
     body = operation.regions[1]
     if value not in operation.operands:

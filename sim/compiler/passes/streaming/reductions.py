@@ -112,7 +112,7 @@ def _reduce_window(operation: Operation) -> Iterator[Axis]:
 
 
 def _windows(operation: Operation, along: int) -> Write:
-    """Make the `Write` function of windows for blocks along a dimension."""
+    """Return the `Write` function of a ``reduce_window`` for blocks along dimension ``along``."""
     count, padding = len(operation.results), operation.attributes["padding"]
 
     def write(at: Expansion, operands: Sequence[Value], block: Block) -> Sequence[Value]:

@@ -27,7 +27,7 @@ __all__ = ["rewrite"]
 
 def rewrite(operation: Operation, at: Expansion, config: Config, scalars: Mapping[Value, Array]
             ) -> Sequence[Value] | None:
-    """Write operations that compute what an operation computes; return the results.
+    """Write operations that can be divided, in place of one that cannot; return their results.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def rewrite(operation: Operation, at: Expansion, config: Config, scalars: Mappin
 
 
 def _reshape(operation: Operation, at: Expansion, lanes: int) -> Sequence[Value] | None:
-    """Reshape in two steps; the shape between them has whole rows, (size / lanes, lanes)."""
+    """Reshape in two steps, if possible through whole rows: shape (size / lanes, lanes)."""
     [value], result = operation.operands, operation.result
     size = result.type.size
     shape = (size,) if size % lanes else (size // lanes, lanes)
@@ -62,7 +62,7 @@ def _reshape(operation: Operation, at: Expansion, lanes: int) -> Sequence[Value]
 
 
 def _reverse(operation: Operation, at: Expansion, lanes: int) -> Sequence[Value] | None:
-    """Return the reversal of a long line: of the order of its rows, and of each row.
+    """Reverse a long line: reverse the order of its rows, and the elements of each row.
 
     A row is ``lanes`` consecutive elements of the line. ``at`` receives the new operations. Return
     None if ``operation`` reverses no long line.
@@ -78,7 +78,7 @@ def _reverse(operation: Operation, at: Expansion, lanes: int) -> Sequence[Value]
 
 
 def _concatenate(operation: Operation, at: Expansion, lanes: int) -> Sequence[Value] | None:
-    """Concatenate along the lanes in HBM: pieces that begin at multiples of the lanes.
+    """Concatenate long lines in HBM, as pieces that begin at multiples of the lanes.
 
     A piece is a slice of an operand, or joins the ends of operands within one tile.
     """
@@ -112,7 +112,7 @@ def _concatenate(operation: Operation, at: Expansion, lanes: int) -> Sequence[Va
 
 
 def _dynamic_slice(operation: Operation, at: Expansion, lanes: int) -> Sequence[Value] | None:
-    """Slice whole rows in HBM, and shift them."""
+    """Slice whole rows in HBM, and shift their elements so that the slice begins a row."""
     (value, *starts), result = operation.operands, operation.result
     if not _moves_along_lanes(value, result, starts[-1]):
         return None
@@ -127,7 +127,7 @@ def _dynamic_slice(operation: Operation, at: Expansion, lanes: int) -> Sequence[
 
 def _dynamic_update_slice(operation: Operation, at: Expansion, lanes: int
                           ) -> Sequence[Value] | None:
-    """Shift the update to whole rows, merge it with those that it changes, and update them."""
+    """Shift the update to whole rows, merge them with the old rows, and write the merged rows."""
     value, update, *starts = operation.operands
     if not _moves_along_lanes(value, update, starts[-1]):
         return None
@@ -147,7 +147,7 @@ def _dynamic_update_slice(operation: Operation, at: Expansion, lanes: int
 
 def _reduce_window(operation: Operation, at: Expansion, lanes: int,
                    scalars: Mapping[Value, Array]) -> Sequence[Value] | None:
-    """Accumulate along a dimension in rows, then add to each row what is before it.
+    """Accumulate within rows; then combine each row with the total of all rows before it.
 
     The reducer must be associative, as StableHLO allows the compiler to assume.
     """
@@ -163,7 +163,7 @@ def _reduce_window(operation: Operation, at: Expansion, lanes: int,
     kind = reducer_kind(region)
     wide = [sum_type(value.dtype, kind) for value in values]
     region = region if kind is None else _reducer(kind, wide[0])
-    # Initial values of other reducers must be identities.
+    # StableHLO requires that the initial values of other reducers are identities.
     neutral = initial if kind is None else [_identity(at, kind, wide[0])]
     rows = [_rows(at, at.convert(value, dtype), -(-size // width), width, along, filler)
             for value, dtype, filler in zip(values, wide, neutral, strict=True)]
@@ -205,7 +205,7 @@ _RULES: dict[str, Callable[[Operation, Expansion, int], Sequence[Value] | None]]
 
 def _padded(at: Expansion, value: Value, along: int, low: int, high: int,
             filler: Value | None = None) -> Value:
-    """Pad a dimension with ``filler``; with zeros if that is None."""
+    """Pad a dimension by ``low`` elements before and ``high`` after it: ``filler``, or zeros."""
     if low == high == 0:
         return value
     if filler is None:
@@ -219,7 +219,7 @@ def _padded(at: Expansion, value: Value, along: int, low: int, high: int,
 
 def _rows(at: Expansion, value: Value, count: int, width: int, along: int | None = None,
           filler: Value | None = None) -> Value:
-    """Split dimension ``along``, by default the last one, in ``count`` rows of ``width`` elements.
+    """Split dimension ``along``, by default the last, into ``count`` rows of ``width`` elements.
 
     The last rows are padded with ``filler``.
     """
@@ -239,13 +239,13 @@ def _line(at: Expansion, rows: Value, along: int | None = None) -> Value:
 
 
 def _moves_along_lanes(value: Value, part: Value, start: Value) -> bool:
-    """Return whether a slice is smaller than its operand in the last dimension only."""
+    """Return whether a slice, of s32 ``start``, is smaller only in the last dimension."""
     return (value.shape[:-1] == part.shape[:-1] and value.shape[-1] > part.shape[-1]
             and start.dtype is DType.S32)
 
 
 def _place(at: Expansion, start: Value, most: int, lanes: int) -> tuple[Value, Value]:
-    """Clamp a start to 0 … ``most``; return its row, and its place within the row."""
+    """Clamp a start index to 0 … ``most``; return its row, and its place within the row."""
     low, high = (at.constant(number, DType.S32) for number in (0, most))
     start = at.binary("minimum", at.binary("maximum", start, low), high)
     shift = at.constant(lanes.bit_length() - 1, DType.S32)
@@ -268,7 +268,7 @@ def _rows_at(at: Expansion, rows: Value, first: Value, count: int) -> Value:
 
 
 def _shifted(at: Expansion, parts: Sequence[Value], shift: Value) -> Value:
-    """Take one row's width of each pair of rows, from place ``shift`` on."""
+    """Join each pair of rows, and take one row's width of it, from place ``shift`` on."""
     [one, _], last = parts, parts[0].type.rank - 1
     pairs = at.concatenate(parts, last)
     zero = at.constant(0, DType.S32)
@@ -277,7 +277,10 @@ def _shifted(at: Expansion, parts: Sequence[Value], shift: Value) -> Value:
 
 
 def _between(at: Expansion, shape: Sequence[int], first: Value, size: int) -> Value:
-    """Return which of the elements in rows are ``size`` successive ones from ``first`` on."""
+    """Return a predicate of shape ``shape``: one of ``size`` successive elements from ``first`` on.
+
+    The last two dimensions of ``shape`` are rows and elements of a row, in row-major order.
+    """
     kind = TensorType(tuple(shape), DType.S32)
     rows, places = (at.add("iota", (), kind, iota_dimension=kind.rank - n) for n in (2, 1))
     width = at.broadcast(at.constant(shape[-1], DType.S32), shape, ())
@@ -294,9 +297,10 @@ def _between(at: Expansion, shape: Sequence[int], first: Value, size: int) -> Va
 
 
 def _accumulated(operation: Operation) -> int | None:
-    """Return the dimension along which windows accumulate all that is before or after an index.
+    """Return the dimension along which a ``reduce_window`` accumulates; None if it does not.
 
-    None if the operation is no accumulation along one dimension.
+    An accumulation combines, at each index of one dimension, all elements up to this index, or all
+    elements from this index on.
     """
     attributes, shape = operation.attributes, operation.operands[0].shape
     windows = attributes["window_dimensions"]
@@ -314,7 +318,7 @@ def _accumulated(operation: Operation) -> int | None:
 
 
 def _is_idempotent(kind: str, initial: Array | None) -> bool:
-    """Return whether a reducer gives ``initial`` for any number of values ``initial``.
+    """Return whether reducer ``kind`` combines ``initial`` with itself to ``initial`` again.
 
     ``initial`` is None if it is not known.
     """
@@ -339,7 +343,7 @@ def _identity(at: Expansion, kind: str, dtype: DType) -> Value:
 
 def _scanned(at: Expansion, values: Sequence[Value], initial: Sequence[Value], region: Graph,
              along: int, backwards: bool) -> Sequence[Value]:
-    """Accumulate values along a dimension."""
+    """Accumulate ``values`` along dimension ``along``, from its end if ``backwards``."""
     rank, size = values[0].type.rank, values[0].shape[along]
     ones, pads = (1,) * rank, [(0, 0)] * rank
     pads[along] = (0, size - 1) if backwards else (size - 1, 0)

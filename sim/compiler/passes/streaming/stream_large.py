@@ -119,9 +119,9 @@ class _Streams:
         graph.outputs = list(map(current, graph.outputs))
 
     def _rewrite(self, operation: Operation, graph: Graph) -> Sequence[Value] | None:
-        """Write operations that can be divided, instead of one that does not fit and cannot be.
+        """Replace an operation that neither fits nor can be divided by others that can be divided.
 
-        Return the results; None if the operation fits, or there are no such operations.
+        Return the results; None if the operation fits, or there are no such others.
         """
         if not self._can_divide(operation) or self._needed(operation) <= self._vectors:
             return None
@@ -169,7 +169,7 @@ class _Streams:
         return standard(kind.shape, self._config).vectors
 
     def _aligned(self, axis: Axis) -> Axis:
-        """Let parts of operands begin at whole vectors, if the axis is `loose`."""
+        """Return an axis whose parts of operands begin at whole vectors, if ``axis`` is `loose`."""
         if not axis.loose:
             return axis
         inputs, extra = list(axis.inputs), [0] * len(axis.inputs)
@@ -241,7 +241,7 @@ class _Streams:
         return size
 
     def _blocks(self, operation: Operation, axis: Axis, size: int) -> list[int]:
-        """Return how many vectors a block of ``size`` indices of an axis has.
+        """Return the numbers of vectors that hold a block of ``size`` indices of an axis.
 
         The list has an item for each operand and each result that the axis divides.
         """
@@ -380,7 +380,7 @@ class _Blocks:
         For each operand, how many of the indices that a block needs lie before the operand's first
         index, and how many after its last.
     outside : bool
-        Whether the part of an operand is padding only.
+        Whether the part of at least one operand is padding only.
     """
 
     size: int
