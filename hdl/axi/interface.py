@@ -128,12 +128,12 @@ class Axi4Lite(_AxiSignature):
 
 
 def hbm_prefix(core: int, channel: int) -> str:
-    """Prefix of the port names of a core's memory channel, such as ``m_axi_hbm00``."""
+    """Return the prefix of the port names of a core's memory channel, such as ``m_axi_hbm00``."""
     return f"m_axi_hbm{core}{channel}"
 
 
 def flat_members(ports: Mapping[str, wiring.Signature]) -> dict[str, wiring.Member]:
-    """Flat members of a top module: ``{prefix}_{signal}`` for each signal of each port.
+    """Return the flat members of a top module: ``{prefix}_{signal}`` for each signal of each port.
 
     ``ports`` maps the prefix of each port to its signature, which the caller flips for `In` ports.
     """
@@ -189,5 +189,5 @@ def channel_bits(config: Config) -> int:
 
 
 def max_beats(config: Config) -> int:
-    """Beats of the longest AXI burst: a power of two, with at most `BOUNDARY_BYTES` in all."""
+    """Return the beats of the longest AXI burst: a power of two, at most `BOUNDARY_BYTES`."""
     return 32 if config.channel_bytes >= 64 else 16

@@ -87,7 +87,7 @@ class BurstCutter(wiring.Component):
         piece = self.piece.payload
         row = Signal.like(self.burst.payload.row, reset_less=True)
         more = Signal(LENGTH_BITS, reset_less=True)
-        # Rows after `row` up to the next boundary.
+        # Number of rows after `row` up to the next boundary.
         room = Signal(self._bits)
         done = Signal()
         m.d.comb += [
@@ -192,7 +192,7 @@ class HbmReader(wiring.Component):
         parts = [_queue(m, platform, f"parts_{c}", width, self._depth)
                  for c in range(config.hbm_channels)]
 
-        # Rows requested and not yet delivered; the same number for all channels.
+        # Number of rows requested and not yet delivered; the same for all channels.
         under_way = Signal(range(self._depth + 1))
         after = Signal.like(under_way)
         fits = Signal()
@@ -246,7 +246,7 @@ class WriteOrder(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        # Bursts whose address was offered before this cycle and whose data are incomplete.
+        # Number of bursts whose address has been offered before and whose data are incomplete.
         open_bursts = Signal(range(WRITES + 1))
         seen = Signal()
         new = Signal()
@@ -315,10 +315,10 @@ class HbmWriter(wiring.Component):
                 pending: Signal) -> Signal:
         """Accept the rows, and distribute each of them over the channels.
 
-        ``cutter`` offers the pieces of the bursts; a piece is taken with its last row. ``pending``,
-        driven by the caller, is the number of pieces that have all their rows, but not yet all
-        responses. Return a signal that is set in the cycle in which the last row of a piece is
-        accepted.
+        ``cutter`` offers the pieces of the bursts; a piece is removed from it with its last row.
+        ``pending``, which the caller drives, is the number of pieces that have all their rows, but
+        not yet all responses. Return a signal that is set in the cycle in which the last row of a
+        piece is accepted.
         """
         config = self._config
         piece = cutter.piece.payload

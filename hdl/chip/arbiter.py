@@ -19,7 +19,7 @@ __all__ = ["RequestArbiter", "RoundRobin", "SignalArbiter", "VectorPort"]
 
 
 def _chosen(choice: Signal, values: Iterable[ValueLike]) -> Value:
-    """Select the one of ``values`` whose bit is set in ``choice``; zero if no bit is set."""
+    """Return the one of ``values`` whose bit is set in ``choice``; zero if no bit is set."""
     return reduce(or_, (Mux(choice[number], value, 0) for number, value in enumerate(values)))
 
 
@@ -263,8 +263,8 @@ class VectorPort(wiring.Component):
     def _count(self, m: Module, name: str, given: Signal) -> tuple[Signal, Signal]:
         """Count the rows of the current vector: one in each cycle in which ``given`` is set.
 
-        Return two signals: the number of rows of the vector in earlier cycles; and a bit that is
-        set in the cycle of its last row. The names of both begin with ``name``.
+        Return two signals: the number of rows of the vector in earlier cycles; a bit that is set in
+        the cycle of its last row. The names of both begin with ``name``.
         """
         count = Signal(range(self._config.sublanes), name=f"{name}_count")
         last = Signal(name=f"{name}_last")

@@ -30,7 +30,7 @@ __all__ = ["Chip", "check_chip"]
 
 
 def check_chip(config: Config) -> None:
-    """Check that a chip can have this configuration; an array or a core alone permits others.
+    """Check that a chip can have this configuration; a core without a chip permits more.
 
     Raises
     ------

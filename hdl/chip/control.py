@@ -89,7 +89,7 @@ class CoreSide(wiring.Signature):
 
 
 def _fields(register: Register, word: Signal) -> dict[str, Signal]:
-    """The fields of a register's word, by name."""
+    """Return the fields of ``register`` as parts of ``word``, by name."""
     return {field.name: word[field.low:field.low + field.width] for field in register.fields}
 
 

@@ -85,15 +85,15 @@ class Field:
 
     @property
     def mask(self) -> int:
-        """Mask of the register with ones in the field's bits."""
+        """The bits of the field, as a mask of the register's word."""
         return (1 << self.width) - 1 << self.low
 
     def get(self, word: int) -> int:
-        """The field's value in the register's ``word``."""
+        """Return the field's value in ``word``, a value of the register."""
         return (word & self.mask) >> self.low
 
     def put(self, value: int) -> int:
-        """A word with ``value`` in this field, and zeros elsewhere.
+        """Return a word with ``value`` in this field, and zeros elsewhere.
 
         Raises
         ------
@@ -152,7 +152,7 @@ class Register:
 
     @property
     def mask(self) -> int:
-        """Mask of the register with ones in the bits of all fields."""
+        """The bits of all fields, as a mask of the register's word."""
         return sum(field.mask for field in self.fields) if self.fields else 0xFFFFFFFF
 
     @property
@@ -172,7 +172,7 @@ class Register:
         raise KeyError(f"{self.name} has no field {name!r}")
 
     def pack(self, **values: int) -> int:
-        """A word with these values in its fields, and zeros in the others.
+        """Return a word with these values in its fields, and zeros in the others.
 
         Raises
         ------
@@ -182,7 +182,7 @@ class Register:
         return sum(self[name].put(value) for name, value in values.items())
 
     def unpack(self, word: int) -> dict[str, int]:
-        """The values of the fields in a word, by name."""
+        """Return the values of the fields in ``word``, by name."""
         return {field.name: field.get(word) for field in self.fields}
 
 
@@ -343,7 +343,7 @@ CORE_REGISTERS = _table((
 
 
 def address(name: str, core: int | None = None) -> int:
-    """Byte address of a register of the chip or, if ``core`` is given, of that core.
+    """Return the byte address of a register of the chip or, if ``core`` is given, of that core.
 
     Raises
     ------
@@ -363,12 +363,12 @@ assert CORE_PITCH * (MAX_CORES + 1) <= 1 << CONTROL_ADDRESS_BITS
 
 
 def chip_registers(config: Config) -> dict[str, Register]:
-    """Registers of a chip with these parameters, by name, without those of its cores."""
+    """Return the registers of a chip with this configuration, by name, without its cores' ones."""
     return GLOBAL_REGISTERS | (LINK_REGISTERS if config.link_bytes else {})
 
 
 def parameters(config: Config) -> dict[str, int]:
-    """Values of the registers that describe the configuration, by register name."""
+    """Return the values of the registers that describe the configuration, by register name."""
     return {
         "ARRAY": config.array, "SUBLANES": config.sublanes, "CORES": config.cores,
         "VMEM_VECTORS": config.vmem_vectors, "SMEM_WORDS": config.smem_words,

@@ -1,4 +1,4 @@
-"""The front end of the DMA engine: reads descriptors, checks them, and makes transfers of them.
+"""The front end of the DMA engine: reads descriptors, checks them, and turns them into transfers.
 
 All checks are exact: no number wraps. A descriptor has two sides, source and destination. For a
 side with runs, the number of the last block, divided by the length of a run, gives the number of
@@ -137,7 +137,8 @@ class SideCheck(wiring.Component):
         """Convert address, stride and blocks to units of the space.
 
         Return three signals: the size of the side's space; a bit that is set if the address or the
-        number of blocks is too large for every space; a bit that is set if the stride is.
+        number of blocks is too large for every space; a bit that is set if the stride is too large
+        for every space.
         """
         config, bits = self._config, address_bits(self._config)
         row_bits = exact_log2(config.row_bytes)
@@ -176,10 +177,11 @@ class SideCheck(wiring.Component):
         return size, far, stride_far
 
     def _divide(self, m: Module) -> tuple[Value, Signal, Signal, Signal]:
-        """Locate the last block of the side, by a division of the blocks by the run length.
+        """Locate the last block of the side, by dividing the number of blocks by the run length.
 
         Return four signals: offset of the last run from the first; position of the last block in
-        the last run; whether there are several runs; whether the offset is beyond every space.
+        the last run; a bit that is set if there are several runs; a bit that is set if the offset
+        is beyond every space.
         """
         stride, run = self.side.stride, self.side.run
         offset = Signal(stride.shape(), reset_less=True)
@@ -210,7 +212,7 @@ class SideCheck(wiring.Component):
                 beyond.eq(at_far | (further != near)),
             ]
             at_remainder, at_offset, at_several, at_far = rest, near, found, beyond
-        # Only where all words of a descriptor are read at once, this saves cycles.
+        # This saves cycles only where all words of a descriptor are read at once.
         at_once = descriptor_words(self._config) == DESCRIPTOR_WORDS
         single = Signal()
         m.d.comb += [
@@ -272,7 +274,7 @@ class DescriptorFrontEnd(wiring.Component):
     """Reads and checks descriptors of the program and of the host, and starts their transfers.
 
     If the queue has room, ``dma.ready`` follows ``dma.valid``, and ``host_ready`` follows
-    ``host_valid``, by `CheckTimes.total` cycles. There, a side whose run has 2**24 - 1 blocks or
+    ``host_valid``, by `CheckTimes.total` cycles, where a side whose run has 2**24 - 1 blocks or
     more counts as a side without runs. Descriptors are processed one after the other; the host's
     has priority.
 
@@ -300,7 +302,7 @@ class DescriptorFrontEnd(wiring.Component):
     push, transfer : Out(1), Out(transfer)
         If ``push`` is set, ``transfer`` starts in this cycle.
     busy : Out(1)
-        A descriptor of the host is in progress.
+        A descriptor of the host is being read or checked.
     """
 
     def __init__(self, config: Config) -> None:
@@ -363,8 +365,8 @@ class DescriptorFrontEnd(wiring.Component):
                       fields: data.View) -> tuple[Signal, Value, Value]:
         """Check the parts of ``fields`` that only a remote transfer has; add them to ``transfer``.
 
-        ``fields`` is the descriptor. Return three values: the transfer is remote; its destination
-        is malformed, or its source is not vector memory; the torus does not have the destination.
+        ``fields`` is the descriptor. Return three bits: the transfer is remote; its destination is
+        malformed, or its source is not vector memory; its destination is not on the torus.
         """
         check = instantiate(m, platform, "remote_check", "remote_check",
                             lambda: RemoteCheck(self._config))
@@ -376,13 +378,13 @@ class DescriptorFrontEnd(wiring.Component):
             *(getattr(check, name).eq(getattr(self, name)) for name in PLACE_PORTS),
             moved.signal_remote.eq(fields.signal_remote),
             moved.remote_semaphore.eq(fields.remote_semaphore)]
-        # In registers, as the sides: the other parts of a transfer are parts of the descriptor.
+        # Kept in registers, like the sides; all other parts of a transfer are the descriptor's.
         m.d.sync += [moved.remote.eq(remote), moved.to.eq(check.to)]
         return (remote, check.malformed | (fields.source_space != DmaSpace.VMEM.value),
                 remote & check.outside)
 
     def _room(self) -> Value:
-        """Whether the queue for the current ``transfer`` has room."""
+        """Return a bit, set if the queue that the current ``transfer`` would enter has room."""
         if not self._config.link_bytes:
             return self.room
         there = Cat(directions(self.transfer.to)) & self.remote_room

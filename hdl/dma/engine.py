@@ -37,8 +37,8 @@ class DmaEngine(wiring.Component):
     transfers, one a cycle; but scalar memory is read a word a cycle, and scalar and instruction
     memory are written `hdl.core.interface.write_words` words a cycle. Transfers overlap: the rows
     of a transfer are requested, and read, while earlier transfers are still being written. So a
-    transfer reads the data that another one wrote only if it starts after the other has signalled
-    its completion. Transfers complete, and signal, in order.
+    transfer is sure to read the data that another one wrote only if it starts after the other has
+    signalled its completion. Transfers complete, and signal, in order.
 
     A failed read or write raises ``bus_error``. The transfer continues with its other rows, but
     does not signal its completion.

@@ -43,7 +43,7 @@ class DmaSpaceInfo:
     meaning : str
         The memory that the space addresses, as a phrase for docs/isa.md.
     address : str
-        Unit of the addresses.
+        Unit of the addresses, as a phrase for docs/isa.md.
     vector : bool
         Whether a block is a vector, which has ``sublanes`` rows; otherwise it is one row.
     runs : bool
@@ -150,7 +150,7 @@ DESCRIPTOR: dict[str, DescriptorField] = {
 than a word: each has two words, the low one first."""
 
 DESCRIPTOR_WORDS = sum(field.width for field in DESCRIPTOR.values()) // 32
-"""32-bit words of a descriptor in scalar memory."""
+"""Number of words of a descriptor in scalar memory."""
 
 DESCRIPTOR_LAYOUT = data.StructLayout({
     name: signed(field.width) if field.signed else unsigned(field.width)

@@ -54,7 +54,7 @@ def check_config(config: Config) -> None:
 
 
 def space_size(config: Config, space: DmaSpace) -> int:
-    """Size of ``space``: in rows for HBM, in words for `WORD_SPACES`, in vectors for the others."""
+    """Return the size of ``space``: HBM in rows, `WORD_SPACES` in words, all others in vectors."""
     return {
         DmaSpace.HBM: config.hbm_rows,
         DmaSpace.VMEM: config.vmem_vectors,
@@ -73,7 +73,7 @@ def address_bits(config: Config) -> int:
 
 
 def row_words_log2(config: Config) -> int:
-    """Binary logarithm of the number of words in a row."""
+    """Return the binary logarithm of the number of words in a row."""
     return exact_log2(config.lanes)
 
 
@@ -90,9 +90,10 @@ def side(config: Config) -> data.StructLayout:
 
 
 def remote_chip() -> data.StructLayout:
-    """Layout of the name of a core of another chip, and of the way to it.
+    """Return the layout of the name of a core of another chip, with the way to it.
 
-    ``dx`` and ``dy`` hops lead to the chip at ``x`` and ``y``; ``core`` is the number of the core.
+    ``dx`` and ``dy`` hops lead to the chip with coordinates ``x`` and ``y``; ``core`` is the number
+    of the core there.
     """
     return data.StructLayout({"dx": signed(HOP_BITS), "dy": signed(HOP_BITS),
                               "x": COORDINATE_BITS, "y": COORDINATE_BITS, "core": 1})

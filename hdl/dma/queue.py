@@ -50,7 +50,7 @@ class TransferQueue(wiring.Component):
         bits = self._bits
         places = Array(Signal(transfer(self._config), name=f"place_{number}", reset_less=True)
                        for number in range(QUEUE_DEPTH))
-        # One bit more than the number of a place: equal pointers mean that nothing is to be taken.
+        # One bit more than the number of a place, so that a full queue differs from an empty one.
         pushed = Signal(bits + 1)
         taken = {stage: Signal(bits + 1, name=f"{stage}_taken") for stage in STAGES}
         used = Signal(bits + 1)

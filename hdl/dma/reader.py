@@ -185,7 +185,7 @@ class Collector(wiring.Component):
 
     def _choose(self, m: Module, active: Value, space: Signal,
                 gatherer: WordGatherer) -> None:
-        """Pass rows from the transfer's source on; with ``stop``, drop rows from all sources.
+        """Pass on the rows of the transfer's source; with ``stop``, drop rows from all sources.
 
         ``active``: there is a transfer, whose source is in ``space``. ``gatherer`` gives the rows
         of scalar memory.
@@ -210,7 +210,7 @@ class Collector(wiring.Component):
                              self.vmem_rows.ready.eq(self.output.ready)]
 
     def _outstanding(self, m: Module) -> Value:
-        """Count the outstanding rows; return a value that is 1 if all have arrived."""
+        """Count the outstanding rows; return a value that is 1 while none is outstanding."""
         none = []
         register = self._config.sublanes
         for name, asked in (("hbm", Mux(self.asked_hbm, self.asked_rows, 0)),

@@ -19,7 +19,7 @@ PLACE_PORTS = {"width": SIDE_BITS, "height": SIDE_BITS, "x": COORDINATE_BITS, "y
 
 
 def directions(to: Any) -> list[Any]:
-    """For each `Direction`, whether the first hop to the `remote_chip` ``to`` goes that way."""
+    """Return, for each `Direction`, a bit: the first hop to the `remote_chip` ``to`` goes there."""
     return [to.dx > 0, to.dx < 0, (to.dx == 0) & (to.dy > 0), (to.dx == 0) & (to.dy < 0)]
 
 
@@ -39,7 +39,7 @@ class RemoteCheck(wiring.Component):
     malformed : Out(1)
         A reserved bit is set, or the chips do not have the core.
     outside : Out(1)
-        A number of hops is not less than the side of the torus, or both are 0.
+        A number of hops is not less than the side of the torus, or both numbers are 0.
     to : Out(remote_chip)
         The core, valid unless ``malformed`` or ``outside``.
     """

@@ -20,7 +20,7 @@ class AddressWalk(wiring.Component):
     bursts : In(1)
         A step is a burst of up to `MAX_BURST` blocks; otherwise it is ``unit`` blocks.
     unit : In(9)
-        Blocks of a step if ``bursts`` is not set; divides the number of blocks of each run.
+        Blocks of a step if ``bursts`` is not set; must divide the number of blocks of each run.
     step : In(1)
         Advances by ``count`` blocks.
     address : Out(address_bits)

@@ -25,8 +25,8 @@ from .walk import AddressWalk
 __all__ = ["BurstIssuer", "Completion", "Writer"]
 
 _AHEAD = 8
-"""A burst is requested while fewer than this number of rows of earlier bursts are undelivered: the
-least number that sustains full rate."""
+"""A burst is requested only while fewer than this number of rows of earlier bursts are undelivered.
+This is the least number that sustains the full rate."""
 _PENDING_BITS = 8
 """Width of the count of a transfer's unanswered bursts."""
 _PLACE_BITS = exact_log2(QUEUE_DEPTH)
@@ -45,8 +45,8 @@ class BurstIssuer(wiring.Component):
     hbm_write : Out(stream of hbm_burst)
         Write requests to the HBM.
     issued, issued_rows, issued_at : Out(1), Out(9), Out(2)
-        A burst is accepted in this cycle; the number of its rows; its transfer's place in the
-        queue.
+        ``issued``: the HBM accepts a burst of ``issued_rows`` rows in this cycle. ``issued_at``:
+        its transfer's place in the queue.
     stop : In(1)
         Abandons the current transfer and begins no other; but a pending request is kept.
     idle : Out(1)

@@ -24,7 +24,7 @@ _RESET_BITS = 8
 
 
 def pll_divisors(clock_hz: int) -> tuple[int, int, int]:
-    """Divisors of an ECP5's PLL (EHXPLLL) whose output is its feedback.
+    """Return the divisors of an ECP5's PLL (EHXPLLL) whose feedback is its output.
 
     The output's frequency is `CRYSTAL_HZ` x feedback / reference; the oscillator's frequency is
     that of the output times the divisor of the output.
@@ -32,7 +32,7 @@ def pll_divisors(clock_hz: int) -> tuple[int, int, int]:
     Parameters
     ----------
     clock_hz : int
-        Frequency of the output.
+        Frequency of the output in Hz.
 
     Returns
     -------
@@ -61,7 +61,7 @@ class Board(wiring.Component):
     config : Config
         Parameters of the chip; see `SerialSystem`.
     clock_hz : int
-        Frequency of the chip's clock, made from the crystal's.
+        Frequency of the chip's clock in Hz; a PLL makes it from the crystal's.
     baud : int
         Bits a second on the serial line.
 
@@ -72,7 +72,7 @@ class Board(wiring.Component):
     line_in, line_out : In(1), Out(1)
         The serial line.
     leds : Out(3)
-        From bit 0: the clock runs; the host sends; the chip's interrupt.
+        From bit 0: blinks with the clock; the host sends; the chip's interrupt.
 
     Raises
     ------

@@ -18,8 +18,8 @@ __all__ = ["SerialBridge"]
 class SerialBridge(wiring.Component):
     """Executes requests of `hdl.fpga.protocol` from a serial line; `golden.fpga` is its model.
 
-    A request is executed after its checksum is verified, and its response is kept, to be repeated
-    if the request is.
+    A request is executed after its checksum is verified. Its response is kept, so that the bridge
+    can send it again if the host repeats the request.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ _RESIDUE = 0xDEBB20E3
 
 
 def _after(register: int, byte: int) -> int:
-    """The value that follows ``register`` in the checksum register when ``byte`` is added."""
+    """Return what the checksum register contains after ``byte``, if it held ``register`` before."""
     register ^= byte
     for _ in range(8):
         register = register >> 1 ^ (_POLYNOMIAL if register & 1 else 0)
@@ -47,7 +47,7 @@ class Checksum(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         register = Signal(_BITS, init=_ALL)
-        # The register after a byte is linear in both: an exclusive or of some of their bits.
+        # The new value is linear: each bit is the exclusive or of bits of the old value and byte.
         bits = [*register, *self.data]
         effects = [*(_after(1 << bit, 0) for bit in range(_BITS)),
                    *(_after(0, 1 << bit) for bit in range(8))]

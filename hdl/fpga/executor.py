@@ -119,7 +119,7 @@ class Executor(wiring.Component):
         return m
 
     def _fetch(self, m: Module) -> Value:
-        """Read the request byte by byte, in two cycles each; return whether a byte has arrived."""
+        """Read the request byte by byte, in two cycles each; return a bit that marks the second."""
         m.d.comb += self.read.eq(~self._fetched)
         m.d.sync += self._fetched.eq(~self._fetched)
         with m.If(self._fetched):
@@ -127,7 +127,7 @@ class Executor(wiring.Component):
         return self._fetched
 
     def _decode(self, m: Module) -> None:
-        """Begin the request; if it is a copy of the last one, repeat the last response instead."""
+        """Begin the request; if it is a copy of the previous one, repeat that one's response."""
         header = self._header
         answered = Signal()
         check = Signal(32, reset_less=True)
@@ -136,7 +136,7 @@ class Executor(wiring.Component):
         bare = self.length == REQUEST_BYTES + CHECK_BYTES
         whole = self.length == REQUEST_BYTES + CHECK_BYTES + _WORD_BYTES * header.count
         legal = (header.count != 0) & (header.count <= MAX_WORDS) & (header.address[:2] == 0)
-        # Two requests may have the same checksum by chance, so the sequence number decides, too.
+        # Two requests may have the same checksum by chance, so sequence numbers are compared, too.
         with m.If(answered & (self.check == check) & (header.sequence == sequence)):
             m.next = "RESPOND"
         with m.Else():
@@ -156,7 +156,7 @@ class Executor(wiring.Component):
                 m.next = "RESPOND"
 
     def _request(self, m: Module) -> None:
-        """Access the next word: at ``address`` of the header, whose ``count`` is of words left."""
+        """Access the word at the header's ``address``, the first of the ``count`` that are left."""
         header = self._header
         m.d.comb += [self.access.valid.eq(1), self.access.write.eq(self._writes),
                      self.access.address.eq(header.address), self.access.data.eq(self._word)]

@@ -24,7 +24,7 @@ _DROPPED_BITS = 16
 
 
 def frame_byte() -> data.StructLayout:
-    """Payload of a frame's byte to send; ``last`` marks the last one before the checksum."""
+    """Payload of a byte to send in a frame; ``last`` marks the last byte before the checksum."""
     return data.StructLayout({"data": 8, "last": 1})
 
 
@@ -34,7 +34,7 @@ class FrameReceiver(wiring.Component):
     Attributes
     ----------
     valid, data, error : In(1), In(8), In(1)
-        Bytes from `UartReceiver`; with ``error``, one without its stop bit.
+        Bytes from `UartReceiver`; ``error`` marks a byte without its stop bit.
     hold : In(1)
         The buffer is in use: frames of which a byte arrives meanwhile are dropped.
     write, address, byte : Out(1), Out(ADDRESS_BITS), Out(8)
@@ -45,7 +45,7 @@ class FrameReceiver(wiring.Component):
         Number of bytes of the request in the buffer, checksum included, and the checksum; valid
         from ``received`` until the next request is received.
     dropped : Out(16)
-        Number of frames dropped since the reset; at its maximum, it stays there.
+        Number of frames dropped since the reset; it saturates.
     """
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ __all__ = ["BlockMemory"]
 
 
 class BlockMemory(wiring.Component):
-    """Memory that reads and writes a beat in each cycle; contents are undefined at first.
+    """Memory that reads and writes a beat in each cycle; initial contents are undefined.
 
     Bursts must be of type INCR, with beats as wide as the data; others are answered with SLVERR,
     without effect. The low bits of an address, within a beat, are ignored.

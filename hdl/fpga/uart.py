@@ -16,8 +16,8 @@ _BITS = 10
 class UartReceiver(wiring.Component):
     """Receives bytes; it samples each bit once, in its middle.
 
-    A start bit that has ended by its middle is noise. After a byte without its stop bit, such as a
-    break, the receiver waits until the line is idle.
+    A start bit that has ended before its middle is taken for noise. After a byte without its stop
+    bit, such as a break, the receiver waits until the line is idle.
 
     Parameters
     ----------
