@@ -180,8 +180,7 @@ class SideCheck(wiring.Component):
         """Locate the last block of the side, by dividing the number of blocks by the run length.
 
         Return four signals: offset of the last run from the first; position of the last block in
-        the last run; a bit that is set if there are several runs; a bit that is set if the offset
-        is beyond every space.
+        the last run; and two bits: there are several runs; the offset is beyond every space.
         """
         stride, run = self.side.stride, self.side.run
         offset = Signal(stride.shape(), reset_less=True)
