@@ -6,15 +6,17 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from sim.pjrt import linalg
+from sim.compiler.importer.substitutes import linalg
 
-__all__ = ["approx_top_k", "mulhi", "register_rules", "rng_bit_generator"]
+__all__ = ["approx_top_k", "register_rules", "rng_bit_generator"]
 
 
 def register_rules(platform: str) -> None:
-    """Register the lowering rules of this module and of `sim.pjrt.linalg` with JAX.
+    """Register lowering rules with JAX: those of this module, and two of linear algebra.
 
-    They are for primitives to which JAX itself gives no rule for this platform.
+    They are for primitives to which JAX itself gives no rule for this platform, or, for singular
+    values, one with longer code. Other factorisations are replaced when a program is imported
+    (`sim.compiler.importer.substitutes`).
 
     Parameters
     ----------
@@ -26,12 +28,9 @@ def register_rules(platform: str) -> None:
     from jax._src.lax import linalg as primitives
 
     for primitive, function in (
-            (primitives.cholesky_p, linalg.cholesky),
-            (primitives.triangular_solve_p, linalg.triangular_solve),
-            (primitives.householder_product_p, linalg.householder_product),
-            (primitives.geqrf_p, linalg.geqrf), (primitives.eigh_p, linalg.eigh),
-            (primitives.svd_p, linalg.svd), (ann.approx_top_k_p, approx_top_k),
-            (lax.mulhi_p, mulhi), (lax.rng_bit_generator_p, rng_bit_generator)):
+            (primitives.eigh_p, linalg.eigh), (primitives.svd_p, linalg.svd),
+            (ann.approx_top_k_p, approx_top_k),
+            (lax.rng_bit_generator_p, rng_bit_generator)):
         mlir.register_lowering(
             primitive, mlir.lower_fun(function, multiple_results=primitive.multiple_results),
             platform=platform)
@@ -53,28 +52,6 @@ def approx_top_k(a: Any, *, k: int, reduction_dimension: int, recall_target: flo
             reduction_input_size_override)[0]
     values, indices = lax.top_k(a if is_max_k else -a, k, axis=reduction_dimension)
     return values if is_max_k else -values, indices
-
-
-def mulhi(x: Any, y: Any) -> Any:
-    """Return the high half of the product of integers of at most 32 bits.
-
-    Products of 32-bit integers are computed from halves of 16 bits.
-    """
-    bits, signed = 8 * x.dtype.itemsize, jnp.issubdtype(x.dtype, jnp.signedinteger)
-    wide = jnp.int32 if signed else jnp.uint32
-    if bits < 32:
-        return ((x.astype(wide) * y.astype(wide)) >> bits).astype(x.dtype)
-    a, b = (lax.bitcast_convert_type(value, jnp.uint32) for value in (x, y))
-    low, half = jnp.uint32(0xFFFF), 16
-    middle = (a >> half) * (b & low) + ((a & low) * (b & low) >> half)
-    other = (a & low) * (b >> half) + (middle & low)
-    high = (a >> half) * (b >> half) + (middle >> half) + (other >> half)
-    if not signed:
-        return high
-    # As an unsigned number, a negative operand is 2**32 too large, so the high half of the product
-    # is too large by the other operand.
-    high = high - jnp.where(x < 0, b, 0) - jnp.where(y < 0, a, 0)
-    return lax.bitcast_convert_type(high, jnp.int32)
 
 
 def rng_bit_generator(key: Any, *, shape: tuple[int, ...], dtype: Any, algorithm: Any,

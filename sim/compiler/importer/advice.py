@@ -2,9 +2,6 @@
 
 __all__ = ["DYNAMIC", "advice_for_operation", "advice_for_type"]
 
-_FACTORISATIONS = frozenset({
-    "Eigh", "LuDecomposition", "ProductOfElementaryHouseholderReflectors", "Qr", "QrDecomposition"})
-"""Targets of custom calls to which JAX lowers linear algebra for a TPU."""
 _COLLECTIVES = frozenset({"collective_broadcast", "cross-replica-sum"})
 DYNAMIC = frozenset({
     "dynamic_broadcast_in_dim", "dynamic_conv", "dynamic_gather", "dynamic_iota", "dynamic_pad",
@@ -12,8 +9,8 @@ DYNAMIC = frozenset({
 """Operations whose results may have shapes that depend on data."""
 _ADVICE = {
     "fft": "write it as a product with the matrix of the transform",
-    "cholesky": "factor on the host, and pass the factor",
-    "triangular_solve": "solve on the host, or by a loop over rows",
+    **dict.fromkeys(("cholesky", "triangular_solve"),
+                    "cast to float32; needs jax: pip install 'systolith[jax]'"),
     "rng": "use jax.random, or pass random numbers as an argument",
     "rng_bit_generator": "use jax.random with its default generator, threefry2x32",
     "custom_call": "use operations of jax.numpy and jax.lax",
@@ -41,8 +38,8 @@ def advice_for_operation(name: str, target: str = "") -> str:
     """
     if target == "ApproxTopK":
         return "use jax.lax.top_k"
-    if target.startswith("lapack") or target in _FACTORISATIONS:
-        return "factor and solve on the host, and pass the result"
+    if target.startswith("lapack"):
+        return "lower the function for a TPU, not for a CPU, whose code calls LAPACK"
     if name in _COLLECTIVES or name.startswith("sdy."):
         return "use jax.shard_map over one or two devices, with psum, all_gather or ppermute"
     if name in DYNAMIC:

@@ -270,6 +270,8 @@ class _Importer:
                 self.refuse(f"{name} whose function reads a value from outside of it", location,
                             "pass it as an operand, or make it a constant")
                 return [None] * len(types)
+        if name in ("dot_general", "convolution"):
+            operands = _both_float(operands, scope.graph, location)
         attributes = RULES[name](operation, operands, [Value(type) for type in types])
         made = scope.graph.add(name, operands, types, attributes,
                                [graph for graph, _ in regions if graph is not None], location)
@@ -533,6 +535,17 @@ def _later_refusals(graph: Graph) -> list[Unsupported]:
     expand_elements(graph)
     canonicalize(graph)
     return without_kernel(graph)
+
+
+def _both_float(operands: list[Value], graph: Graph, location: Location | None) -> list[Value]:
+    """Return a product's operands, an integer operand next to a floating-point one converted.
+
+    The conversion, to the other operand's type, is appended to ``graph``.
+    """
+    floats = [value.type.dtype for value in operands if value.dtype.is_float]
+    return [value if not floats or value.dtype.is_float else
+            graph.add("convert", [value], TensorType(value.shape, floats[0]), {}, (),
+                      location).result for value in operands]
 
 
 def _is_wide(value: Any) -> bool:

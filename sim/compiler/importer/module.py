@@ -7,6 +7,7 @@ from io import BytesIO
 from typing import Any
 
 from sim.compiler.importer.advice import DYNAMIC
+from sim.compiler.importer.substitutes.replace import replace_operations
 
 __all__ = ["read"]
 
@@ -59,6 +60,9 @@ def _names(operation: Any) -> Iterator[str]:
 def read(source: Any) -> Any:
     """Parse a program, and replace CHLO and deprecated operations by those of StableHLO.
 
+    Factorisations, and other operations without kernels, are replaced by calls of functions
+    (`replace_operations`).
+
     Parameters
     ----------
     source : str, bytes, pathlib.Path, or jaxlib.mlir.ir.Module
@@ -97,6 +101,8 @@ def read(source: Any) -> Any:
                 module = stablehlo.deserialize_portable_artifact(context, source)
             else:
                 module = ir.Module.parse(source, context)
+            # Before the pipeline, which replaces CHLO's operations in ways that need 64 bits.
+            replace_operations(module)
             PassManager.parse(_PIPELINE).run(module.operation)
             # Only for such programs: the pass also drops unused operations, even unsupported ones.
             if not DYNAMIC.isdisjoint(_names(module.operation)):

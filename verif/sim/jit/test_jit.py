@@ -236,14 +236,10 @@ def test_refusals_of_importer_and_kernels_come_together() -> None:
     assert "reduce whose function contains remainder" in text
 
 
-@pytest.mark.parametrize(("function", "advice"), [
-    (jnp.linalg.det, "custom_call LuDecomposition: factor and solve on the host"),
-    (jnp.linalg.qr, "custom_call Qr: factor and solve on the host"),
-    (jnp.linalg.cholesky, "cholesky: factor on the host"),
-    (lambda x: jax.lax.approx_max_k(x, 2), "custom_call ApproxTopK: use jax.lax.top_k")])
-def test_advice(function: Any, advice: str) -> None:
-    with pytest.raises(UnsupportedError, match=advice):
-        systolith.jit(function).compile(jax.ShapeDtypeStruct((4, 4), np.float32), config="tiny")
+def test_advice() -> None:
+    with pytest.raises(UnsupportedError, match=r"custom_call ApproxTopK: use jax\.lax\.top_k"):
+        systolith.jit(lambda x: jax.lax.approx_max_k(x, 2)).compile(
+            jax.ShapeDtypeStruct((4, 4), np.float32), config="tiny")
 
 
 def test_missing_jax_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,12 +280,6 @@ def test_calls_of_the_host_are_refused(function: Any, device: Device) -> None:
     with pytest.raises(UnsupportedError, match="leave calls of the host") as caught:
         systolith.jit(function, device=device)(X)
     assert f"{__file__}:" in str(caught.value)
-
-
-@pytest.mark.parametrize("function", [jnp.linalg.inv, jnp.linalg.qr])
-def test_factorisations_are_refused_with_advice(function: Any, device: Device) -> None:
-    with pytest.raises(UnsupportedError, match="factor and solve on the host"):
-        systolith.jit(function, device=device)(X[:3, :3])
 
 
 def test_keys_of_other_generators_are_returned(device: Device) -> None:

@@ -36,7 +36,7 @@ def test_everything_is_refused_at_once_with_lines() -> None:
     _, first = inspect.getsourcelines(unsupported)
     texts = list(map(str, caught.value.found))
     for number, what, advice in ((1, "fft", "matrix of the transform"),
-                                 (2, "custom_call lapack", "factor and solve on the host"),
+                                 (2, "custom_call lapack", "lower the function for a TPU"),
                                  (3, "convert of type f16", "cast to bfloat16")):
         place = f"{__file__}:{first + number} "
         [text] = [text for text in texts if place in text and what in text and advice in text]

@@ -63,18 +63,23 @@ def _scaled(a: Any) -> tuple[Any, Any]:
     return a * reciprocal, factor
 
 
-def cholesky(a: Any) -> Any:
-    """Return the lower Cholesky factor of a symmetric matrix; NaN if not positive definite."""
+def cholesky(a: Any, *, lower: bool = True) -> Any:
+    """Return the lower or upper Cholesky factor of a symmetric matrix.
+
+    Only the same triangle of ``a`` is read. The factor is NaN if ``a`` is not positive definite.
+    """
+    if not lower:
+        return _turned(cholesky(_turned(a)))
     size = a.shape[-1]
 
-    def column(j: Any, lower: Any) -> Any:
-        rest = _column(a, j) - _dot(lower, _row(lower, j))
+    def column(j: Any, factor: Any) -> Any:
+        rest = _column(a, j) - _dot(factor, _row(factor, j))
         pivot = jnp.sum(jnp.where(_index(size) == j, rest, 0), -1, keepdims=True)
-        return _with_column(lower, j, jnp.where(_index(size) >= j, rest / jnp.sqrt(pivot), 0))
+        return _with_column(factor, j, jnp.where(_index(size) >= j, rest / jnp.sqrt(pivot), 0))
 
-    lower = lax.fori_loop(0, size, column, jnp.zeros_like(a))
-    wrong = jnp.any(jnp.isnan(lower), (-2, -1), keepdims=True)
-    return jnp.where(wrong, jnp.nan, lower)
+    factor = lax.fori_loop(0, size, column, jnp.zeros_like(a))
+    wrong = jnp.any(jnp.isnan(factor), (-2, -1), keepdims=True)
+    return jnp.where(wrong, jnp.nan, factor)
 
 
 def triangular_solve(a: Any, b: Any, *, left_side: bool, lower: bool, transpose_a: bool,
