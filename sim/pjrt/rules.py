@@ -34,6 +34,9 @@ def register_rules(platform: str) -> None:
         mlir.register_lowering(
             primitive, mlir.lower_fun(function, multiple_results=primitive.multiple_results),
             platform=platform)
+    # As for a TPU: a custom call, which the importer replaces. JAX's other rule is a loop that it
+    # rejects inside `jax.shard_map`.
+    mlir.register_lowering(primitives.lu_p, primitives._lu_tpu_lowering_rule, platform=platform)
 
 
 def approx_top_k(a: Any, *, k: int, reduction_dimension: int, recall_target: float, is_max_k: bool,

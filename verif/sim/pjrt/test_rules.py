@@ -38,6 +38,12 @@ def test_chip_runs_them() -> None:
         np.testing.assert_allclose(vectors * values @ vectors.T, a, rtol=1e-4, atol=1e-5)
         q, r = map(np.asarray, jax.jit(jnp.linalg.qr)(np.float32(1e30) * a))
         np.testing.assert_allclose(q @ r * 1e-30, a, rtol=1e-4, atol=1e-5)
+        mesh = jax.make_mesh((2,), ("core",), devices=jax.devices())
+        split = jax.sharding.PartitionSpec("core")
+        inverses = jax.jit(jax.shard_map(jnp.linalg.inv, mesh=mesh, in_specs=split,
+                                         out_specs=split))(np.stack([a, 2 * a]))
+        np.testing.assert_allclose(np.asarray(inverses) @ np.stack([a, 2 * a]),
+                                   np.broadcast_to(np.eye(4), (2, 4, 4)), atol=1e-4)
         key = jax.random.key(1, impl="rbg")
         first, second = (jax.random.bits(part, (4,)) for part in jax.random.split(key))
         assert len({*np.asarray(first).tolist(), *np.asarray(second).tolist()}) == 8
