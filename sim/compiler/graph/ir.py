@@ -107,7 +107,7 @@ class Location:
         Line number from 1, or 0 if it is unknown.
     name : str
         Name of the operation as the front end gives it, for instance ``jit(f)/dot_general``; for
-        several operations, the lines of the others.
+        a kernel that computes several operations, the source lines of the others.
     """
 
     file: str = ""

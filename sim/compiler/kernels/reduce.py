@@ -48,6 +48,7 @@ class Reducer:
 
     Sequences of vectors, such as `initial`, have one vector for each input of the operation. Sums
     and products of bf16 numbers are computed in fp32, until `finish` rounds them.
+
     Parameters
     ----------
     op : Operation

@@ -143,7 +143,7 @@ class Compiled:
         return replace(self, cores=(replace(code, overlays=code.overlays.stopping()),))
 
     def executable(self) -> Executable:
-        """Return the executable: buffers, relocations, and the function that links it."""
+        """Return the `Executable` of this program, which a device can load and run."""
         config, sharding = self.config, self.sharding
         specs = [BufferSpec(f"input{number}", Role.INPUT, self._input(number))
                  for number in range(len(self.inputs))]
@@ -172,12 +172,15 @@ class Compiled:
 
 
 def _name(buffer: str, core: int) -> str:
-    """Return the name of a core's buffer; the cores share the buffers of inputs and outputs."""
+    """Return the executable's name for a core's buffer.
+
+    Buffers of inputs and outputs, which the cores share, keep the name ``buffer``.
+    """
     return f"{buffer}{core}" if core and buffer in (CODE, SCRATCH) else buffer
 
 
 class _Names(Mapping[str, int]):
-    """Maps buffer names, as one core's code uses them, to addresses."""
+    """Maps the names by which one core's code refers to buffers to their byte addresses in HBM."""
 
     def __init__(self, addresses: Mapping[str, int], core: int) -> None:
         self._addresses, self._core = addresses, core

@@ -91,7 +91,7 @@ class Planner:
     # ---- blocks
 
     def _region(self, graph: Graph, early: Mapping[Value, Sequence[Rows]]) -> None:
-        """Write the code of a region, whose outputs are used after it; ``early`` as in `_block`."""
+        """Write a region's code; all its outputs are used afterwards. ``early`` as in `_block`."""
         self._block(graph, early, graph.outputs)
 
     def _block(self, graph: Graph, early: Mapping[Value, Sequence[Rows]],
@@ -126,7 +126,7 @@ class Planner:
 
     def _dying(self, operation: Operation, uses: Mapping[Value, Sequence[int]], index: int
                ) -> set[Value]:
-        """Return the operands of ``operation`` that no later operation uses, and that may go.
+        """Return the operands of ``operation`` whose vectors are not needed after it.
 
         ``index`` is the operation's index in its graph, and ``uses`` the result of the function
         `_uses`.

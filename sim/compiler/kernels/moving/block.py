@@ -313,7 +313,8 @@ class _Block:
     def _by_tiles(self, around: list[int], combine: Combine | None, mask: MReg | None) -> None:
         """Copy the first tile along the sublanes of all blocks, then the second, and so on.
 
-        The inner loop is thus long, and the mask of each tile is computed once, before that loop.
+        Thus the inner loop, over the blocks, is long, and the mask of each tile is computed once,
+        before that loop.
         ``around`` are the numbers of the axes that enumerate the blocks; ``combine`` and ``mask``
         are those of `run`.
         """

@@ -435,7 +435,7 @@ def _lower_dot(operation: Operation, at: Lowering) -> None:
 
 def _planned(product: Product, values: tuple[Value, Value], loads: tuple[bool, bool],
              smem: range) -> Plan | None:
-    """Return a plan for the transfers in a product's own code.
+    """Plan the transfers that a product's own code starts.
 
     Return None if they are impossible, or slower than transfers before the product.
     ``values`` are the rows and the weights, and ``loads`` says which of them may be loaded. The

@@ -168,7 +168,7 @@ class Split:
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
         """Compute the settings of `piece` for pass ``number`` and operand ``side``.
 
-        The first is a limit: elements whose magnitude is not below it are replaced by 0. The others
+        The first is a limit: elements of at least this magnitude are replaced by 0. The others
         are words, one for each piece except the least significant: all ones if the pass subtracts
         that piece, otherwise 0.
         """

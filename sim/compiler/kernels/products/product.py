@@ -211,7 +211,7 @@ class Product:
 
     @cached_property
     def _delay(self) -> int:
-        """Number of vectors of rows that are pushed between a vector and the pop of its results."""
+        """Vectors of rows to push between the push of a vector and the pop of its results."""
         config, rows = self.config, self.block_rows
         latency = config.array_latency + 2 * config.sublanes
         return min(-(-latency * rows // self.step_cycles(rows)), config.result_vregs - rows,

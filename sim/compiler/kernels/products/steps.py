@@ -115,7 +115,7 @@ class _Counters:
         return total
 
     def _block(self) -> Index:
-        """Return the number of the block's first vector.
+        """Return the index of the current block's first vector, in vectors of rows.
 
         The last block ends at the last vector, and may overlap the block before.
         """
@@ -234,7 +234,7 @@ class _Writer:
                                      first=first, middle=half))
 
     def _parts(self, steps: range) -> Iterator[range]:
-        """Split the range after the first pop, before the first store, and around the half step."""
+        """Split ``steps`` after the first pop, before the first store, and around the half step."""
         product = self._product
         borders = {product.lag + 1, self._first_store} if product.by_depth else set()
         if self._transfers is not None and self._transfers.half_step >= 0:
@@ -285,7 +285,7 @@ class _Writer:
         return self._product.steps if self._stores is None else self._stores.first_step
 
     def _stores_in(self, step: int) -> bool:
-        """Return whether ``step`` stores results; before the first such step, describe those."""
+        """Return whether ``step`` stores results; for the first, write the descriptor."""
         if self._stores is not None and step == self._first_store:
             self._stores.describe_first()
         return step >= self._first_store
@@ -419,7 +419,7 @@ class _Writer:
         b.assign(self._first_weight, self._weight(0, self._weight_mask(), last=True))
 
     def _middle(self, number: int) -> None:
-        """Write what precedes vector ``number`` of a half step's second half: wait and starts."""
+        """Write the wait and starts before vector ``number`` in the second half of a half step."""
         assert self._transfers is not None
         if not number:
             self._transfers.wait()
@@ -609,8 +609,8 @@ class _Sums:
 class _Results:
     """Registers that hold the decoded tag of a step.
 
-    ``at`` is the address of the results, ``setting`` the scheme's setting, and ``started`` the mask
-    that is set if the sums have begun.
+    ``at`` is the address of the results, ``setting`` the scheme's setting, and ``started`` a mask:
+    ones if the sums have begun, else zeros.
     """
 
     at: SReg

@@ -23,7 +23,7 @@ STORE_WORDS = DESCRIPTOR_WORDS + 1
 """Number of words of scalar memory that the stores need: a descriptor, and the number of the
 results' first row of HBM."""
 _PARTS = 2
-"""Number of transfers of a block after the last step."""
+"""Number of transfers into which a block is divided after the last step."""
 
 
 class Stores:
@@ -52,7 +52,8 @@ class Stores:
     def splits(self) -> tuple[int, ...]:
         """Positions in a block, in vectors, at which the step that pops it starts a transfer.
 
-        A transfer has the vectors from one such position to the next one, or in the next block.
+        A transfer stores the vectors from one such position to the next, which may lie in the next
+        block.
         """
         rows, late = self._product.block_rows, self._product.late
         first = max(1, rows // 8)
@@ -81,7 +82,7 @@ class Stores:
 
     @property
     def transfers(self) -> int:
-        """Number of transfers."""
+        """Total number of transfers of results."""
         product = self._product
         return ((product.steps - self.first_step) * len(self.splits) + 1
                 + product.lag * len(tuple(self.parts())))
@@ -103,11 +104,11 @@ class Stores:
         b.smem_store(self._what, self._descriptor[0])
 
     def describe_first(self) -> None:
-        """Describe the first transfer: up to the first split, or a block if that split is 0."""
+        """Write the first transfer's descriptor: up to the first split, or a block if that is 0."""
         self.describe(0, self.splits[0] or self._product.block_rows)
 
     def describe_after(self, number: int, block: SReg) -> None:
-        """Describe the transfer that follows the one that ends at split ``number``.
+        """Write the descriptor of the transfer after the one that ends at split ``number``.
 
         ``block`` is the index of the first vector of the block that is being popped.
         """
@@ -115,7 +116,10 @@ class Stores:
         self.describe(block + self.splits[number], following - self.splits[number])
 
     def describe_rest(self, block: SReg) -> None:
-        """Describe the transfer of the vectors after the last split of the block at ``block``."""
+        """Write the descriptor of a transfer of the vectors after the last split of a block.
+
+        ``block`` is the index of the block's first vector.
+        """
         self.describe(block + self.splits[-1], self._product.block_rows - self.splits[-1])
 
     def describe(self, first: IndexLike, vectors: int) -> None:
@@ -131,12 +135,12 @@ class Stores:
             b.smem_store(high, self._descriptor[7])
 
     def start(self) -> None:
-        """Start the transfer that has been described."""
+        """Start the transfer whose descriptor was written last."""
         self._b.dma(self._descriptor.start, fence=Fence(after=(self._product.results,)))
 
 
 def address_of(b: Builder, row: SReg, config: Config) -> tuple[SReg, SReg | int]:
-    """Return the low and the high word of the byte address of a row of HBM."""
+    """Return the low and the high word of the byte address of HBM row ``row``."""
     shift = config.row_bytes.bit_length() - 1
     high = b.scalar("shr", row, 32 - shift) if config.hbm_bytes > 1 << 32 else 0
     return b.scalar("shl", row, shift), high

@@ -227,7 +227,7 @@ class Plan:
 
     @property
     def half_step(self) -> int:
-        """The step that waits for a chunk in its middle; -1 if none does."""
+        """Number of the step that waits for a chunk in its middle; -1 if none does."""
         return self.blocks - 1 if self.halves else -1
 
     @property
@@ -277,7 +277,7 @@ class Plan:
 
     @cached_property
     def started(self) -> dict[int, range]:
-        """Chunks that each of `stops`, and the `half_step`, starts.
+        """The range of chunks that each of `stops`, and the `half_step`, starts.
 
         A chunk is started only when the DMA queue certainly has room: a start into a full queue
         holds the core. Any start holds it briefly, so a step starts one chunk, the `half_step` two.
@@ -305,7 +305,7 @@ class Plan:
 
     @cached_property
     def starts(self) -> tuple[range, ...]:
-        """Chunks that `stops` start, up to the last one that starts any."""
+        """Range of chunks that each of `stops` starts, up to the last stop that starts any."""
         found = [self.started[stop] if stop != self.half_step else range(0) for stop in self.stops]
         while found and not found[-1]:
             found.pop()
@@ -440,14 +440,15 @@ class Transfers:
 
     @property
     def half_step(self) -> int:
-        """The step that waits for a chunk in its middle; -1 if none does."""
+        """Number of the step that waits for a chunk in its middle; -1 if none does."""
         return self._plan.half_step
 
     @property
     def stops(self) -> tuple[tuple[int, bool, int], ...]:
         """Steps that wait for chunks at their end, in order.
 
-        Each is (step, whether it starts the transfer of a chunk before, number of chunks).
+        Each is (step, whether it starts a transfer before the wait, number of chunks for which it
+        waits).
         """
         plan = self._plan
         return tuple((stop, number < len(plan.starts) and len(plan.starts[number]) > 0, waits)

@@ -60,7 +60,7 @@ def _shape(slot: Slot, name: str) -> tuple[int, tuple[tuple[Kind, int], ...]]:
 
 
 def encode(bundles: Iterable[Operations]) -> tuple[Words, list[Fixup]]:
-    """Encode bundles.
+    """Return the words of bundles, and the immediates in them that still lack a value.
 
     Parameters
     ----------

@@ -18,9 +18,10 @@ _ADDRESS_WORDS = range(2, 4)
 def resident(config: Config, entry: int, single: bool = False) -> tuple[list[Operations], int]:
     """Return the bundles of the resident part, and the address of the loader within it.
 
-    The start stores a descriptor in scalar memory and with it loads the rows of
-    `ScalarMemory.fixed`. Then it runs on into the loader. The loader starts the two transfers of a
-    pair of descriptors, code and scalar image, and jumps to the segment that they load.
+    The part's first bundles store a descriptor in scalar memory and start its transfer, which loads
+    the words of `ScalarMemory.fixed`. Execution then runs on into the loader. The loader starts the
+    two transfers of a pair of descriptors, which load the code and the scalar image of a segment,
+    and jumps to that segment.
 
     Parameters
     ----------

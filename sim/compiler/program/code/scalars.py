@@ -11,9 +11,9 @@ _KERNEL_SHARE = 8
 """Kernels get at least 1/8 of scalar memory for words of their own."""
 
 _COUNTERS, _LEVELS = 8, 4
-"""Least numbers of words for `ScalarMemory.counters` and for `ScalarMemory.levels`."""
+"""Minimum numbers of words for `ScalarMemory.counters` and for `ScalarMemory.levels`."""
 INDICES = 4
-"""Least number of words for `ScalarMemory.indices`."""
+"""Minimum number of words for `ScalarMemory.indices`."""
 
 
 @dataclass(frozen=True)

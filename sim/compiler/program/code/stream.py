@@ -104,12 +104,12 @@ class Stream:
 
     @property
     def here(self) -> int:
-        """Number that the next bundle will have."""
+        """Index that the next appended bundle will have in the code."""
         self._write_deferred()
         return self._length
 
     def label(self, name: str = "") -> Label:
-        """Make a label, not bound to a bundle yet (`bind`); its name begins with ``name``."""
+        """Return a new label whose name begins with ``name``; `bind` gives it a bundle later."""
         return Label(f"{name}{next(self._numbers)}")
 
     def bind(self, label: Label) -> None:
@@ -234,7 +234,7 @@ class Stream:
             self._pending = []
 
     def finish(self) -> Linear:
-        """Return all the code.
+        """Encode what is not yet encoded, and return the whole program's code.
 
         Raises
         ------

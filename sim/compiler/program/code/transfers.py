@@ -204,7 +204,7 @@ def transfer(config: Config, source: Rows | Vectors | Words, destination: Rows |
 
 def send(config: Config, source: Vectors, vectors: int, semaphore: int,
          exchange: int) -> TransferWords:
-    """Make a descriptor that copies vectors to the other core.
+    """Return the descriptor of a transfer that copies vectors to the other core.
 
     Parameters
     ----------

@@ -148,7 +148,7 @@ class SegmentWriter:
         return 1 if self._is_ahead(segment, target) else 2
 
     def _inside(self, segment: Segment, bundle: int) -> int:
-        """Return the instruction-memory address of the code's bundle number ``bundle``."""
+        """Return the instruction-memory address of a bundle of ``segment``, given its index."""
         return segment.base + self._offset(segment, bundle)
 
     def _offset(self, segment: Segment, bundle: int) -> int:

@@ -36,10 +36,13 @@ class Host(Protocol):
     fixed: set[Value]
 
     def write(self, graph: Graph, early: Mapping[Value, Sequence[Rows]]) -> None:
-        """Write the code of a graph's operations; copy the values of ``early`` to their rows."""
+        """Write the code of a graph's operations.
+
+        ``early`` maps values to the HBM rows to which each is copied as soon as it is computed.
+        """
 
     def fill(self, values: Mapping[VmemBuffer, Value]) -> None:
-        """Write code that copies values to buffers, and waits for the copies.
+        """Write code that copies values to buffers in vector memory, and waits for the copies.
 
         The copies act as if they were simultaneous: a destination may hold a value that is copied
         to another destination.

@@ -128,7 +128,8 @@ class ControlFlow:
                        rows: Mapping[int, Rows]) -> None:
         """Record where the results of a loop lie.
 
-        ``buffers`` and ``rows`` have, by number, the vectors or the HBM rows of a result.
+        ``buffers`` maps the numbers of results in vector memory to their vectors; ``rows`` maps
+        those of the other results to their HBM rows.
         """
         places = self._places
         for number, value in enumerate(operation.results):
@@ -159,7 +160,7 @@ class ControlFlow:
                       ) -> SlicesAhead | None:
         """Choose the slices that a loop loads ahead; start to load those of the first iteration.
 
-        ``buffers`` and ``rows`` have, by number, the vectors or the HBM rows of the body's inputs;
+        ``buffers`` and ``rows`` map numbers of the body's inputs to their vectors or HBM rows;
         ``count`` is the loop's counter, and ``counter`` the address of its word. Return None if the
         loop loads no slices ahead.
         """
@@ -183,7 +184,7 @@ class ControlFlow:
     def _carried(self, operation: Operation, later: set[Value],
                  outfed: Mapping[int, Sequence[Rows]]
                  ) -> tuple[dict[int, VmemBuffer], dict[int, Rows]]:
-        """Copy the initial values of a loop's carried values to the places chosen for them.
+        """Choose where a loop keeps its carried values, and copy their initial values there.
 
         ``later`` are the values that are used after the loop; ``outfed`` has the rows of outputs in
         the outfeed, by number. Return the buffers of those kept in vector memory, and the HBM rows
@@ -237,7 +238,7 @@ class ControlFlow:
         return rows
 
     def fill(self, values: Mapping[VmemBuffer, Value]) -> None:
-        """Write code that copies values to buffers, and waits for the copies.
+        """Write code that copies values to buffers in vector memory, and waits for the copies.
 
         The copies act as if they were simultaneous: a destination may hold a value that is copied
         to another destination.
@@ -261,7 +262,8 @@ class ControlFlow:
                rows: Mapping[int, Rows]) -> None:
         """Record where the inputs of a loop's region lie.
 
-        ``rows`` and ``buffers`` have, by number, the HBM rows or the vectors of an input.
+        ``buffers`` maps the numbers of inputs in vector memory to their vectors; ``rows`` maps
+        those of the other inputs to their HBM rows.
         """
         for number, value in enumerate(region.inputs):
             if number in rows:

@@ -72,7 +72,7 @@ def write_gather(context: Context, operation: Operation) -> None:
 
 
 def _index_rows(tiling: Tiling) -> int:
-    """Return the number of HBM rows that hold one index of the first dimension of a value.
+    """Return the number of HBM rows with the elements at one index of a value's first dimension.
 
     ``tiling`` is the value's tiling.
     """
@@ -82,10 +82,10 @@ def _index_rows(tiling: Tiling) -> int:
 
 
 def _element(home: Rows, tiling: Tiling, word: int) -> Rows:
-    """Return the rows of ``home``, a value's HBM rows, that hold one index of its first dimension.
+    """Return the rows that hold a value's elements at one index of its first dimension.
 
-    ``tiling`` is the value's tiling. At run time, the index is read from the word of scalar memory
-    at address ``word``.
+    ``home`` has all HBM rows of the value, and ``tiling`` is its tiling. The index is in the word
+    of scalar memory at address ``word`` when the program runs.
     """
     if tiling.sublane_dimension == 0:
         column = tiling.row_tiles * tiling.sublanes

@@ -169,10 +169,10 @@ class Slices:
         return None if affine.factor else affine.offset
 
     def _index(self, value: Value, last: int, word: int, later: int, slots: int | None) -> None:
-        """Write code that stores the index ``value``, clamped to 0 … ``last``, at address ``word``.
+        """Write code that stores the index ``value``, clamped to 0 … ``last``, in scalar memory.
 
-        The index is that of the ``later``-th iteration after the current one; with ``slots``, it is
-        taken modulo ``slots``.
+        It is stored at address ``word``, as it will be in the ``later``-th iteration after the
+        current one; with ``slots``, it is taken modulo ``slots``.
         """
         stream = self._stream
         if value in self._counters:

@@ -177,10 +177,10 @@ class Launcher:
     def _inherited(self, operation: Operation, dying: Set[Value]) -> dict[Value, Value]:
         """Choose results that take over the vectors of an operand that is not used again.
 
-        ``dying`` are these operands. Return a mapping from result to operand; both have the same
-        tiling. This is safe for an elementwise kernel, because it reads each vector of the operand
-        before it stores the same vector of the result. In a loop, the next value of a carried value
-        preferably takes over the vectors of its current value.
+        ``dying`` has the operands that are not used again. Return a mapping from result to operand;
+        both have the same tiling. This is safe for an elementwise kernel, because it reads each
+        vector of the operand before it stores the same vector of the result. In a loop, the next
+        value of a carried value preferably takes over the vectors of its current value.
         """
         if operation.kind not in IN_PLACE:
             return {}
@@ -255,9 +255,9 @@ class Launcher:
 
     def _lowering(self, operation: Operation, taken: KernelBuffers
                   ) -> tuple[KernelLowering, list[Value]]:
-        """Make an operation's `KernelLowering`, and the list of its operands read as scalars.
+        """Make an operation's `KernelLowering`, and the list `KernelLowering.reads`.
 
-        ``taken`` are the kernel's buffers. The lowering rule appends to the list.
+        ``taken`` has the kernel's buffers. The lowering rule later appends to the list.
         """
         places, constants = self._places, self._context.constants
         known = {value: home.word for value in operation.operands

@@ -32,7 +32,7 @@ _SAVED = 4
 _SMALL = 32
 """A value smaller than 1 / _SMALL of vector memory is copied to HBM only when it is evicted."""
 _LARGE = 4
-"""An operand of at least 1 / _LARGE of vector memory is not loaded here if the product that uses it
+"""An operand of at least 1 / _LARGE of vector memory is not prefetched if the product that uses it
 can load it itself."""
 _PATIENCE = 100
 """Maximum number of cycles for which the start of a transfer may hold the core."""
@@ -119,7 +119,7 @@ class Prefetch:
         return True
 
     def _is_left(self, operation: Operation, value: Value) -> bool:
-        """Return whether ``value`` is not prefetched, because the product ``operation`` loads it.
+        """Return whether to leave the load of ``value`` to ``operation``, a product that reads it.
 
         The vectors that the operand needs then stay free until the product begins.
         """
@@ -214,7 +214,7 @@ class Prefetch:
         trial.drop(item.dying)
 
     def _save(self) -> None:
-        """Start to save values that will be evicted, so that eviction frees vectors at once."""
+        """Start to copy to HBM the values to be evicted soon; evicting them then takes no time."""
         places, clock = self._places, self._places.memory.clock
         smallest = self._context.config.vmem_vectors // _SMALL
         if places.memory.free.largest >= self._most:

@@ -186,7 +186,7 @@ class VectorMemory:
     # ---- buffers
 
     def load_rows(self, source: Rows, buffer: VmemBuffer) -> None:
-        """Write code that starts to copy the HBM rows ``source`` to a buffer, which they fill."""
+        """Write code that starts to copy the HBM rows ``source`` to a buffer of the same size."""
         rows = buffer.vectors * self._config.sublanes
         self._arriving[buffer] = self.issue(source, Vectors(buffer.address), rows)
 
@@ -226,5 +226,5 @@ class VectorMemory:
                 and buffer not in self._exchanging)
 
     def forget_arrivals(self) -> None:
-        """Forget which transfers fill which buffers; all transfers must be complete."""
+        """Record that no transfer fills a buffer any more; all transfers must be complete."""
         self._arriving.clear()

@@ -134,7 +134,7 @@ class Places:
         return isinstance(self.homes.get(value), Rows)
 
     def lock(self, values: Iterable[Value]) -> None:
-        """Protect exactly these values from eviction, until the next call."""
+        """Protect ``values``, and no others, from eviction until the next call."""
         self._locked = set(values)
 
     def make(self, value: Value) -> VmemBuffer:
@@ -331,7 +331,7 @@ class Places:
         self.homes[block] = home
 
     def store_block(self, block: Value, rows: Rows, result: Value, home: Rows) -> None:
-        """Start to copy value ``block`` to ``rows``, a part of ``home``, the home of ``result``."""
+        """Start to copy ``block`` to ``rows``, a part of ``home``: from now the home of ``result``."""
         self._stored[result] = self.copy_to(block, rows)
         self.homes[result] = home
         self.owned.add(result)
@@ -408,7 +408,7 @@ class Places:
         return True
 
     def put(self, value: Value, buffer: VmemBuffer) -> None:
-        """Record that a value is in a buffer, which `drop` of that value then frees."""
+        """Record that a value is in a buffer, which is freed when the value is dropped."""
         self._resident[value] = buffer
 
     def take(self, value: Value) -> VmemBuffer | None:
