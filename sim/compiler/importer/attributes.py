@@ -36,7 +36,7 @@ def python(attribute: Any) -> Any:
 
 
 def pairs(attribute: Any) -> tuple[tuple[int, int], ...]:
-    """Convert a padding attribute to a tuple of (low, high): the padding of each dimension."""
+    """Convert a padding attribute to a tuple with one (low, high) for each dimension."""
     return tuple((int(low), int(high)) for low, high in np.array(attribute).reshape(-1, 2))
 
 

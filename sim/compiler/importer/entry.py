@@ -81,7 +81,7 @@ def entry_cuts(function: Any, module: Any) -> tuple[Cuts, Cuts]:
 
 
 def halved(shape: tuple[int, ...], dimension: int) -> tuple[int, ...]:
-    """Return ``shape`` with the size of one dimension halved: the shape of a device's part."""
+    """Return ``shape`` with the size of dimension ``dimension`` halved: a device's part."""
     return tuple(size // 2 if number == dimension else size for number, size in enumerate(shape))
 
 
@@ -127,7 +127,7 @@ def _outline(title: str, function: Any, module: Any) -> str:
 
 
 def _sharding(cut: Split | None, rank: int) -> str:
-    """Return the sharding ``cut`` of a value with ``rank`` dimensions, in HLO's notation."""
+    """Return HLO's notation for a value with ``rank`` dimensions that is split as ``cut`` says."""
     if cut is None:
         return "{replicated}"
     parts = ",".join("2" if number == cut.dimension else "1" for number in range(rank))

@@ -46,7 +46,7 @@ __all__ = ["import_for_devices", "import_stablehlo"]
 _DTYPES = {dtype.value: dtype for dtype in DType} | {"si32": DType.S32}
 _WIDE = ("i64", "ui64")
 _IDENTITIES = frozenset({"Sharding", "xla.sdy.FuncResultSharding", "annotate_device_placement"})
-"""Custom calls that return their operand when there is one device."""
+"""Custom calls that do no more than return their operand when there is one device."""
 
 
 def import_stablehlo(source: Any) -> Graph:
@@ -187,7 +187,7 @@ class _Importer:
         self.found.append(Unsupported(what, str(location or ""), advice))
 
     def type(self, type: Any, what: str, location: Location | None) -> TensorType | None:
-        """Convert the MLIR type of a value, which messages call ``what``; None if it is refused."""
+        """Convert a value's MLIR type; None if it is refused. Messages call the value ``what``."""
         from jaxlib.mlir import ir
 
         name = str(type.element_type) if isinstance(type, ir.RankedTensorType) else str(type)
@@ -379,7 +379,7 @@ class _Importer:
             raise UnsupportedError([Unsupported(str(error), "", DEVICES)]) from error
 
     def note_cuts(self, operation: Any, results: Sequence[Value | None]) -> None:
-        """Record how ``results``, those of an operation of a global program, are split."""
+        """Record how ``results``, the values that a global program's operation makes, are split."""
         if self.divided is None:
             return
         for value, cut in zip(results, self.divided.results(operation), strict=True):
@@ -389,7 +389,7 @@ class _Importer:
 
     def between(self, operation: Any, scope: Scope,
                 location: Location | None) -> Sequence[Value | None]:
-        """Import a reshard or an all-reduce of a global program, which `partition` replaces."""
+        """Import a reshard or an all-reduce of a global program; `partition` replaces it later."""
         value = scope.find(operation.operands[0])
         if value is None or self.divided is None:
             return [value]
@@ -493,7 +493,7 @@ class _Importer:
 
     def splat(self, bounds: Range, shape: tuple[int, ...], scope: Scope,
               location: Location | None) -> Value:
-        """Append a constant of shape ``shape`` that repeats the only number in ``bounds``."""
+        """Append a constant of shape ``shape`` whose elements all equal both of ``bounds``."""
         type = TensorType(shape, narrow(bounds) or DType.S32)
         value = np.broadcast_to(np.asarray(bounds[0], array_dtype(type.dtype)), shape)
         made = scope.graph.add("constant", (), type, {"value": value}, (), location)

@@ -34,7 +34,7 @@ def _corners(function: Callable[[int, int], int]) -> Callable[[Range, Range], Ra
 
 
 def _shift(a: Range, b: Range) -> Range | None:
-    """Return the range of ``a`` shifted right by ``b``.
+    """Return the range of the results when numbers in range ``a`` are shifted right by ``b``.
 
     Return None if ``a`` has negative numbers, or ``b`` is not a constant from 0 to 63.
     """

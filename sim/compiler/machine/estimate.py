@@ -26,7 +26,7 @@ _BY_NAME = {(slot, operation.name): operation
 _PASSES = 6
 """Number of simulated iterations of a loop; each further one takes as long as the last of them."""
 _CHAIN = 2
-"""Cycles from the arrival of a result row in the collector to the vector register."""
+"""Cycles from when a result row arrives in the collector until it is in a vector register."""
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ _Rule = Callable[[Operation, Expansion], _Result]
 
 
 def canonicalize(graph: Graph) -> None:
-    """Apply the rewriting rule of its kind once to each operation, in order, also in regions."""
+    """Rewrite each operation once, in order, by the rule of its kind; also within regions."""
     expand(graph, _apply)
 
 
@@ -235,7 +235,7 @@ def _barrier(operation: Operation, at: Expansion) -> _Result:
 
 
 def _case(operation: Operation, at: Expansion) -> _Result:
-    """Replace a conditional whose branch is known by the operations of that branch."""
+    """Replace a conditional of which only one branch can run by the operations of that branch."""
     index = _scalar(operation.operands[0], at)
     if index is None and len(operation.regions) > 1:
         return None

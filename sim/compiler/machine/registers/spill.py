@@ -43,7 +43,7 @@ def spill(code: MachineCode, most: int, allocate: Callable[[int], VmemBuffer]) -
     code : MachineCode
         Code as it comes from the builder; it is not changed.
     most : int
-        Number of registers. Operands of single operations may need a few more.
+        Number of vector registers to aim for. Operands of single operations may need a few more.
     allocate : callable
         Allocates a buffer for a number of vectors, to which registers are spilled.
     """

@@ -269,7 +269,7 @@ class _Convolution:
         return self._joined(positions)
 
     def _spread(self, product: Value) -> Value:
-        """Reshape a product of shape (batch, outputs) to one spatial position of the result."""
+        """Reshape ``product``, shape (batch, outputs), to a result with one spatial position."""
         shape = [1] * len(self.type.shape)
         for dimension, size in zip((self.output_batch_dimension, self.output_feature_dimension),
                                    product.shape, strict=True):

@@ -165,7 +165,7 @@ def trimmed(at: Expansion, operand: Value, along: int, padding: int, extra: int
 
 
 def resized(kind: TensorType, along: int | None, size: int) -> TensorType:
-    """Return ``kind`` with size ``size`` in dimension ``along``; unchanged if that is None."""
+    """Return ``kind`` with size ``size`` in dimension ``along``; unchanged if ``along`` is None."""
     if along is None:
         return kind
     return TensorType((*kind.shape[:along], size, *kind.shape[along + 1:]), kind.dtype)

@@ -239,7 +239,10 @@ def _line(at: Expansion, rows: Value, along: int | None = None) -> Value:
 
 
 def _moves_along_lanes(value: Value, part: Value, start: Value) -> bool:
-    """Return whether a slice, of s32 ``start``, is smaller only in the last dimension."""
+    """Return whether a slice ``part`` is smaller than ``value`` only in the last dimension.
+
+    Return False also if the slice's start index in this dimension, ``start``, is not an s32.
+    """
     return (value.shape[:-1] == part.shape[:-1] and value.shape[-1] > part.shape[-1]
             and start.dtype is DType.S32)
 
@@ -254,13 +257,16 @@ def _place(at: Expansion, start: Value, most: int, lanes: int) -> tuple[Value, V
 
 
 def _corner(at: Expansion, row: Value, along: int) -> list[Value]:
-    """Return the first index of a slice of rows in each dimension; rows are dimension ``along``."""
+    """Return, for each dimension, the start index of a slice that begins with row ``row``.
+
+    Rows are enumerated along dimension ``along``, the last but one.
+    """
     zero = at.constant(0, DType.S32)
     return [*[zero] * along, row, zero]
 
 
 def _rows_at(at: Expansion, rows: Value, first: Value, count: int) -> Value:
-    """Read ``count`` rows from row ``first`` on, from HBM."""
+    """Append a slice, in HBM, of ``count`` rows of ``rows`` from row ``first`` on; return it."""
     along = rows.type.rank - 2
     kind = resized(rows.type, along, count)
     return at.add("dynamic_slice", (rows, *_corner(at, first, along)), kind,
@@ -268,7 +274,10 @@ def _rows_at(at: Expansion, rows: Value, first: Value, count: int) -> Value:
 
 
 def _shifted(at: Expansion, parts: Sequence[Value], shift: Value) -> Value:
-    """Join each pair of rows, and take one row's width of it, from place ``shift`` on."""
+    """Join corresponding rows of two values; of each joined row, take a row's width of elements.
+
+    These are the elements from place ``shift`` of the joined row on. ``parts`` has the two values.
+    """
     [one, _], last = parts, parts[0].type.rank - 1
     pairs = at.concatenate(parts, last)
     zero = at.constant(0, DType.S32)
@@ -277,9 +286,10 @@ def _shifted(at: Expansion, parts: Sequence[Value], shift: Value) -> Value:
 
 
 def _between(at: Expansion, shape: Sequence[int], first: Value, size: int) -> Value:
-    """Return a predicate of shape ``shape``: one of ``size`` successive elements from ``first`` on.
+    """Return a predicate of shape ``shape``, true for elements ``first`` to ``first + size - 1``.
 
-    The last two dimensions of ``shape`` are rows and elements of a row, in row-major order.
+    Elements are numbered in row-major order along the last two dimensions of ``shape``: the rows,
+    and the elements of a row.
     """
     kind = TensorType(tuple(shape), DType.S32)
     rows, places = (at.add("iota", (), kind, iota_dimension=kind.rank - n) for n in (2, 1))

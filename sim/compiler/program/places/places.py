@@ -331,7 +331,7 @@ class Places:
         self.homes[block] = home
 
     def store_block(self, block: Value, rows: Rows, result: Value, home: Rows) -> None:
-        """Start to copy ``block`` to ``rows``, a part of ``home``: from now the home of ``result``."""
+        """Start to copy ``block`` to ``rows`` of ``home``, which becomes the home of ``result``."""
         self._stored[result] = self.copy_to(block, rows)
         self.homes[result] = home
         self.owned.add(result)
