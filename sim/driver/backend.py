@@ -34,7 +34,7 @@ BACKENDS = (*SIMULATED, "serial")
 Words = npt.NDArray[np.uint32]
 
 _STOP_CYCLES = 1 << 16
-"""Limit, in cycles, of the wait for a core to stop."""
+"""Maximum number of cycles to wait for a core to stop."""
 _TURN = 64
 """Number of bundles that a golden core executes before the next core's turn."""
 
@@ -53,30 +53,31 @@ class Backend(Protocol):
     def read_hbm(self, at: int, count: int) -> Words:
         """Read ``count`` rows of HBM from row ``at`` on, shape (count, lanes).
 
-        The result may be a view of HBM: copy it before anything else happens, and do not change it.
+        The result may be a view of HBM: copy it before the next call, and do not change it.
         """
 
     def write_hbm(self, at: int, count: int, *,
                   keep: bool = False) -> AbstractContextManager[Words]:
-        """Write ``count`` rows of HBM from row ``at`` on.
+        """Return a context manager that writes ``count`` rows of HBM from row ``at`` on.
 
         Parameters
         ----------
         at, count : int
             First row, and number of rows.
         keep : bool
-            Let the array hold the rows' contents at first.
+            Whether the array initially holds the rows' contents; otherwise its contents are
+            undefined.
 
         Returns
         -------
         context manager
-            It gives an array, shape (count, lanes), which is in HBM when the context ends. At
-            first its contents are undefined, unless ``keep`` is set.
+            It gives an array, shape (count, lanes), whose contents are in the rows when the context
+            ends.
         """
 
     @property
     def steps(self) -> int:
-        """Time so far: clock cycles, or executed bundles (golden model)."""
+        """Time so far, in clock cycles or, with the golden model, in executed bundles."""
 
     def load(self, programs: Mapping[int, Sequence[int]], at: int) -> None:
         """Write programs, by core, to instruction memory from bundle ``at`` on.
@@ -85,7 +86,7 @@ class Backend(Protocol):
         """
 
     def bundle(self, core: int, address: int) -> int | None:
-        """Read a bundle of a stopped core's instruction memory; None beyond the memory's end."""
+        """Read the bundle at ``address`` of a stopped core; return None beyond the memory's end."""
 
     def start(self, core: int, pc: int) -> None:
         """Start a stopped core at bundle ``pc``."""
@@ -94,10 +95,10 @@ class Backend(Protocol):
         """Stop a core before it issues its next bundle."""
 
     def reset(self, core: int) -> None:
-        """Reset a core and its counters; its memories and registers stay."""
+        """Reset a core and its counters; its memories and registers keep their contents."""
 
     def reset_all(self) -> None:
-        """Reset the chip, whatever it is doing; memories and registers stay."""
+        """Reset the chip, whatever it is doing; memories and registers keep their contents."""
 
     def advance(self, steps: int, interrupt: bool) -> bool:
         """Advance simulated time. The time of a board advances on its own.
@@ -107,7 +108,7 @@ class Backend(Protocol):
         steps : int
             Maximum number of cycles (RTL) or bundles of each core (golden model).
         interrupt : bool
-            Return as soon as any core stops.
+            Whether to return as soon as any core stops.
 
         Returns
         -------
@@ -116,10 +117,10 @@ class Backend(Protocol):
         """
 
     def state(self, core: int) -> CoreState:
-        """Read whether a core is running, is waiting, has transfers or has a fault."""
+        """Return whether a core is running or waiting, whether it has transfers, and its fault."""
 
     def set_watchdog(self, core: int, cycles: int) -> None:
-        """Set the number of cycles without a bundle after which a core faults.
+        """Set the number of cycles without an issue after which the core stops with a fault.
 
         0, the value after a reset, disables the watchdog.
         """
@@ -128,10 +129,10 @@ class Backend(Protocol):
         """Add ``amount`` to a semaphore of a core."""
 
     def read_semaphores(self, core: int) -> Words:
-        """Read all semaphores of a core."""
+        """Return the values of all semaphores of a core."""
 
     def read_scalars(self, core: int) -> Words:
-        """Read all scalar registers of a stopped core."""
+        """Return the values of all scalar registers of a stopped core."""
 
     def write_scalars(self, core: int, at: int, words: Words) -> None:
         """Write scalar registers of a stopped core from number ``at`` on; register 0 stays zero."""
@@ -143,40 +144,39 @@ class Backend(Protocol):
         """Write words of a core's scalar memory, from address ``at`` on."""
 
     def read_vmem(self, core: int, at: int, count: int) -> Words:
-        """Read ``count`` vectors of a core's vector memory, from number ``at`` on.
+        """Read ``count`` vectors of a core's vector memory, from address ``at`` on.
 
         Returns an array of shape (count, sublanes, lanes).
         """
 
     def write_vmem(self, core: int, at: int, vectors: Words) -> None:
-        """Write vectors of a core's vector memory, from number ``at`` on.
+        """Write vectors to a core's vector memory, from address ``at`` on.
 
         ``vectors`` has the shape (count, sublanes, lanes).
         """
 
     def take_counters(self, core: int) -> None:
-        """Take a snapshot of a core's counters, for `taken_counters`."""
+        """Take a snapshot of a core's counters, which `taken_counters` returns."""
 
     def taken_counters(self, core: int) -> dict[str, int]:
-        """Read the snapshot that `take_counters` took: ``cycles`` and `hdl.core.counters.COUNTERS`.
+        """Return the snapshot that `take_counters` took, by counter.
 
-        Counting starts at the core's last reset.
+        The counters are ``cycles`` and `hdl.core.counters.COUNTERS`, since the core's last reset.
         """
 
     def close(self) -> None:
-        """Release everything."""
+        """End the simulation, or release the board."""
 
 
 GoldenRun = Callable[[int], tuple[int, bool]]
-"""Function that, given a number of bundles, executes at most that number of bundles on each core.
-It returns the number of bundles of the core that executed most, and whether any core can continue.
-"""
+"""Function that executes at most the given number of bundles on each core. It returns the largest
+number of bundles that a core executed, and whether any core can continue."""
 
 
 class _GoldenBackend:
     """A golden chip. It has no clock: all counters are zero.
 
-    With any watchdog other than 0, a waiting program faults as soon as no core can continue.
+    If a core's watchdog is not 0, its waiting program faults as soon as no core can continue.
 
     Parameters
     ----------
@@ -350,7 +350,7 @@ class _RtlBackend:
         if self._alone:
             self._chip.reset()
         else:
-            # The pin ``rst`` would also reset the links, but not their other ends.
+            # The pin ``rst`` would also reset this chip's link ends, but not the other ends.
             for core in range(self._config.cores):
                 self._chip.reset_core(core)
         self._listen()
@@ -363,7 +363,7 @@ class _RtlBackend:
             self._chip.run(steps, until=Until.INTERRUPT if interrupt else Until.REST)
         except TimeoutError:
             return False
-        # Clear the events, so that they do not end the next call.
+        # Clear the events, so that they do not end the next call at once.
         events = self._chip.read("INTERRUPT_STATUS") & self._events
         if events:
             self._chip.write("INTERRUPT_STATUS", events)
@@ -414,15 +414,15 @@ class _RtlBackend:
 
 
 def golden_backend(chip: GoldenChip, run: GoldenRun) -> Backend:
-    """Drive a golden chip; ``run`` also runs other chips if they exchange packets with it."""
+    """Return the backend of a golden chip; ``run`` also runs other chips of its pod, if any."""
     return _GoldenBackend(chip, run)
 
 
 def rtl_backend(chip: ChipModel, *, alone: bool) -> Backend:
-    """Drive a chip in RTL.
+    """Return the backend of a chip in RTL.
 
-    ``alone`` tells that the chip is not part of a torus. Then the backend can reset the whole chip,
-    and closes it; the backend of a chip on a torus only resets the chip's cores.
+    ``alone`` says that the chip is not part of a torus. Then the backend resets the chip as a
+    whole, and closes it; the backend of a chip on a torus only resets the chip's cores.
     """
     return _RtlBackend(chip, alone)
 

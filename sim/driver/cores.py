@@ -31,19 +31,19 @@ class Cores(Memory, Counters):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        # By core: labels of instruction memory, watchdogs as set, and running programs stopped or
-        # reset by the host so far.
+        # For each core: labels of its instruction memory; its watchdog as set; how many running
+        # programs the host has stopped or reset so far.
         self._labels: list[dict[int, str]] = [{} for _ in range(config.cores)]
         self._watchdogs = [0] * config.cores
         self._kills = [0] * config.cores
-        # A program of the user has been started, or a semaphore signalled, since the last reset.
+        # Whether a user's program has been started, or a semaphore signalled, since the last reset.
         self._used = False
         # How often the host has signalled a semaphore.
         self._signals = 0
-        # Programs of executables that instruction memories hold at address 0.
+        # By core: the program of an executable that instruction memory holds at address 0.
         self._loaded: dict[int, Program] = {}
-        # Whether programs of an executable may still run, and the buffers that they may write. The
-        # next reset of the chip frees these.
+        # Whether programs of an executable may still be running, and the buffers that they may
+        # write, which the next reset of the chip frees.
         self._unfinished = False
         self._left: list[Buffer] = []
 
@@ -57,22 +57,22 @@ class Cores(Memory, Counters):
         TypeError, ValueError
             If ``program`` is not a sequence of bundles, or does not fit in instruction memory.
         RuntimeError
-            If the core runs, or the device is closed.
+            If the core is running, or the device is closed.
         """
         self._load({core: program}, at)
 
     def start(self, core: int, pc: int = 0) -> None:
         """Start a core at bundle ``pc``, and clear its fault.
 
-        The program makes progress only inside methods that run simulated time: `wait`, `run`, and
-        others for the few cycles that they need, such as `read_vmem`.
+        The program makes progress only while a method advances simulated time: `wait`, `run`, and,
+        for the few cycles that they take, others such as `read_vmem`.
 
         Raises
         ------
         TypeError, ValueError
             If there is no such core or bundle.
         RuntimeError
-            If the core already runs, or the device is closed.
+            If the core is already running, or the device is closed.
         """
         with self._open() as backend:
             number = self._core(core)
@@ -89,16 +89,16 @@ class Cores(Memory, Counters):
         Parameters
         ----------
         cores : sequence of int, optional
-            The cores to wait for; all, if not given. Other cores run meanwhile.
+            The cores to wait for; all cores by default. Other cores run meanwhile.
         cycles : int, optional
             Limit of the wait in clock cycles; with the golden backend, in bundles of a core.
         seconds : float, optional
             Limit of the wait in seconds of the host's clock.
         poll : bool
-            Poll the cores' status registers, without the chip's interrupt; the result is the same.
+            Poll the cores' status registers instead of using the interrupt; same result.
         progress : callable, optional
             Called without arguments at least every 1,024 cycles (golden backend: bundles).
-            Programs go on if this function signals semaphores for which they wait.
+            If it signals semaphores for which programs wait, these programs continue.
 
         Raises
         ------
@@ -156,11 +156,10 @@ class Cores(Memory, Counters):
         Returns
         -------
         dict of int to dict
-            For each core, the counters (see `counters`) from its start until all of the programs
-            had ended. The largest ``cycles`` is the duration of the run. The counters
-            include some tens of cycles in which the host starts cores and detects their end
-            through registers, and whatever another thread makes a core do before this method
-            returns.
+            For each core, the increase of its counters (see `counters`) from its start until all of
+            the programs had ended. The largest ``cycles`` is the duration of the run. The counts
+            include some tens of cycles in which the host starts cores and detects their end through
+            registers, and whatever another thread makes a core do before this method returns.
 
         Raises
         ------
@@ -172,20 +171,20 @@ class Cores(Memory, Counters):
         return self._run(programs, programs, **options)
 
     def running(self, core: int) -> bool:
-        """Tell whether a program runs on a core."""
+        """Return whether a program is running on a core."""
         return self.state(core).running
 
     def fault(self, core: int) -> Fault:
-        """Tell which fault stopped a core since its last start; `Fault.NONE` if no fault did."""
+        """Return the fault that stopped a core since its last start; `Fault.NONE` if none did."""
         return self.state(core).fault
 
     def state(self, core: int) -> CoreState:
-        """Read the state of a core."""
+        """Return the state of a core."""
         with self._open() as backend:
             return backend.state(self._core(core))
 
     def stop(self, core: int | None = None) -> None:
-        """Stop a core, or all cores, before the next bundle.
+        """Stop a core, or all cores if none is given, before the next bundle.
 
         `start` at the ``pc`` that `state` returns resumes the program.
         """
@@ -195,7 +194,7 @@ class Cores(Memory, Counters):
                 backend.stop(number)
 
     def reset(self, core: int | None = None) -> None:
-        """Reset a core (or, without a number, the whole chip), even while programs run.
+        """Reset a core (or, if none is given, the whole chip), even while programs are running.
 
         Semaphores become zero and the array empty. Buffers, memories, registers and watchdogs stay
         as they are, and `counters` continue.
@@ -208,7 +207,7 @@ class Cores(Memory, Counters):
             counts = self._taken(backend, numbers)
             if core is None:
                 backend.reset_all()
-                # An interrupt from here on finds a freshly reset chip.
+                # If an interrupt ends this method from here on, the chip is freshly reset.
                 self._unfinished = False
                 while self._left:
                     self._heap.free(self._left.pop())
@@ -290,7 +289,10 @@ class Cores(Memory, Counters):
 
     def _run(self, cores: Iterable[int], new: Mapping[int, Program | Sequence[int]],
              **options: Any) -> dict[int, dict[str, int]]:
-        """Load new programs, start the cores, wait for them, and return each core's counters."""
+        """Load the programs ``new``, run ``cores`` to their end, and return their counters.
+
+        The counters are those of this run, as in `run`. ``options`` are those of `wait`.
+        """
         cores = list(cores)
         with self._open() as backend:
             self._load(new)
@@ -310,10 +312,10 @@ class Cores(Memory, Counters):
                 for core, counts in after.items()}
 
     def _states(self, backend: Backend, cores: Iterable[int]) -> dict[int, CoreState]:
-        """Read the states of ``cores``; raise a `CoreFaultError` if one of them has a fault."""
+        """Return the states of ``cores``; raise a `CoreFaultError` if one of them has a fault."""
         states = {core: backend.state(core) for core in cores}
         for core, state in states.items():
-            # A start clears the fault, so it belongs to the last program.
+            # A start clears the fault, so a fault belongs to the program that was started last.
             if state.fault is not Fault.NONE and not state.running:
                 bundle = backend.bundle(core, state.pc)
                 text = "" if bundle is None else disassemble(bundle, self._labels[core])
@@ -322,7 +324,7 @@ class Cores(Memory, Counters):
 
     def _raise_stopped(self, backend: Backend, cores: Iterable[int],
                        before: Sequence[int]) -> None:
-        """Raise an error if a program on one of ``cores`` was ended by a stop or a reset.
+        """Raise a `CoreStoppedError` if a program on one of ``cores`` was stopped or reset.
 
         ``_kills`` counts such programs for each core; ``before`` is an earlier copy of it, and only
         programs that were ended after this copy count.
@@ -344,10 +346,10 @@ def check_limits(cycles: object, seconds: object, poll: object) -> None:
 
 def timeout(what: str, states: Mapping[Any, CoreState], stuck: bool,
             chip: tuple[int, int] | None = None) -> DeviceTimeoutError:
-    """The error for programs that have not ended; its message names each core and what it does.
+    """Return the error for programs that have not ended; it says what each core is doing.
 
-    ``what`` begins the message. ``states`` and ``stuck`` are those of `DeviceTimeoutError`. If
-    ``states`` are those of one chip of a pod, ``chip`` has its coordinates.
+    ``what`` begins the message. ``states`` and ``stuck`` are those of `DeviceTimeoutError`. If the
+    cores are those of one chip of a pod, ``chip`` has its coordinates.
     """
     names = [_name(core if chip is None else (*chip, core)) for core in states]
     where = "; ".join(
@@ -358,7 +360,7 @@ def timeout(what: str, states: Mapping[Any, CoreState], stuck: bool,
 
 
 def _name(core: int | tuple[int, int, int]) -> str:
-    """Name a core for messages: its number, or the coordinates of its chip and its number."""
+    """Return a core's name for messages: its number, with the coordinates of its chip if given."""
     return f"chip {core[:2]} core {core[2]}" if isinstance(core, tuple) else f"core {core}"
 
 

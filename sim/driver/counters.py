@@ -1,4 +1,4 @@
-"""Performance counters of the cores, which count from the opening of the device."""
+"""Performance counters of the cores, which count from the moment the device is opened."""
 
 from collections.abc import Iterable
 
@@ -17,11 +17,11 @@ class Counters(Session):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        # What each core counted up to its last reset, which clears the hardware's counters.
+        # For each core: its counts up to its last reset, which cleared the hardware's counters.
         self._before_reset = [dict.fromkeys(_NAMES, 0) for _ in range(config.cores)]
 
     def counters(self, core: int | None = None) -> dict[str, int]:
-        """Read the performance counters, which count from the opening of the device.
+        """Return the performance counters, which count from the moment the device is opened.
 
         Parameters
         ----------
@@ -54,7 +54,7 @@ class Counters(Session):
             return {name: sum(count[name] for count in counts) for name in _NAMES}
 
     def _taken(self, backend: Backend, cores: Iterable[int]) -> dict[int, dict[str, int]]:
-        """Return each core's counters as of its last snapshot (`Backend.take_counters`)."""
+        """Return each core's counts at its last snapshot, those before resets included."""
         result = {}
         for core in cores:
             taken, before = backend.taken_counters(core), self._before_reset[core]

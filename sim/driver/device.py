@@ -38,7 +38,7 @@ Float32 = npt.NDArray[np.float32]
 
 
 def chip_config(config: str | Config) -> Config:
-    """Return the preset of that name, or ``config`` itself, if a chip can have it.
+    """Return the preset named ``config``, or ``config`` itself; check that a chip can have it.
 
     Raises
     ------
@@ -69,13 +69,13 @@ class Device(Residents):
     def __init__(self, backend: Backend, name: str, chip: tuple[int, int] | None = None,
                  lock: AbstractContextManager[Any] | None = None) -> None:
         try:
-            # A board has its own size of memory.
+            # A board has its own size of HBM, so the backend's configuration counts.
             super().__init__(backend.config)
         except BaseException:
             backend.close()
             raise
         self._backend_name, self._backend = name, backend
-        # In a pod: coordinates of the chip, and the lock that all devices of the pod share.
+        # For a chip of a pod: its coordinates, and the lock that all devices of the pod share.
         self._chip = chip
         self._lock = lock or self._lock
 
@@ -185,7 +185,7 @@ class Device(Residents):
         CoreFaultError
             If memory answers with an error, or a watchdog expires.
         RuntimeError
-            If a program runs, or the device is closed.
+            If a program is running, or the device is closed.
         """
         for flag, value in (("transpose_b", transpose_b), ("progress", progress)):
             if not isinstance(value, bool):
@@ -230,7 +230,7 @@ class Device(Residents):
         CoreFaultError
             If memory answers with an error, or a watchdog expires.
         RuntimeError
-            If a program runs, or the device is closed.
+            If a program is running, or the device is closed.
         """
         if not isinstance(progress, bool):
             raise TypeError(f"progress must be True or False, not {progress!r}")
@@ -240,7 +240,10 @@ class Device(Residents):
 
     def _layers(self, x: npt.NDArray[Any], layers: Sequence[Dense],
                 progress: bool) -> list[Float32]:
-        """Compile and run checked layers; if an operand is empty, return results without a run."""
+        """Compile and run checked layers; without a run, return the results of empty operands.
+
+        ``x`` has the shape (M, K), each result the shape (M, N of its layer).
+        """
         self._last_run = {}
         kinds = tuple(layer.kind for layer in layers)
         if not x.size or not all(kind.columns for kind in kinds):

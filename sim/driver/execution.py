@@ -24,9 +24,9 @@ from sim.driver.queues import Batches, Outfeed, QueueHost, check_array
 __all__ = ["OBSERVERS", "Execution", "Observer"]
 
 Observer = Callable[[Executable, Mapping[int, Mapping[str, int]], float], object]
-"""Function of an executable that has run, the counters of each core, and the run's seconds."""
+"""Function that gets an executable that has run, each core's counters, and the run's seconds."""
 OBSERVERS: list[Observer] = []
-"""Called after each run of an executable by any device of this process."""
+"""Functions that are called after each run of an executable by any device of this process."""
 
 _LOOK_SECONDS = 0.2
 """Seconds between two updates of a progress bar."""
@@ -43,17 +43,18 @@ class Execution(Cores):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self._last_run: dict[int, dict[str, int]] = {}
-        # While a program is profiled: the kernels that have run, with their counters.
+        # While a program is profiled: number and counters of each kernel that has run so far.
         self._spans: list[tuple[int, dict[str, int]]] | None = None
-        # Whether an executable runs, whose run may call functions of the user.
+        # Whether an executable is running; its run may call functions of the user.
         self._executing = False
 
     @property
     def last_run(self) -> dict[int, dict[str, int]]:
         """Counters of each core during the last `execute`, `matmul` or `dense`, as from `run`.
 
-        Loading programs is not counted. The dict is empty before the first such call, and after a
-        call that failed or needed no run. It has no entry for a core that ran no program.
+        Cycles in which programs were loaded are not counted. The dict is empty before the first
+        such call, and after a call that failed or needed no run. It has no entry for a core that
+        ran no program.
         """
         with self._lock:
             return {core: dict(counts) for core, counts in self._last_run.items()}
@@ -96,7 +97,7 @@ class Execution(Cores):
         CoreFaultError
             If a program has a fault.
         RuntimeError
-            If a program runs, or the device is closed; also if a function that another run calls,
+            If a program is running, or the device is closed; also if a function that another run calls,
             such as ``outfeed``, calls this.
         """
         self._check(executable, arrays, progress)
@@ -117,7 +118,7 @@ class Execution(Cores):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Context of a run: until it ends, any other run is refused, as it needs the same cores."""
+        """Context of a run: until it ends, other runs are refused, because they need its cores."""
         if self._executing:
             raise RuntimeError("device must not run another executable in a function that a run "
                                "calls: an infeed's iterator, an outfeed or a progress function")
@@ -132,8 +133,8 @@ class Execution(Cores):
         """Run an executable, and measure each of its kernels.
 
         The program halts before each kernel, and the host starts it again. The cycles that the host
-        needs for this are subtracted, but transfers continue during these cycles. So the program
-        may wait less for transfers than in a run by `execute`.
+        needs for this are subtracted, but transfers proceed during them. So the program may wait
+        for transfers less than it does in `execute`.
 
         Parameters
         ----------
@@ -182,10 +183,10 @@ class Execution(Cores):
 
     @contextmanager
     def _allocated(self, what: str, specs: Sequence[BufferSpec]) -> Iterator[dict[str, Buffer]]:
-        """Allocate buffers for ``specs``, yield them by name, and free them when the context ends.
+        """Return a context with buffers for ``specs``, by name, which are freed when it ends.
 
-        ``what`` is the executable's name, for messages. If the executable's programs may still run
-        when the context ends, the buffers are freed at the next reset instead.
+        ``what`` is the executable's name, for messages. If the executable's programs may still be
+        running when the context ends, the buffers are freed at the next reset instead.
         """
         sizes = {spec.name: spec.layout.rows * self._config.row_bytes for spec in specs}
         buffers: dict[str, Buffer] = {}
@@ -211,7 +212,7 @@ class Execution(Cores):
         for core in range(self._config.cores):
             self._require_stopped(backend, core)
         if self._used:
-            # A program may have left something in the array, or overwritten instruction memory.
+            # A program may have left weights or results in the array, or overwritten programs.
             self.reset()
 
     def _pack(self, backend: Backend, executable: Executable, buffers: Mapping[str, Buffer],
@@ -236,14 +237,14 @@ class Execution(Cores):
             *self._rows(buffers[spec.name], spec.layout.rows))) for spec in executable.outputs)
 
     def _rows(self, buffer: Buffer, rows: int) -> tuple[int, int]:
-        """Return the number, in HBM, of a buffer's first row, and ``rows``."""
+        """Return the number of the HBM row at which a buffer begins, and ``rows``."""
         return buffer.address // self._config.row_bytes, rows
 
     def _run_shown(self, executable: Executable, programs: Mapping[int, Program],
                    progress: bool | Progress, host: QueueHost | None) -> None:
         """Run an executable's programs to their end; show a progress bar if ``progress`` is True.
 
-        ``host`` is the host of the executable's queues, if it has any.
+        ``host`` serves the executable's infeed and outfeed, if it has any.
         """
         with tqdm(total=executable.array_rows, unit="row", disable=progress is not True,
                   leave=False) as bar:
@@ -256,7 +257,7 @@ class Execution(Cores):
 
     def _run_programs(self, executable: Executable, programs: Mapping[int, Program],
                       progress: Progress | None) -> None:
-        """Run an executable's programs to their end; load those that are not in memory already.
+        """Run an executable's programs to their end; load those that are not loaded already.
 
         ``progress`` is called without arguments during the run.
         """
@@ -272,11 +273,11 @@ class Execution(Cores):
             self._used = False
             self._unfinished = False
             if self._spans is None:
-                # A profiled run stops before each kernel: its counters are those of a part.
+                # A profiled run only begins with this part, whose counters are not the run's.
                 for observer in tuple(OBSERVERS):
                     observer(executable, self._last_run, time.perf_counter() - started)
         except BaseException:
-            # If an interrupt ends this too, the next reset frees the buffers.
+            # If an interrupt ends this reset, too, the next one frees the buffers.
             self.reset()
             raise
 
@@ -291,34 +292,34 @@ class Execution(Cores):
         try:
             host.work()
         except BaseException:
-            # The batches have left signals in semaphores.
+            # The batches written so far have added to semaphores.
             self.reset()
             raise
         self._run_programs(executable, programs, follow)
         host.finish()
 
     def _continue(self, spans: list[tuple[int, dict[str, int]]]) -> None:
-        """Run a program that halts before each kernel from its first halt to its end.
+        """Continue a program that halts before each kernel, from its first halt to its end.
 
         Append (number of the kernel, counters) to ``spans`` for each run of a kernel.
         """
         overhead: dict[str, int] | None = None
         while kernel := int(self.read_scalars(0)[STAMP.number]):
             if overhead is None:
-                # A start at the bundle that halted executes it again, and nothing else.
+                # A start at the bundle that halted executes only that bundle, and halts again.
                 overhead = self._span(self.state(0).pc)
             spans.append((kernel, {name: max(count - overhead[name], 0) for name, count
                                    in self._span(self.state(0).pc + 1).items()}))
 
     def _span(self, pc: int) -> dict[str, int]:
-        """Run core 0 from bundle ``pc`` to its next halt, and return the counters of this run."""
+        """Run core 0 from bundle ``pc`` to its next halt; return the counts of this part."""
         before = self.counters(0)
         self.start(0, pc)
         self.wait([0])
         return {name: count - before[name] for name, count in self.counters(0).items()}
 
     def _follow(self, bar: tqdm) -> Progress:
-        """Return a callable that shows in ``bar`` how many rows have entered the arrays."""
+        """Return a callable that sets ``bar`` to the number of rows that entered the arrays."""
         first = self.counters()["mxu_active_cycles"]
         last = time.monotonic()
 
@@ -333,7 +334,7 @@ class Execution(Cores):
 
 
 def _check_queues(executable: Executable, infeed: object, outfeed: object) -> None:
-    """Check arguments of `Execution.execute`."""
+    """Check that ``infeed`` and ``outfeed`` are what the executable needs; else raise an error."""
     queues = executable.queues
     if infeed is None and queues is not None and queues.inputs:
         raise ValueError(f"infeed must be given: {executable.name} is compiled with an infeed")
@@ -348,7 +349,7 @@ def _check_queues(executable: Executable, infeed: object, outfeed: object) -> No
 
 
 def _difference(wanted: Config, given: Config) -> str:
-    """Describe how two configurations differ: by their presets, or by single parameters."""
+    """Return a message that tells how two configurations differ, in presets or in parameters."""
     names = {config: name for name, config in PRESETS.items()}
     if wanted in names and given in names:
         return f"executable must be compiled for {names[wanted]}, not {names[given]}"

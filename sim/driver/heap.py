@@ -24,7 +24,7 @@ class Buffer:
 
 
 class Heap:
-    """Allocator of the rows of HBM: it takes the first free block that is large enough.
+    """Allocator of the rows of HBM: each buffer takes the first free block that is large enough.
 
     Parameters
     ----------

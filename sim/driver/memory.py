@@ -24,7 +24,7 @@ class Memory(Session):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        # The model stages programs and vectors in the last rows.
+        # The last rows are staging rows, through which programs and vectors are transferred.
         self._heap = Heap(config.hbm_rows - staging_rows(config), config.row_bytes)
 
     # ---- HBM
@@ -47,7 +47,7 @@ class Memory(Session):
 
     @property
     def largest_free_bytes(self) -> int:
-        """Largest number of bytes that one buffer can have now.
+        """Largest number of bytes that a buffer allocated now could have.
 
         Raises
         ------
@@ -186,12 +186,12 @@ class Memory(Session):
     def read_vmem(self, core: int, at: int, count: int) -> Words:
         """Read ``count`` vectors of a core's vector memory, from address ``at`` on.
 
-        They move by a transfer, which the host may start even while the core runs.
+        A transfer moves them; the host may start it even while the core is running.
 
         Returns
         -------
         array of uint32, shape (count, sublanes, lanes)
-            The bits of the elements; ``.view(np.float32)`` makes them numbers.
+            The elements as words; ``.view(np.float32)`` reads them as fp32 numbers.
 
         Raises
         ------
@@ -205,7 +205,9 @@ class Memory(Session):
             return backend.read_vmem(self._core(core), first, count)
 
     def write_vmem(self, core: int, at: int, vectors: npt.NDArray[Any]) -> None:
-        """Write vectors to a core's vector memory by a transfer; errors as `read_vmem`.
+        """Write vectors to a core's vector memory from address ``at`` on, by a transfer.
+
+        Errors are those of `read_vmem`.
 
         Parameters
         ----------
@@ -230,7 +232,7 @@ class Memory(Session):
         TypeError, ValueError
             If there is no such core.
         RuntimeError
-            If the core runs, or the device is closed.
+            If the core is running, or the device is closed.
         """
         with self._open() as backend:
             number = self._core(core)
@@ -238,7 +240,7 @@ class Memory(Session):
             return backend.read_scalars(number)
 
     def write_scalars(self, core: int, at: int, words: npt.ArrayLike) -> None:
-        """Write scalar registers from number ``at`` on; *s0* stays 0. Errors as `read_scalars`."""
+        """Write scalar registers from number ``at`` on; s0 stays 0. Errors are as in `read_scalars`."""
         given = _words(words)
         with self._open() as backend:
             number = self._core(core)
@@ -247,7 +249,7 @@ class Memory(Session):
             backend.write_scalars(number, first, given)
 
     def read_semaphores(self, core: int) -> Words:
-        """Read the semaphores of a core, which may be running; `Device.signal` adds to them."""
+        """Read all semaphores of a core, which may be running; `Device.signal` adds to them."""
         with self._open() as backend:
             return backend.read_semaphores(self._core(core))
 

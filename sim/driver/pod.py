@@ -1,4 +1,4 @@
-"""A pod: chips on a torus, of which each is a `Device`.
+"""A pod: chips on a torus, each of which is a `Device`.
 
     with Pod.open((2, 2), "tiny", backend="golden") as pod:
         pod[1, 0].write_vmem(0, 0, vectors)
@@ -31,14 +31,15 @@ from sim.models.hbm import HbmOptions
 __all__ = ["Pod"]
 
 _MAX_LINK_BYTES = 128
-"""Largest ``link_bytes`` (bytes of data in a flit) of a pod whose ``config`` has 0."""
+"""Largest ``link_bytes`` (bytes of data in a flit) that a pod gives to a chip without links."""
 
 
 class Pod(Closeable):
     """Chips on a torus, open for work. Use `Pod.open`.
 
-    ``pod[x, y]`` is the `Device` of the chip at these coordinates. Simulated time is that of the
-    pod: whatever runs one chip runs all. Threads may share a pod as they may share a device.
+    ``pod[x, y]`` is the `Device` of the chip at these coordinates. All chips share one simulated
+    time: a method that advances one chip advances all. Threads may share a pod as they may share a
+    device.
     """
 
     def __init__(self, shape: tuple[int, int], name: str,
@@ -115,7 +116,7 @@ class Pod(Closeable):
 
     @property
     def model(self) -> ChipTorus | None:
-        """The chips in RTL, whose wires can have faults; None for the golden backend."""
+        """The chips in RTL, whose wires can be given faults; None for the golden backend."""
         return self._model
 
     def __getitem__(self, place: tuple[int, int]) -> Device:
@@ -139,8 +140,8 @@ class Pod(Closeable):
         Parameters
         ----------
         programs : mapping
-            Programs by core. A key is the number of a core, for that core of all chips; or (x, y,
-            core), which takes precedence.
+            Programs by core. A key is either the number of a core, for that core of every chip, or
+            (x, y, core) for a single core, which takes precedence.
         cycles, seconds
             As for `wait`.
 
@@ -173,8 +174,8 @@ class Pod(Closeable):
     def wait(self, *, cycles: int | None = None, seconds: float | None = None) -> None:
         """Wait until all programs of all chips have ended, and all packets have arrived.
 
-        The limits are for the programs: packets that are under way at their end always arrive, or
-        a link is found to be down.
+        The limits apply to the programs only: the packets that are under way when these have ended
+        always arrive, or a link is found to be down.
 
         Parameters
         ----------
@@ -220,7 +221,7 @@ class Pod(Closeable):
                                   states, stuck=True)
 
     def reset(self) -> None:
-        """Reset all cores of all chips, and let no packet survive; see `Device.reset`.
+        """Reset all cores of all chips; afterwards no packet is under way. See `Device.reset`.
 
         A link that is down stays down.
         """
@@ -230,7 +231,7 @@ class Pod(Closeable):
                 if any(device.state(core).fault is Fault.LINK for device in self._devices.values()
                        for core in range(self.config.cores)):
                     break
-            # Again, because of the packets that have arrived since.
+            # Again, because packets have arrived since the first reset.
             self._reset_devices()
 
     def close(self) -> None:
@@ -258,7 +259,7 @@ class Pod(Closeable):
                 ) -> Iterator[tuple[Place, Program | Sequence[int]]]:
         """Yield (place of a core, its program) for ``programs``, as in `run`.
 
-        If a core occurs twice, the later program replaces the earlier one.
+        If a core occurs twice, its later program is the one that counts.
         """
         for key, program in programs.items():
             if not isinstance(key, tuple):
@@ -275,7 +276,7 @@ class Pod(Closeable):
         return self._devices[place[:2]].counters(place[2])
 
     def _unfinished(self) -> dict[Place, CoreState]:
-        """States of all cores that run a program or have transfers in progress, by place.
+        """Return the states of all cores that are running or have transfers, by place.
 
         If any core has a fault, raise a `CoreFaultError`.
         """
@@ -293,13 +294,13 @@ class Pod(Closeable):
 def _advance(backends: Sequence[Backend], steps: int) -> bool:
     """Run all chips for at most ``steps``; return whether nothing more can happen in any of them.
 
-    A golden backend expires only the watchdogs of its own chip, so each has a turn.
+    Each backend has its turn, because a golden one expires only the watchdogs of its own chip.
     """
     return all(backend.advance(steps, interrupt=False) for backend in backends)
 
 
 def _with_links(config: Config) -> Config:
-    """Return ``config``, with a width of the links if it has none (``link_bytes`` is 0)."""
+    """Return ``config``, with links of the usual width if it has none (``link_bytes`` is 0)."""
     if config.link_bytes:
         return config
     row = config.row_bytes
@@ -308,7 +309,7 @@ def _with_links(config: Config) -> Config:
 
 def _golden(shape: tuple[int, int], config: Config,
             seed: int) -> dict[tuple[int, int], Backend]:
-    """Backends of the chips of a golden pod, by coordinates; arguments as of `Pod.open`."""
+    """Return the backends of the chips of a golden pod, by coordinates; see `Pod.open`."""
     pod = GoldenPod(shape, config, seed)
 
     def run(bundles: int) -> tuple[int, bool]:

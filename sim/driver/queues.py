@@ -16,11 +16,11 @@ __all__ = ["Batches", "Outfeed", "QueueHost", "check_array"]
 
 Array = npt.NDArray[Any]
 Batches = Iterable[Sequence[Array]]
-"""Batches for the infeed. A batch has an array for each input in the infeed."""
+"""Batches for the infeed. Each batch is a sequence with an array for each input in the infeed."""
 Outfeed = Callable[[int, Sequence[Array | None]], object]
-"""Function that is called with the number of an iteration, from 0, and with a list. For each output
-of the executable, the list has the array that this iteration wrote, or None if the output is not in
-the outfeed."""
+"""Function that is called as ``outfeed(n, arrays)`` for each iteration ``n`` of a loop, from 0 on.
+``arrays`` has one entry for each output of the executable: the array that this iteration wrote, or
+None if the output is not in the outfeed."""
 
 
 class QueueHost:
@@ -61,7 +61,7 @@ class QueueHost:
             backend.write_smem(core, self._word, np.zeros(1, np.uint32))
 
     def work(self) -> bool:
-        """Read new results, then write batches to free slots of HBM.
+        """Pass on the results of new iterations, then write batches to the free slots of HBM.
 
         Return whether a batch was written.
 
@@ -79,11 +79,11 @@ class QueueHost:
         return self._written > first
 
     def finish(self) -> None:
-        """Read the results of the last iterations, after the program has ended."""
+        """Pass on the results of the last iterations, after the program has ended."""
         self._show(self._queues.steps)
 
     def _show(self, done: int) -> None:
-        """Call the outfeed's function for all new iterations with numbers below ``done``."""
+        """Call the outfeed's function for each iteration below ``done`` that is not shown yet."""
         if self._outfeed is None or done == self._read:
             return
         arrays = [spec.layout.unpack(self._backend.read_hbm(
@@ -95,7 +95,7 @@ class QueueHost:
                                  for array in arrays])
 
     def _write(self, batch: Sequence[Array] | None) -> None:
-        """Write a batch to its slot of HBM, and signal the cores.
+        """Write a batch to its slot of HBM, and add 1 to the cores' semaphore for batches.
 
         ``batch`` is None if the infeed has no more batches, which is an error.
         """
@@ -120,12 +120,12 @@ class QueueHost:
 
 
 def check_array(spec: BufferSpec, array: object, shape: tuple[int, ...]) -> None:
-    """Check the type and shape of an array for a buffer.
+    """Check that an array has the type of the buffer ``spec``, and the shape ``shape``.
 
     Raises
     ------
     TypeError, ValueError
-        If either is wrong.
+        If the type or the shape is wrong.
     """
     dtype = spec.layout.dtype
     if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):

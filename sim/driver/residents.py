@@ -22,10 +22,10 @@ __all__ = ["Resident", "Residents"]
 
 @dataclass(frozen=True, eq=False)
 class _Addresses:
-    """Words of a constant that hold addresses of bytes in an input, output or scratch buffer.
+    """The words of a constant into which the address of a byte of some buffer is written.
 
-    The compiler plans one buffer with a part for each core. In `run_placed`, each core has a
-    separate buffer for its part.
+    The compiler plans one buffer (an input, an output or scratch), with a part for each core. In
+    `run_placed`, each core has a separate buffer for its part.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class Resident:
     programs: Mapping[int, Program]
     displaced: bool = False
     _addresses: dict[tuple[int, str], list[_Addresses]] = field(default_factory=dict)
-    # The addresses that the words hold now.
+    # The address that was last written to the words of each key.
     _written: dict[tuple[int, str], int] = field(default_factory=dict)
 
 
@@ -80,7 +80,7 @@ class Residents(Execution):
     """
 
     def place(self, executable: Executable, core: int = 0) -> Resident:
-        """Copy an executable's constants to HBM.
+        """Copy an executable's constants to HBM, so that `run_placed` can run it.
 
         Parameters
         ----------
@@ -108,7 +108,7 @@ class Residents(Execution):
                 raise ValueError(f"executable must be compiled for {self._config!r}, not "
                                  f"{executable.config!r}")
             if any(code.overlays.row_numbers for code in compiled_of(executable).cores):
-                # They are in bundles, which stay in instruction memory from run to run.
+                # Addresses in bundles cannot change, because bundles stay in instruction memory.
                 raise ValueError(f"{executable.name} must be compiled with standard_inputs, since "
                                  f"its code contains addresses of buffers")
             if executable.queues is not None:
@@ -124,9 +124,9 @@ class Residents(Execution):
 
     def _placed(self, backend: Backend, executable: Executable, core: int,
                 buffers: dict[str, Buffer]) -> Resident:
-        """Copy an executable's constants to HBM; if it is for one core, it will run on ``core``.
+        """Copy an executable's constants to HBM; if it is for one core, that is ``core``.
 
-        Buffers are added to ``buffers`` as they are allocated.
+        Buffers are added to ``buffers`` as soon as they are allocated.
         """
         constants = [spec for spec in executable.buffers if spec.value is not None]
         for spec in constants:
@@ -158,12 +158,12 @@ class Residents(Execution):
             layout.pack(array, rows)
 
     def unpack(self, buffer: Buffer, layout: Layout) -> npt.NDArray[Any]:
-        """Read the array that a buffer holds in the given layout; errors as `pack`."""
+        """Return the array that a buffer holds in the given layout; errors as `pack`."""
         with self._open() as backend:
             return layout.unpack(backend.read_hbm(*self._place_of(buffer, layout)))
 
     def displace(self, resident: Resident) -> None:
-        """Free the HBM of a placed executable, which cannot run any more afterwards."""
+        """Free the constants of a placed executable, which cannot run any more afterwards."""
         instance("resident", resident, Resident)
         with self._open():
             for buffer in resident.buffers.values():
@@ -194,7 +194,7 @@ class Residents(Execution):
         CoreFaultError
             If a program has a fault.
         RuntimeError
-            If a program runs, or the device is closed; or as `execute`, within another run.
+            If a program is running, or the device is closed; or as `execute`, within another run.
         """
         with self._open() as backend, self._alone():
             self._last_run = {}
@@ -238,7 +238,7 @@ class Residents(Execution):
 
     def _point(self, backend: Backend, resident: Resident, key: tuple[int, str],
                buffer: Buffer) -> None:
-        """Write a buffer's address to all words of constants that refer to the buffer.
+        """Write a buffer's address to all words of constants that refer to this buffer.
 
         ``key`` has the part (see `_places`) and the buffer's name in the executable.
         """
@@ -254,7 +254,7 @@ class Residents(Execution):
 
     def _relocations(self, executable: Executable,
                      constants: Sequence[BufferSpec]) -> list[_Addresses]:
-        """Return the words of an executable's constants that need addresses of buffers."""
+        """Return the words of an executable's constants that hold addresses of buffers."""
         values = {spec.name: spec.value for spec in constants}
         layouts = {spec.name: spec.layout for spec in executable.buffers}
         cores = 1 + max((relocation.core for relocation in executable.relocations), default=0)
@@ -272,9 +272,9 @@ class Residents(Execution):
         return found
 
     def _place_of(self, buffer: Buffer, layout: Layout) -> tuple[int, int]:
-        """Check that ``buffer`` is large enough for an array in ``layout``, and locate the array.
+        """Check that ``buffer`` is large enough for an array in ``layout``.
 
-        Return its first row of HBM, and its number of rows.
+        Return the number of the buffer's first row in HBM, and the array's number of rows.
         """
         self._heap.check(buffer)
         if layout.rows * self._config.row_bytes > buffer.size:

@@ -22,11 +22,11 @@ __all__ = ["SerialBackend"]
 Words = npt.NDArray[np.uint32]
 
 _PAUSE_SECONDS = 0.001
-"""Time between two reads of the states of running cores."""
+"""Seconds between two reads of the states of running cores."""
 
 
 class SerialBackend:
-    """A chip on a board. Its clock runs on its own, whether the host looks or not.
+    """A chip on a board. Its clock runs on its own, whatever the host does.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class SerialBackend:
         self._chip = SerialChip(config, port, baud)
         self._config = self._chip.config
         self._cores = range(self._config.cores)
-        # Cycles of core 0 up to its last reset, which clears its counters.
+        # Cycles of core 0 up to its last reset, which cleared its counters.
         self._before = 0
         self._taken: dict[int, dict[str, int]] = {}
         self._watched = [False] * self._config.cores
@@ -116,7 +116,7 @@ class SerialBackend:
         return False
 
     def _stuck(self, states: Sequence[CoreState]) -> bool:
-        """Whether all running cores wait for semaphores that only the host can signal.
+        """Return whether all running cores wait for semaphores that only the host can signal.
 
         ``states`` are the states of all cores. The result is True if no transfer is in progress,
         and all running cores wait in every cycle between two reads of their counters: then no core
@@ -133,9 +133,9 @@ class SerialBackend:
 
     @staticmethod
     def _waited(before: Mapping[str, int], after: Mapping[str, int]) -> bool:
-        """Whether a core waited for a semaphore in all cycles between two reads of its counters.
+        """Return whether a core waited for a semaphore in each cycle between two reads.
 
-        ``before`` and ``after`` are the counters that were read, by name.
+        ``before`` and ``after`` are the core's counters as read, by name.
         """
         cycles, waits = (after[name] - before[name] for name in ("cycles", "semaphore_wait_cycles"))
         return cycles == waits > 0
@@ -186,13 +186,13 @@ class SerialBackend:
                                                  rows=len(rows)))
 
     def _parts(self, vectors: int) -> Iterator[tuple[int, Place, slice]]:
-        """Split vectors into parts that fit in the staging rows, which no buffer uses.
+        """Split ``vectors`` vectors into parts that fit in the staging rows.
 
         Yields
         ------
         tuple
-            First row of HBM; the same row, as source or destination of a transfer; the part, as a
-            range of the vectors' indices.
+            Number of the first staging row; the same row, as the source or destination of a
+            transfer; the part, as a range of the vectors' indices.
         """
         config = self._config
         rows = staging_rows(config)

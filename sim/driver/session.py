@@ -14,9 +14,9 @@ __all__ = ["Session"]
 
 
 class Session(Closeable):
-    """Base class of all parts of a `Device`: gives one thread at a time access to the backend.
+    """Base class of all parts of a `Device`: lets one thread at a time use the backend.
 
-    `Device` sets ``_backend``, which `close` clears, and ``_chip``, the coordinates in a pod.
+    `Device` sets ``_backend``, which `close` sets to None, and ``_chip``, the coordinates in a pod.
     """
 
     def __init__(self, config: Config) -> None:
@@ -39,7 +39,7 @@ class Session(Closeable):
 
     @contextmanager
     def _open(self) -> Iterator[Backend]:
-        """Hold the backend for this thread alone."""
+        """Return a context in which this thread alone uses the backend."""
         with self._lock:
             if self._backend is None:
                 raise RuntimeError("device is closed")
@@ -50,14 +50,14 @@ class Session(Closeable):
         return integer("core", core, 0, self._config.cores - 1)
 
     def _cores(self, core: int | None) -> Sequence[int]:
-        """Return the checked number of one core as a sequence; without a number, all cores."""
+        """Return the number of a core, checked, as a sequence; without a number, all cores."""
         return range(self._config.cores) if core is None else [self._core(core)]
 
     @staticmethod
     def _first(unit: str, where: str, size: int, at: int, count: int) -> int:
         """Check that ``count`` units from address ``at`` on lie within ``size``; return ``at``.
 
-        ``unit`` and ``where`` name the units and their memory, for the message.
+        ``unit`` and ``where`` are the names of the units and of the memory, for the message.
         """
         first = integer("at", at, 0, size)
         if first + integer("count", count, 0, size) > size:
@@ -67,7 +67,7 @@ class Session(Closeable):
 
     @staticmethod
     def _require_stopped(backend: Backend, core: int) -> None:
-        """Raise an error if a core runs."""
+        """Raise an error if a core is running."""
         state = backend.state(core)
         if state.running:
             raise RuntimeError(f"a program runs on core {core}, at bundle {state.pc}: wait for it, "

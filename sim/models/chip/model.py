@@ -93,7 +93,7 @@ class ChipModel(TransferPort):
             If a bundle is not an integer of `isa.BUNDLE_BITS` bits, or a program does not fit in
             instruction memory.
         RuntimeError
-            If a program runs on one of the cores, or memory answers with an error.
+            If a program is running on one of the cores, or memory answers with an error.
         """
         words: dict[int, Words] = {}
         first = 0
@@ -122,7 +122,7 @@ class ChipModel(TransferPort):
         Raises
         ------
         RegisterError
-            If a program runs on the core, or it is being reset.
+            If a program is running on the core, or it is being reset.
         """
         with self._lock:
             self.write("START_PC", pc, core=core)
@@ -238,7 +238,7 @@ class ChipModel(TransferPort):
         Raises
         ------
         RuntimeError
-            If a program runs, or work that it began has not ended.
+            If a program is running, or work that it began has not ended.
         """
         with self._lock:
             self._require_stopped(core, "read its registers")

@@ -60,7 +60,7 @@ class CoreModel(CorePorts):
             If a bundle is not an integer of `isa.BUNDLE_BITS` bits, or the bundles do not fit in
             instruction memory.
         RuntimeError
-            If a program runs.
+            If a program is running.
         """
         bundles = list(bundles)
         first = checked_range("program", at, len(bundles), self._config.imem_bundles, "bundles")
@@ -88,7 +88,7 @@ class CoreModel(CorePorts):
         TypeError, ValueError
             If ``pc`` is not an integer of 32 bits.
         RuntimeError
-            If a program runs.
+            If a program is running.
         """
         first = integer("pc", pc, 0, (1 << 32) - 1)
         with self._lock:
