@@ -97,8 +97,8 @@ class Execution(Cores):
         CoreFaultError
             If a program has a fault.
         RuntimeError
-            If a program is running, or the device is closed; also if a function that another run calls,
-            such as ``outfeed``, calls this.
+            If a program is running, or the device is closed; also if a function that another run
+            calls, such as ``outfeed``, calls this.
         """
         self._check(executable, arrays, progress)
         _check_queues(executable, infeed, outfeed)
