@@ -38,7 +38,7 @@ def test_chip_runs_them() -> None:
         np.testing.assert_allclose(vectors * values @ vectors.T, a, rtol=1e-4, atol=1e-5)
         q, r = map(np.asarray, jax.jit(jnp.linalg.qr)(np.float32(1e30) * a))
         np.testing.assert_allclose(q @ r * 1e-30, a, rtol=1e-4, atol=1e-5)
-        mesh = jax.make_mesh((2,), ("core",), devices=jax.devices())
+        mesh = jax.sharding.Mesh(jax.devices(), ("core",))
         split = jax.sharding.PartitionSpec("core")
         inverses = jax.jit(jax.shard_map(jnp.linalg.inv, mesh=mesh, in_specs=split,
                                          out_specs=split))(np.stack([a, 2 * a]))
