@@ -62,11 +62,9 @@ _BY_NAME: dict[tuple[Slot, str], Operation] = {
     (slot, operation.name): operation for operation in isa.OPERATIONS for slot in operation.slots}
 _M = TypeVar("_M", bound=SlotMethods)
 _Code = tuple[int, int | str | Immediate | None]
-"""The code of an operand, and what the operand needs of the bundle's immediates.
-
-The operand needs a value or a label in one of the immediates, whose number is later added to the
-code; or the immediate that the operand names; or nothing (None).
-"""
+"""The code of an operand, and what the operand needs from the bundle's immediates: a word or label
+that one of them must hold, whose number is later added to the code; an `Immediate` that the operand
+names; or nothing (None)."""
 
 
 @dataclass(frozen=True)
@@ -97,12 +95,12 @@ class Program(Sequence[int]):
         return self.bundles[index]
 
     def words(self) -> NDArray[np.uint32]:
-        """The bundles as they lie in instruction memory, shape (bundles, `BUNDLE_WORDS`)."""
+        """Return the bundles as words of instruction memory, shape (bundles, `BUNDLE_WORDS`)."""
         rows = [bundle_words(bundle) for bundle in self.bundles]
         return np.array(rows, np.uint32).reshape(len(rows), isa.BUNDLE_WORDS)
 
     def rows(self, config: Config) -> NDArray[np.uint32]:
-        """The bundles as rows of HBM, from which a transfer loads the program as an overlay.
+        """Return the bundles as rows of HBM, from which a transfer loads the program as an overlay.
 
         After the program's last bundle, the last row is filled with empty bundles, which the
         transfer also writes to instruction memory. The last of these may be incomplete.
@@ -118,7 +116,7 @@ class Program(Sequence[int]):
         return rows
 
     def listing(self) -> str:
-        """The program as text, with addresses as comments; it assembles to the same program."""
+        """Return the program as text, with addresses as comments; it assembles to this program."""
         names = label_names(self.labels)
         lines = []
         for address in range(len(self.bundles) + 1):
@@ -188,7 +186,7 @@ class Assembler:
         return Bundle(self)
 
     def assemble(self) -> Program:
-        """The program of all bundles so far.
+        """Return the program that consists of all bundles so far.
 
         Raises
         ------
@@ -327,7 +325,7 @@ class Bundle:
         self._slots[slot] = fields
 
     def _lookup(self, where: str, slot: Slot, name: str) -> Operation | None:
-        """The slot's operation called ``name``, if the chip has it; None for ``nop``."""
+        """Return the slot's operation called ``name``, which the chip must have; None for ``nop``."""
         if name == "nop":
             return None
         operation = _BY_NAME.get((slot, name))
@@ -446,7 +444,7 @@ class Bundle:
         _check_bits(f"{where}: {field}", value, isa.SLOTS[slot][field])
 
     def _code(self, where: str, operand: Operand, value: Any) -> _Code:
-        """The code that an operand's field gets for ``value``, and what it needs of immediates."""
+        """Return the code of ``value`` in an operand's field, and what it needs from immediates."""
         kind = operand.kind
         if kind is Kind.VECTOR_SOURCE and isinstance(value, Vector):
             return isa.VECTOR_FLAG | value.number, None
@@ -485,7 +483,7 @@ class Bundle:
         return 0, self._key(where, value)
 
     def _key(self, where: str, value: Any) -> int | str:
-        """Contents of an immediate for ``value``: a word, or a label, whose address comes later."""
+        """Return what an immediate for ``value`` holds: a word, or a label to resolve later."""
         if isinstance(value, str):
             _check_label(value)
             return value
@@ -536,7 +534,7 @@ class Bundle:
 
 
 def _shown(key: int | str | None) -> str:
-    """Text of an immediate's contents, for messages."""
+    """Return the contents of an immediate as text, for messages."""
     return repr(key) if isinstance(key, str) else f"{key:#x}"
 
 

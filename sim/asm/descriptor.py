@@ -198,7 +198,7 @@ def descriptor(config: Config, source: Place, destination: Place, *, rows: int,
                semaphore: Semaphore | None = None,
                other_semaphore: Semaphore | None = None,
                remote_semaphore: Semaphore | None = None) -> tuple[int, ...]:
-    """The `hdl.dma.format.DESCRIPTOR_WORDS` words of a descriptor that is valid on the chip.
+    """Return the `hdl.dma.format.DESCRIPTOR_WORDS` words of a descriptor, checked for the chip.
 
     Parameters
     ----------
@@ -244,7 +244,7 @@ def descriptor(config: Config, source: Place, destination: Place, *, rows: int,
 
 def _signals(config: Config, semaphore: Semaphore | None,
              other: Semaphore | None) -> tuple[int, bool, bool]:
-    """Values of the descriptor's fields ``semaphore``, ``signal`` and ``signal_other``.
+    """Return the values of the descriptor's fields ``semaphore``, ``signal``, ``signal_other``.
 
     ``semaphore`` and ``other`` are this core's and the other core's semaphore, as in `descriptor`.
     """
@@ -261,7 +261,7 @@ def _signals(config: Config, semaphore: Semaphore | None,
 
 def _remote_signal(source: Place, destination: Place,
                    semaphore: Semaphore | None) -> tuple[bool, int]:
-    """Values of the descriptor's fields ``signal_remote`` and ``remote_semaphore``.
+    """Return the values of the descriptor's fields ``signal_remote`` and ``remote_semaphore``.
 
     ``semaphore`` is the remote semaphore, or None, for a transfer from ``source`` to
     ``destination``.

@@ -31,7 +31,7 @@ _WRITTEN = (Kind.SCALAR_OUT, Kind.SCALAR_INOUT, Kind.VECTOR_OUT, Kind.MASK_OUT)
 
 
 def label_names(labels: Mapping[str, int]) -> dict[int, str]:
-    """The label of each address that has one; the first label if there are several."""
+    """Return the label of each address that has one; of several labels, the first."""
     names: dict[int, str] = {}
     for name, address in labels.items():
         names.setdefault(address, name)
@@ -43,7 +43,7 @@ def _source_fault(code: int) -> bool:
 
 
 def operand_fault(operand: Operand, code: int) -> bool:
-    """Whether ``code`` is an illegal value of the operand's field."""
+    """Return whether ``code`` is an illegal value of the operand's field."""
     if operand.kind is Kind.VECTOR_SOURCE and code & isa.VECTOR_FLAG:
         return code & ~isa.VECTOR_FLAG >= isa.VECTOR_REGISTERS
     if operand.kind in (Kind.SOURCE, Kind.VECTOR_SOURCE):
@@ -54,14 +54,14 @@ def operand_fault(operand: Operand, code: int) -> bool:
 
 
 def written_registers(operation: Operation, fields: Mapping[str, int]) -> list[str]:
-    """Names of the registers that an operation writes, except s0."""
+    """Return the names of the registers that ``operation`` writes, except s0."""
     names = [f"{BANKS[operand.kind][0]}{fields[operand.field]}"
              for operand in operation.operands if operand.kind in _WRITTEN]
     return [name for name in names if name != "s0"]
 
 
 def disassemble(bundle: int, names: Mapping[int, str] | None = None) -> str:
-    """The text of a bundle.
+    """Return the text of a bundle.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def disassemble(bundle: int, names: Mapping[int, str] | None = None) -> str:
 
 
 def _integer(value: int) -> str:
-    """A word as an integer: decimal if its magnitude is small, otherwise hexadecimal."""
+    """Return a word as integer text: decimal if its magnitude is small, else hexadecimal."""
     if value < 1 << 16:
         return str(value)
     if value >= (1 << 32) - (1 << 15):
@@ -97,7 +97,7 @@ def _integer(value: int) -> str:
 
 
 def _float(value: int) -> str:
-    """A word as an fp32 number if its text reproduces the bits, otherwise as the bit pattern."""
+    """Return a word as fp32 text if that reproduces its bits, otherwise as its bit pattern."""
     number = np.uint32(value).view(np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(number) and np.float32(float(repr(float(str(number))))).view(

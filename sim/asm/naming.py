@@ -10,12 +10,12 @@ _MEMORY = (Unit.SMEM, Unit.VMEM)
 
 
 def method_name(operation: Operation) -> str:
-    """Name of the operation's method: `fadd` for `fadd`; `and_` for `and`, a Python keyword."""
+    """Return the name of the operation's method: its own, or `and_` for `and`, a Python keyword."""
     return operation.name + "_" * keyword.iskeyword(operation.name)
 
 
 def parameter(operation: Operation, operand: Operand) -> str:
-    """Name of the operand's parameter: its field's name, unless another name is clearer."""
+    """Return the name of the operand's parameter: that of its field, unless another is clearer."""
     if operand.field == "m":
         return "mask"
     if operand.kind is Kind.IMMEDIATE:
@@ -31,7 +31,7 @@ def parameter(operation: Operation, operand: Operand) -> str:
 
 
 def default(operation: Operation, operand: Operand) -> int | None:
-    """Default value of the operand's field, or None if the operand is not optional.
+    """Return the default value of the operand's field, or None if the operand is not optional.
 
     Only the last operand of an operation can be optional.
     """

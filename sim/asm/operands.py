@@ -123,7 +123,7 @@ Target: TypeAlias = "Immediate | int | str"
 
 
 def word(value: Number) -> int:
-    """The 32-bit word that encodes a number.
+    """Return the 32-bit word that encodes a number.
 
     An integer is encoded modulo 2**32. A float becomes the bits of the nearest fp32 number, ties to
     even; NaN becomes 7FC00000.

@@ -231,7 +231,7 @@ class _Parser:
             (token or self._next).fail("operands must come before fields")
 
     def _register(self, token: _Token) -> Register | None:
-        """The register that a token names; None if the token does not look like a register."""
+        """Returns the register that a token names, or None if the token does not look like one."""
         match = _REGISTER.fullmatch(token.text)
         if match is None:
             return None
@@ -262,5 +262,5 @@ class _Parser:
 
 
 def _integer(text: str) -> int:
-    """Value of an integer literal; unlike Python's, it may start with zeros."""
+    """Returns the value of an integer literal, which, unlike Python's, may start with zeros."""
     return int(text, 16 if "x" in text.lower() else 10)

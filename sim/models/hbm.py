@@ -181,7 +181,7 @@ class Hbm(Closeable):
 
     def fail(self, address: int, count: int, response: int, *, reads: bool = True,
              writes: bool = True) -> None:
-        """Makes accesses to ``count`` bytes from ``address`` on fail from now on.
+        """Makes all later accesses to the ``count`` bytes from ``address`` on fail.
 
         Parameters
         ----------
@@ -190,7 +190,7 @@ class Hbm(Closeable):
         response : int
             2 (SLVERR) or 3 (DECERR). A burst of writes gets the worst response of its beats.
         reads, writes : bool
-            Which accesses fail. A write that fails does not change memory.
+            Whether reads fail, and whether writes do. A write that fails does not change memory.
         """
         if response not in (2, 3):
             raise ValueError(f"response must be 2 (SLVERR) or 3 (DECERR), not {response!r}")

@@ -23,10 +23,10 @@ _LARGE = 64
 
 
 def worth_optimising(config: Config, kernels: bool) -> bool:
-    """Whether the C++ compiler should optimise a model's C++ other than its kernels.
+    """Returns whether to optimise the C++ code of a model outside of its kernels.
 
-    ``kernels`` tells whether the model has kernels, which are always optimised. The rest, if
-    optimised, takes three times as long to build and runs a sixth faster. That pays only for models
+    ``kernels`` tells whether the model has kernels, which are always optimised. With optimisation,
+    the rest takes three times as long to build and runs a sixth faster, which pays only for models
     that run for long.
     """
     return kernels and config.array >= _LARGE
@@ -52,8 +52,8 @@ def with_kernels(top: str, make: Callable[[], wiring.Component], grids: Sequence
     grids : sequence of TileGrid
         Grids of the design to compile to kernels. Everything else is pure Verilog.
     parallel : bool
-        Let other threads of the model run the kernels' steps. No input of a grid may then change
-        between the falling and the rising edge of the clock.
+        Whether other threads of the model run the kernels' steps. If so, no input of a grid may
+        change between the falling and the rising edge of the clock.
 
     Returns
     -------

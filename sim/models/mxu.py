@@ -25,7 +25,8 @@ __all__ = ["MxuModel", "mxu_library"]
 _DRIVER = pathlib.Path(__file__).with_name("cpp") / "mxu.cpp"
 _TOP = "mxu"
 _CYCLES_PER_CALL = 4096
-"""Cycles of a call of C++: few enough for Ctrl-C and progress, enough for a negligible overhead."""
+"""Cycles that one call of C++ simulates: few, so that Ctrl-C and progress reports take effect soon,
+but enough that the overhead of a call is negligible."""
 
 
 def _sources(config: Config, kernels: bool) -> ModelSources:

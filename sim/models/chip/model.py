@@ -111,7 +111,7 @@ class ChipModel(TransferPort):
                                 if len(rows) >= self._bundles_in_row}, first)
             for core, rows in words.items():
                 if len(rows) < self._bundles_in_row:
-                    # What does not fill a row is written word by word.
+                    # Bundles that do not fill a row are written word by word.
                     for number, row in enumerate(rows):
                         self.write_words(core, Space.IMEM, BUNDLE_PITCH * (first + number),
                                          row[:BUNDLE_WORDS])
@@ -147,13 +147,14 @@ class ChipModel(TransferPort):
         If ``cycles`` is 0, there is no limit.
         """
         self.write("WATCHDOG", integer("cycles", cycles, 0, 0xFFFFFFFF), core=core)
-        # A run tells chip.cpp which cores have a watchdog; the runs of other chips need it, too.
+        # A run tells chip.cpp which cores have a watchdog. On a torus, the runs of other chips need
+        # to know this, too, so it is told at once.
         self.run(0, until=Until.NEVER)
 
     # ---- Counters
 
     def counters(self, core: int) -> dict[str, int]:
-        """Counts of what a core's cycles were spent on since `clear_counters` or `reset`.
+        """Returns how many of a core's cycles had which cause since `clear_counters` or `reset`.
 
         Returns
         -------
@@ -165,11 +166,11 @@ class ChipModel(TransferPort):
             return self.taken_counters(core)
 
     def take_counters(self, core: int) -> None:
-        """Takes a snapshot of a core's counters, for `taken_counters`."""
+        """Takes a snapshot of a core's counters, which `taken_counters` returns."""
         self._taken[self._core(core)] = self.read(f"{COUNTER_REGISTERS[0]}_LO", core=core)
 
     def taken_counters(self, core: int) -> dict[str, int]:
-        """The last snapshot of a core's counters. Reading it takes more cycles than taking it."""
+        """Returns the last snapshot of a core's counters; takes longer than `take_counters`."""
         rest = self._accesses([
             (False, self._address(f"{name}_{half}", core)[0], 0)
             for name in COUNTER_REGISTERS for half in ("LO", "HI")][1:]).tolist()
@@ -231,7 +232,7 @@ class ChipModel(TransferPort):
         return np.concatenate(parts)
 
     def state(self, core: int) -> dict[str, Any]:
-        """All state of a core that programs can read, in the form of `GoldenCore.read_state`.
+        """Returns all state of a core that programs can read, as `GoldenCore.read_state` does.
 
         The core must be at rest. Uses the staging rows.
 

@@ -30,7 +30,7 @@ __all__ = ["ChipSimulation", "Progress", "Until", "Words"]
 
 _NO_LIMIT = 1 << 62
 _PATIENCE = 1 << 20
-"""Limit, in cycles, of a core's reset and of the wait for room in a transfer queue."""
+"""Maximum number of cycles of a core's reset, and of a wait for room in a transfer queue."""
 _RETRY_CYCLES = 64
 _STATUS = CORE_REGISTERS["STATUS"]
 _FLAGS = ("running", "waiting", "idle", "dma_busy", "resetting")
@@ -187,8 +187,8 @@ class ChipSimulation(Closeable):
         Returns
         -------
         int
-            Number of cycles run. The model notices that the chip rests some cycles after its rest
-            began.
+            Number of cycles run, including some in which the chip is already at rest, because the
+            model detects this a little later.
 
         Raises
         ------
@@ -220,25 +220,25 @@ class ChipSimulation(Closeable):
                     raise TimeoutError(f"no {event} after {total} cycles: {self._describe()}")
 
     def status(self, core: int) -> dict[str, int]:
-        """The fields of a core's register STATUS, read without simulated time."""
+        """Returns the fields of a core's register STATUS; takes no simulated time."""
         with self._lock:
             return _STATUS.unpack(self._model.peek(f"status_{self._core(core)}"))
 
     def fault(self, core: int) -> Fault:
-        """The fault that stopped a core, or `Fault.NONE`."""
+        """Returns the fault that stopped a core, or `Fault.NONE`."""
         return Fault(self.status(core)["FAULT"])
 
     def running(self, core: int) -> bool:
-        """Whether a program runs on a core."""
+        """Returns whether a program is running on a core."""
         return bool(self.status(core)["RUNNING"])
 
     def waiting(self, core: int) -> bool:
-        """Whether a core's program runs and waits for a semaphore."""
+        """Returns whether a program is running on a core and waits for a semaphore."""
         status = self.status(core)
         return bool(status["RUNNING"] and status["WAITING"])
 
     def pc(self, core: int) -> int:
-        """A core's program counter: the next bundle, or the bundle that halted or faulted."""
+        """Returns the address of a core's next bundle, or of the bundle that halted or faulted."""
         with self._lock:
             return self._model.peek(f"pc_{self._core(core)}")
 
@@ -276,7 +276,7 @@ class ChipSimulation(Closeable):
         _TRACED[self] = trace.resolve()
 
     def _advance(self, function: str, *arguments: Any) -> None:
-        """Calls a function of chip.cpp that runs the clock."""
+        """Calls ``systolith_chip_{function}`` of chip.cpp, which runs the clock."""
         with self._lock:
             handle = self._model.handle
             if self._failed:
@@ -313,7 +313,7 @@ class ChipSimulation(Closeable):
                                f"to {purpose}")
 
     def _describe(self) -> str:
-        """The state of all cores, for an error message."""
+        """Returns a text about the state of all cores, for an error message."""
         words = []
         for core in range(self._config.cores):
             status = self.status(core)

@@ -19,14 +19,14 @@ __all__ = ["ChipTorus", "WireFaults", "longest_wire"]
 
 _RATE = 1 << 16
 _TURNAROUND = 16
-"""Cycles of a round trip, at most, that a frame and its acknowledgement do not spend on wires."""
+"""Maximum number of cycles that a frame and its acknowledgement do not spend on wires."""
 
 
 def longest_wire(config: Config) -> int:
-    """Greatest latency of a wire between chips, in cycles.
+    """Return the greatest latency of a wire between chips, in cycles.
 
-    An acknowledgement must return before the sender repeats by itself: later, every packet would be
-    sent several times, and on still longer wires the link would be given up.
+    An acknowledgement must return before the sender repeats by itself. On longer wires, every flit
+    would be sent several times, and on still longer ones the link would be given up.
     """
     return (link_config(config).retry_cycles - _TURNAROUND) // 2
 
@@ -72,7 +72,7 @@ def _declare(library: ctypes.CDLL) -> None:
 
 
 class ChipTorus(Closeable):
-    """Equal chips on a torus, which run in lockstep: whatever runs one of them runs all.
+    """Equal chips on a torus, which run in lockstep: a call that runs one of them runs all.
 
     Each chip knows the torus and its own place (registers TORUS and POSITION). `ChipModel.run` of
     any chip until rest runs until all chips rest and no packet is under way.
@@ -162,7 +162,7 @@ class ChipTorus(Closeable):
             self._library.systolith_torus_faults(handle, wire, kinds)
 
     def sent(self) -> npt.NDArray[np.uint64]:
-        """Frames that each chip has sent in each direction, shape (chips, 4).
+        """Return the number of frames that each chip has sent in each direction, shape (chips, 4).
 
         Raises
         ------

@@ -156,7 +156,7 @@ class TransferPort(RegisterPort):
                 self.write("INTERRUPT_STATUS", failed if before & done else done | failed)
 
     def _transfer_events(self, core: int) -> tuple[int, int]:
-        """Masks of a core's events in INTERRUPT_STATUS: a host transfer is done, or has failed."""
+        """Returns the masks of a core's INTERRUPT_STATUS events: host transfer done, and failed."""
         fields = GLOBAL_REGISTERS["INTERRUPT_STATUS"]
         number = self._core(core)
         return (fields[f"CORE{number}_TRANSFER_DONE"].mask,
@@ -217,10 +217,10 @@ class TransferPort(RegisterPort):
     # ---- Programs
 
     def _put_programs(self, programs: dict[int, Words], at: int) -> None:
-        """Moves programs, in words (BUNDLE_PITCH for each bundle), to stopped cores.
+        """Moves programs to the instruction memories of stopped cores, from bundle ``at`` on.
 
-        Programs move at the same time if there are enough staging rows. Each must fill at least one
-        row.
+        ``programs`` has the words of each core's program, `BUNDLE_PITCH` for each bundle; they must
+        fill at least one row. If there are enough staging rows, all programs move at the same time.
         """
         least = max(1, BUNDLE_PITCH // self._config.lanes)
         share = self._staging // max(1, len(programs)) // least * least
@@ -250,7 +250,7 @@ class TransferPort(RegisterPort):
         return max(1, self._config.lanes // BUNDLE_PITCH)
 
     def _put_bundles(self, pieces: dict[int, list[tuple[Words, Place]]], share: int) -> None:
-        """Moves the pieces of each core's program through ``share`` staging rows of its own."""
+        """Moves the pieces of each core's program through ``share`` staging rows of that core."""
         begin = len(self._data) - self._staging
 
         def at_rest() -> bool:

@@ -23,13 +23,13 @@ _CPP = pathlib.Path(__file__).resolve().parents[1] / "cpp"
 
 
 def core_grids(config: Config) -> list[TileGrid]:
-    """The tile grids of a core that kernels can simulate."""
+    """Returns the tile grids of a core that kernels can simulate."""
     return [make(config) for make in (mac_grid, mxu_lanes, vpu_grid, reduce_nodes,
                                       transpose_banks)]
 
 
 def _sources(config: Config, kernels: bool) -> ModelSources:
-    # Parallel, so that the chip's kernels are the same and are compiled only once.
+    # Parallel, as for the chip, so that both have the same kernels, which are compiled only once.
     return with_kernels(_TOP, lambda: Core(config), core_grids(config) if kernels else [],
                         parallel=True)
 

@@ -139,7 +139,7 @@ class CoreModel(CorePorts):
                 total += done.value
                 if progress is not None:
                     progress(done.value)
-                # With a watchdog, no wait is for ever.
+                # With a watchdog, a waiting core is not at rest: the watchdog ends every wait.
                 if resting.value and not (self.running and self._model.peek("watchdog")):
                     return total
                 if total >= limit:
@@ -208,7 +208,7 @@ class CoreModel(CorePorts):
     # ---- Counters
 
     def counters(self) -> dict[str, int]:
-        """Counts of what the cycles were spent on since `clear_counters` or `reset`.
+        """Returns how many cycles had which cause since `clear_counters` or `reset`.
 
         Returns
         -------

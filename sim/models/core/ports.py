@@ -107,12 +107,12 @@ class CorePorts(Closeable):
 
     @property
     def running(self) -> bool:
-        """Whether a program runs."""
+        """Whether a program is running."""
         return bool(self._peek("running"))
 
     @property
     def waiting(self) -> bool:
-        """Whether a program runs and waits for a semaphore."""
+        """Whether a program is running and waits for a semaphore."""
         return bool(self._peek("running") and self._peek("waiting"))
 
     @property
@@ -126,7 +126,7 @@ class CorePorts(Closeable):
         return self._peek("pc")
 
     def read_state(self) -> dict[str, Any]:
-        """All state that programs can read, in the form of `GoldenCore.read_state`."""
+        """Returns all state that programs can read, as `GoldenCore.read_state` does."""
         with self._lock:
             return {
                 "scalars": self.read_scalars(),
@@ -169,11 +169,11 @@ class CorePorts(Closeable):
         return self._read_rows(HostSpace.VMEM, first, vectors)
 
     def read_vectors(self) -> Words:
-        """The vector registers, as uint32 of shape (32, sublanes, lanes)."""
+        """Reads the vector registers, as uint32 of shape (32, sublanes, lanes)."""
         return self._read_rows(HostSpace.VREG, 0, isa.VECTOR_REGISTERS)
 
     def read_masks(self) -> npt.NDArray[np.bool_]:
-        """The masks, as bool of shape (8, sublanes, lanes)."""
+        """Reads the masks, as bool of shape (8, sublanes, lanes)."""
         packed = self._read_rows(HostSpace.MASK, 0, 1)[0]
         return np.stack([packed >> mask & 1 for mask in range(isa.MASKS)]).astype(bool)
 
@@ -182,7 +182,7 @@ class CorePorts(Closeable):
         self._write_words(Space.SMEM, at, words, self._config.smem_words)
 
     def read_smem(self, at: int, count: int) -> Words:
-        """Reads words of scalar memory, from address ``at`` on."""
+        """Reads ``count`` words of scalar memory, from address ``at`` on."""
         return self._read_words(Space.SMEM, at, count, self._config.smem_words)
 
     def write_scalars(self, words: npt.ArrayLike, at: int = 0) -> None:
@@ -190,7 +190,7 @@ class CorePorts(Closeable):
         self._write_words(Space.SCALAR, at, words, isa.SCALAR_REGISTERS)
 
     def read_scalars(self) -> Words:
-        """All scalar registers, as uint32."""
+        """Reads all scalar registers, as uint32 of shape (32,)."""
         return self._read_words(Space.SCALAR, 0, isa.SCALAR_REGISTERS,
                                 isa.SCALAR_REGISTERS)
 
@@ -199,7 +199,7 @@ class CorePorts(Closeable):
         self._write_words(Space.SEMAPHORE, at, words, isa.SEMAPHORES)
 
     def read_semaphores(self) -> Words:
-        """The values of all semaphores, as uint32."""
+        """Reads all semaphores, as uint32 of shape (16,)."""
         return self._read_words(Space.SEMAPHORE, 0, isa.SEMAPHORES, isa.SEMAPHORES)
 
     # ---- The ports

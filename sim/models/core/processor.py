@@ -31,7 +31,7 @@ class Processor(Protocol):
         """Writes bundles to the instruction memory from address ``at`` on; other bundles remain."""
 
     def start(self, pc: int = 0) -> None:
-        """Starts the core at bundle ``pc``; raises a `RuntimeError` if a program runs."""
+        """Starts the core at bundle ``pc``; raises a `RuntimeError` if a program is running."""
 
     def run(self, limit: int, /) -> int:
         """Runs until the program stops or waits for a semaphore.
@@ -40,15 +40,15 @@ class Processor(Protocol):
         """
 
     def read_state(self) -> dict[str, Any]:
-        """All state that programs can read."""
+        """Returns all state that programs can read, by name."""
 
     @property
     def pc(self) -> int:
-        """The program counter."""
+        """Address of the next bundle, or of the bundle that halted or faulted."""
 
     @property
     def running(self) -> bool:
-        """Whether a program runs."""
+        """Whether a program is running."""
 
     @property
     def fault(self) -> Fault:
