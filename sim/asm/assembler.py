@@ -325,7 +325,7 @@ class Bundle:
         self._slots[slot] = fields
 
     def _lookup(self, where: str, slot: Slot, name: str) -> Operation | None:
-        """Return the slot's operation called ``name``, which the chip must have; None for ``nop``."""
+        """Return the slot's operation ``name``, which the chip must have; None for ``nop``."""
         if name == "nop":
             return None
         operation = _BY_NAME.get((slot, name))
