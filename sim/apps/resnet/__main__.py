@@ -108,12 +108,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(prog="make resnet50", description=__doc__.splitlines()[0])
     parser.add_argument("config", nargs="?", choices=sorted(PRESETS), default="v2")
-    parser.add_argument("--cores", type=int, choices=(1, 2), default=2)
+    parser.add_argument("--cores", type=int, choices=(1, 2), help="2 by default")
     parser.add_argument("--step", action="store_true",
                         help="run a step of training on one core, for one image")
     parser.add_argument("--side", type=int, help=f"height and width of the images; by default "
                         f"{SIDE}, or {STEP_SIDE} with --step")
-    parser.add_argument("--images", type=int, default=IMAGES, help="images of each core")
+    parser.add_argument("--images", type=int, help=f"images of each core, {IMAGES} by default")
     parser.add_argument("--backend", choices=("rtl", "golden"), default="rtl")
     options = parser.parse_args(argv)
     for name in "side", "images":
@@ -122,11 +122,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error(f"--{name} must be at least 1, not {given}")
     config = Config.preset(options.config)
     if options.step:
+        for name in "images", "cores":
+            if getattr(options, name) not in (None, 1):
+                parser.error(f"--{name} must be 1 with --step, not {getattr(options, name)}")
         return _train(config, options.side or STEP_SIDE, options.backend)
-    side = options.side or SIDE
-    values = arguments(options.cores, side, options.images)
+    side, cores = options.side or SIDE, options.cores or 2
+    values = arguments(cores, side, options.images or IMAGES)
     began = time.perf_counter()
-    executable = compile_forward(config, values, options.cores)
+    executable = compile_forward(config, values, cores)
     print(f"compiled in {time.perf_counter() - began:.1f} s")
     with Device.open(config, options.backend) as device:
         result = run(device, executable, values, progress=True)
@@ -134,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     error = float(np.abs(result.logits - wanted).max() / np.abs(wanted).max())
     same = result.logits.argmax(1) == wanted.argmax(1)
     _show(Report.predicted(compiled_of(executable)))
-    print(f"{len(wanted)} images of {side} x {side}, {options.cores} core(s): "
+    print(f"{len(wanted)} images of {side} x {side}, {cores} core(s): "
           f"{result.cycles:,} cycles, {result.share:.1%} of the arrays' peak, "
           f"{result.seconds:.1f} s of simulation")
     for core, counts in sorted(result.counters.items()):

@@ -129,7 +129,7 @@ def emit(code: MachineCode, config: Config, *, schedule: bool = True,
         Ways to schedule; the first one whose registers suffice is used.
     allocate : callable, optional
         Allocates a buffer for a number of vectors, in which vector registers are kept if there are
-        too few (`sim.compiler.machine.spill`); it may be called several times.
+        too few (`sim.compiler.machine.registers.spill`); it may be called several times.
 
     Raises
     ------

@@ -165,6 +165,11 @@ class VmemBuffer:
     address: int
     vectors: int
 
+    def overlaps(self, other: "VmemBuffer") -> bool:
+        """Return whether the buffers have vectors in common."""
+        return (self.address < other.address + other.vectors
+                and other.address < self.address + self.vectors)
+
 
 @dataclass(frozen=True, slots=True)
 class Access:
@@ -201,7 +206,8 @@ class Fence:
     Attributes
     ----------
     after : tuple of VmemBuffer
-        Buffers; earlier accesses to them happen before the transfer or wait.
+        Buffers; earlier accesses to their vectors, also through other buffers, happen before the
+        transfer or wait.
     before : bool
         Whether all later accesses to vector memory happen after the transfer or wait.
     """

@@ -85,10 +85,8 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
         views[number] = (("reshape", graph.inputs[number].shape[1:]),)
     outputs = tuple(value.type for value in graph.outputs)
     sharding = graph.sharding or Sharding((None,) * len(types), (None,) * len(outputs))
-    # The row numbers in transfers that kernels start themselves have 32 bits.
-    own = not standard_inputs and config.hbm_rows <= 1 << 32
     try:
-        planners, packed = _plans(graph, config, sharding, own, not standard_inputs, queues)
+        planners, packed = _plans(graph, config, sharding, standard_inputs, queues)
     finally:
         forget()
     return Compiled(config, title, tuple(types), outputs, sharding, _codes(planners, config, title),
@@ -110,14 +108,16 @@ def _codes(planners: Sequence[Planner], config: Config, title: str) -> tuple[Cor
         for code, planner in zip(codes, planners, strict=True))
 
 
-def _plans(graph: Graph, config: Config, sharding: Sharding, own_transfers: bool, pack: bool,
+def _plans(graph: Graph, config: Config, sharding: Sharding, standard_inputs: bool,
            queues: Queues | None) -> tuple[list[Planner], tuple[bool, ...]]:
     """Plan the programs of all cores; retry with smaller blocks if kernels lack vector memory.
 
     ``sharding`` says how the host's arrays are split between cores, and ``queues`` has the infeed
-    and outfeed, if any. With ``own_transfers``, kernels may start transfers of inputs themselves;
-    with ``pack``, inputs may be packed. Also return, for each input, whether it is packed.
+    and outfeed, if any. With ``standard_inputs``, inputs may not be packed, nor may kernels start
+    transfers of inputs themselves. Also return, for each input, whether it is packed.
     """
+    # The row numbers in transfers that kernels start themselves have 32 bits.
+    own_transfers = not standard_inputs and config.hbm_rows <= 1 << 32
     failure: MemoryError | None = None
     for share in _SHARES:
         blocks = graph.copy()
@@ -125,7 +125,7 @@ def _plans(graph: Graph, config: Config, sharding: Sharding, own_transfers: bool
         verify(blocks)
         if blocks.sharding is not None:
             hoist(blocks)
-        packed = packable(blocks, config, inputs=pack)
+        packed = packable(blocks, config, inputs=not standard_inputs)
         # Recorded here, because planning removes inputs without elements.
         flags = tuple(value in packed for value in blocks.inputs)
         graphs = [blocks] if blocks.sharding is None else [
@@ -143,7 +143,8 @@ def _plan(graph: Graph, config: Config, sharding: Sharding, core: int,
           own_transfers: bool, packed: Collection[Value], queues: Queues | None) -> Planner:
     """Plan one core's program; this changes the graph.
 
-    The parameters are those of `_plans`, except ``packed``: the packed inputs and constants.
+    The parameters are those of `_plans`, except ``packed``, the packed inputs and constants, and
+    ``own_transfers``: whether kernels may start transfers of inputs themselves.
     """
     arguments = _rows("input", graph.inputs, sharding.inputs, core, config, packed)
     if queues is not None:

@@ -76,6 +76,14 @@ def test_sizes_must_be_positive(option: str, capsys: pytest.CaptureFixture[str])
     assert f"{option} must be at least 1, not 0" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--cores", "--images"])
+def test_step_is_for_one_image_on_one_core(option: str,
+                                            capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["tiny", "--step", option, "2"])
+    assert f"{option} must be 1 with --step, not 2" in capsys.readouterr().err
+
+
 def test_values_of_a_step_of_training_are_compared() -> None:
     config = Config.preset("tiny")
     step = compile_step(config, 8, (1,), 2, 3)

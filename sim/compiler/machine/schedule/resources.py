@@ -147,25 +147,24 @@ class Node:
 
 @dataclass(slots=True)
 class Table:
-    """The resources that are occupied in each cycle.
+    """The resources that are occupied in each cycle of a loop's iteration.
 
     Attributes
     ----------
     period : int
-        Number of cycles after which occupation repeats; 0 if it does not.
+        Number of cycles after which occupation repeats.
     """
 
-    period: int = 0
+    period: int
     taken: dict[tuple[str, int], int] = field(default_factory=dict)
     constants: dict[int, list[tuple[int, set[int | str]]]] = field(default_factory=dict)
     scheduled: dict[int, tuple[Node, Slot, int]] = field(default_factory=dict)
 
     def _keys(self, node: Node, slot: Slot, cycle: int) -> list[tuple[str, int]]:
         period = self.period
-        keys: list[tuple[str, int]] = [(slot, cycle % period if period else cycle)]
+        keys: list[tuple[str, int]] = [(slot, cycle % period)]
         if node.port:
-            at = cycle + node.latency
-            keys.append((_PORTS[slot], at % period if period else at))
+            keys.append((_PORTS[slot], (cycle + node.latency) % period))
         keys += self._unit_keys(node, cycle)
         return keys
 
@@ -173,8 +172,6 @@ class Table:
         unit, period = node.unit, self.period
         if unit is None:
             return []
-        if not period:
-            return [(unit, at) for at in range(cycle, cycle + node.busy)]
         return [(unit, at % period) for at in range(cycle, cycle + node.busy)]
 
     def room(self, node: Node, cycle: int) -> Slot | None:
@@ -184,16 +181,14 @@ class Table:
         taken, period = self.taken, self.period
         if node.unit is not None and not taken.keys().isdisjoint(self._unit_keys(node, cycle)):
             return None
-        at, end = cycle, cycle + node.latency
-        if period:
-            at, end = at % period, end % period
+        at, end = cycle % period, (cycle + node.latency) % period
         for slot in node.op.operation.slots:
             if (slot, at) not in taken and not (node.port and (_PORTS[slot], end) in taken):
                 return slot
         return None
 
     def _immediates(self, node: Node, cycle: int) -> bool:
-        row = cycle % self.period if self.period else cycle
+        row = cycle % self.period
         others = self.constants.get(row)
         if not others:
             return True
@@ -204,7 +199,7 @@ class Table:
         for key in self._keys(node, slot, cycle):
             self.taken[key] = number
         if node.constants:
-            row = cycle % self.period if self.period else cycle
+            row = cycle % self.period
             self.constants.setdefault(row, []).append((number, node.constants))
         self.scheduled[number] = node, slot, cycle
 
@@ -215,7 +210,7 @@ class Table:
             if self.taken.get(key) == number:
                 del self.taken[key]
         if node.constants:
-            row = cycle % self.period if self.period else cycle
+            row = cycle % self.period
             self.constants[row] = [pair for pair in self.constants[row] if pair[0] != number]
 
     def conflicts(self, node: Node, cycle: int) -> tuple[Slot, set[int]]:
@@ -230,7 +225,7 @@ class Table:
                 best = slot, found
         assert best is not None
         if node.constants:
-            row = cycle % self.period if self.period else cycle
+            row = cycle % self.period
             held: set[int | str] = set(node.constants)
             for number, constants in self.constants.get(row, ()):
                 if number in best[1]:

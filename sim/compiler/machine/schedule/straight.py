@@ -1,13 +1,17 @@
 """List scheduling: operations without control flow, ordered by critical path."""
 
+import sys
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from hdl.config import Config
-from hdl.isa import Slot
+from hdl.isa import IMMEDIATES, Slot
 from sim.compiler.machine.ir import WRITTEN, MReg, Op, Register, SReg, VReg
 from sim.compiler.machine.schedule.dependences import Graph, Results, block_graph
-from sim.compiler.machine.schedule.resources import Node, Table
+from sim.compiler.machine.schedule.resources import Node
 
 __all__ = ["PRESSURE", "heights", "schedule_block", "single_writes"]
 
@@ -92,105 +96,242 @@ def single_writes(ops: Sequence[Op], numbers: Iterator[int]) -> list[Op]:
     return found
 
 
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Operations that occupy the same resources, write the same kind of register, and are ready.
+
+    Operations are given by their ranks, in ascending order.
+
+    Attributes
+    ----------
+    kind : type or None
+        Class of the register that they write, if any.
+    plain : list of int
+        Operations that need a register in addition to those that are live.
+    freeing : list of int
+        Operations that are the last to read a register of ``kind``, which they then free.
+    """
+
+    kind: type | None
+    plain: list[int] = field(default_factory=list)
+    freeing: list[int] = field(default_factory=list)
+
+
+class _Resources:
+    """The resources that are free while a schedule advances from cycle to cycle."""
+
+    def __init__(self) -> None:
+        self.cycle = 0
+        self._slots: set[Slot] = set()
+        self._constants: set[int | str] = set()
+        self._ports: set[tuple[Slot, int]] = set()
+        self._units: dict[str, int] = {}
+
+    def advance(self, cycle: int) -> None:
+        """Go on to a later cycle."""
+        self.cycle = cycle
+        self._slots.clear()
+        self._constants.clear()
+
+    def immediates(self, node: Node) -> bool:
+        """Return whether the bundle has room for the immediates of ``node``."""
+        return not node.constants or len(self._constants | node.constants) <= IMMEDIATES
+
+    def free(self, node: Node) -> int:
+        """Return the first cycle in which the unit of ``node`` is free."""
+        return 0 if node.unit is None else self._units.get(node.unit, 0)
+
+    def slot(self, node: Node) -> Slot | None:
+        """Return a slot in which ``node`` fits in this cycle, apart from immediates, or None."""
+        if self.free(node) > self.cycle:
+            return None
+        end = self.cycle + node.latency
+        return next((slot for slot in node.op.operation.slots if slot not in self._slots
+                     and not (node.port and (slot, end) in self._ports)), None)
+
+    def put(self, node: Node, slot: Slot) -> None:
+        """Put ``node`` in a slot of this cycle."""
+        self._slots.add(slot)
+        self._constants |= node.constants
+        if node.port:
+            self._ports.add((slot, self.cycle + node.latency))
+        if node.unit is not None:
+            self._units[node.unit] = self.cycle + node.busy
+
+
 class _Scheduler:
-    """List scheduling of one block, cycle by cycle."""
+    """List scheduling of one block, cycle by cycle.
+
+    The rank of an operation is its place in the order of priorities. In each cycle, operations that
+    are ready are tried in the order of their ranks, until none of them fits.
+    """
 
     def __init__(self, graph: Graph, ahead: bool, part: int) -> None:
         self._limits = {kind: limit // part for kind, limit in PRESSURE.items()}
-        self._graph = graph
+        self._nodes, self._after = graph.nodes, graph.after
         self._ahead = ahead
-        self._table = Table()
-        self._priorities = [(-height if ahead else 0, number)
-                            for number, height in enumerate(heights(graph))]
+        critical = heights(graph) if ahead else [0] * len(graph.nodes)
+        self._order = sorted(range(len(critical)), key=lambda number: -critical[number])
+        self._ranks = [0] * len(critical)
+        for rank, number in enumerate(self._order):
+            self._ranks[number] = rank
         self._waiting = [len(before) for before in graph.before]
         self._earliest = [graph.earliest.get(number, 0) for number in range(len(graph.nodes))]
-        self._ready = [number for number, waiting in enumerate(self._waiting) if not waiting]
-        self._done = [False] * len(graph.nodes)
+        self._times: list[tuple[Slot, int] | None] = [None] * len(graph.nodes)
+        self._resources = _Resources()
         self._next = 0
-        self._uses: dict[Register, int] = {}
+        self._groups: list[_Group] = []
+        self._group = self._grouped()
+        self._active = [False] * len(graph.nodes)
+        # Operations whose predecessors are scheduled, by their first cycle, and not in a group yet.
+        self._later: list[tuple[int, int]] = []
+        self._registers()
+        for number, waiting in enumerate(self._waiting):
+            if not waiting:
+                heappush(self._later, (self._earliest[number], self._ranks[number]))
+
+    def _grouped(self) -> list[_Group]:
+        """Make all groups, without operations; return the group of each operation."""
+        groups: dict[object, _Group] = {}
+        found = []
+        for node in self._nodes:
+            assert len(node.writes) <= 1
+            kind = type(node.writes[0]) if node.writes else None
+            key = node.op.operation.slots, node.unit, node.busy, node.latency, node.port, kind
+            found.append(groups.setdefault(key, _Group(kind)))
+        self._groups = list(groups.values())
+        return found
+
+    def _registers(self) -> None:
+        """Count the uses of each register, and the live registers of each kind."""
+        self._readers: dict[Register, list[int]] = {}
+        self._uses: Counter[Register] = Counter()
+        self._frees = [False] * len(self._nodes)
         self._defined: set[Register] = set()
-        self._live: dict[type, int] = dict.fromkeys(PRESSURE, 0)
         written: set[Register] = set()
-        for node in graph.nodes:
+        for number, node in enumerate(self._nodes):
             for register in node.reads:
-                self._uses[register] = self._uses.get(register, 0) + 1
-                if register not in written and register not in self._defined:
+                self._readers.setdefault(register, []).append(number)
+                self._uses[register] += 1
+                if register not in written:
                     self._defined.add(register)
-                    self._live[type(register)] += 1
             written.update(node.writes)
+        self._live: dict[type, int] = dict.fromkeys(PRESSURE, 0)
+        for register in self._defined:
+            self._live[type(register)] += 1
         # A register that is read before it is written is a variable, and is live after the block.
         self._kept = self._defined & written
+        for register, uses in self._uses.items():
+            if uses == 1:
+                self._note_last(register)
+
+    def _note_last(self, register: Register) -> None:
+        """Note that only one operation is left that reads a register."""
+        number = next(number for number in self._readers[register] if self._times[number] is None)
+        group = self._group[number]
+        if self._frees[number] or group.kind is not type(register):
+            return
+        self._frees[number] = True
+        if self._active[number]:
+            rank = self._ranks[number]
+            del group.plain[bisect_left(group.plain, rank)]
+            insort(group.freeing, rank)
 
     def run(self) -> list[tuple[Slot, int]]:
         """Return the slot and cycle of each operation."""
-        cycle, left = 0, len(self._graph.nodes)
-        while left:
-            placed = self._cycle(cycle)
-            left -= placed
-            cycle += 1
-            if not placed and self._ready:
-                cycle = max(cycle, min(self._earliest[number] for number in self._ready))
-        scheduled = self._table.scheduled
-        return [(scheduled[number][1], scheduled[number][2]) for number in range(len(scheduled))]
+        while self._next < len(self._nodes):
+            self._resources.advance(self._cycle())
+        return [time for time in self._times if time is not None]
 
-    def _cycle(self, cycle: int) -> int:
+    def _cycle(self) -> int:
         """Place the operations that fit into a cycle, including those that become ready in it.
 
-        Returns the number of operations placed.
+        Returns the next cycle in which an operation may fit.
         """
-        placed = 0
-        progress = True
+        resources, cycle = self._resources, self._resources.cycle
+        full: set[int] = set()
+        blocked: list[_Group] = []
+        wake, placed, progress = sys.maxsize, False, True
         while progress:
             progress = False
-            for number in sorted((number for number in self._ready
-                                  if self._earliest[number] <= cycle),
-                                 key=self._priorities.__getitem__):
-                if not self._allowed(number):
+            while self._later and self._later[0][0] <= cycle:
+                self._enter(heappop(self._later)[1])
+            groups = [group for group in self._groups
+                      if (group.plain or group.freeing) and group not in blocked]
+            last = -1
+            while (rank := self._candidate(groups, last)) is not None:
+                last, number = rank, self._order[rank]
+                node = self._nodes[number]
+                if rank in full or not resources.immediates(node):
+                    full.add(rank)
+                    wake = cycle + 1
                     continue
-                node = self._graph.nodes[number]
-                slot = self._table.room(node, cycle)
-                if slot is not None:
-                    self._table.put(number, node, slot, cycle)
-                    self._schedule(number, cycle)
-                    placed += 1
-                    progress = True
-        return placed
+                slot = resources.slot(node)
+                if slot is None:
+                    groups.remove(self._group[number])
+                    blocked.append(self._group[number])
+                    wake = min(wake, max(cycle + 1, resources.free(node)))
+                    continue
+                resources.put(node, slot)
+                self._schedule(number, slot, cycle)
+                placed = progress = True
+        if placed:
+            return cycle + 1
+        return min(wake, self._later[0][0]) if self._later else wake
 
-    def _allowed(self, number: int) -> bool:
-        """Return whether operation ``number`` may be scheduled now.
+    def _candidate(self, groups: Sequence[_Group], last: int) -> int | None:
+        """Return the first rank after ``last`` that may be scheduled now, or None.
 
-        It may if it is the first operation that is not scheduled yet. Any other operation would
-        move in front of that one; it may if this is allowed and needs no register above the limit.
+        It is that of the first operation that is not scheduled yet, or of any other operation of
+        ``groups``. The latter would move in front of the former; it may if this is allowed and
+        needs no register above the limit.
         """
-        while self._next < len(self._done) and self._done[self._next]:
-            self._next += 1
-        if number == self._next:
-            return True
-        if not self._ahead:
-            return False
-        node = self._graph.nodes[number]
-        for register in node.writes:
-            kind = type(register)
-            if self._live[kind] >= self._limits[kind] and not any(
-                    type(other) is kind and self._uses[other] == 1 for other in node.reads):
-                return False
-        return True
+        best = len(self._order)
+        if self._next < best and self._active[self._next] and self._group[self._next] in groups:
+            rank = self._ranks[self._next]
+            best = rank if rank > last else best
+        if self._ahead:
+            for group in groups:
+                found = group.freeing
+                at = bisect_right(found, last)
+                if at < len(found) and found[at] < best:
+                    best = found[at]
+                if group.kind is None or self._live[group.kind] < self._limits[group.kind]:
+                    found = group.plain
+                    at = bisect_right(found, last)
+                    if at < len(found) and found[at] < best:
+                        best = found[at]
+        return best if best < len(self._order) else None
 
-    def _schedule(self, number: int, cycle: int) -> None:
-        node = self._graph.nodes[number]
-        self._ready.remove(number)
-        self._done[number] = True
+    def _enter(self, rank: int) -> None:
+        """Add a ready operation to its group."""
+        number = self._order[rank]
+        group = self._group[number]
+        self._active[number] = True
+        insort(group.freeing if self._frees[number] else group.plain, rank)
+
+    def _schedule(self, number: int, slot: Slot, cycle: int) -> None:
+        node, group, rank = self._nodes[number], self._group[number], self._ranks[number]
+        ranks = group.freeing if self._frees[number] else group.plain
+        del ranks[bisect_left(ranks, rank)]
+        self._active[number] = False
+        self._times[number] = slot, cycle
+        while self._next < len(self._times) and self._times[self._next] is not None:
+            self._next += 1
+        self._uses.subtract(node.reads)
         for register in node.reads:
-            self._uses[register] -= 1
-            if not self._uses[register] and register in self._defined - self._kept:
+            if self._uses[register] == 1:
+                self._note_last(register)
+            elif not self._uses[register] and register in self._defined \
+                    and register not in self._kept:
                 self._defined.discard(register)
                 self._live[type(register)] -= 1
         for register in node.writes:
             if register not in self._defined and self._uses.get(register, 0):
                 self._defined.add(register)
                 self._live[type(register)] += 1
-        for (other, _), latency in self._graph.after[number].items():
+        for (other, _), latency in self._after[number].items():
             self._waiting[other] -= 1
             self._earliest[other] = max(self._earliest[other], cycle + latency)
             if not self._waiting[other]:
-                self._ready.append(other)
+                heappush(self._later, (self._earliest[other], self._ranks[other]))

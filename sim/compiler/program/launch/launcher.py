@@ -12,6 +12,7 @@ from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.emit import Code
 from sim.compiler.machine.estimate import estimate, vector_operations
 from sim.compiler.machine.ir import MachineCode
+from sim.compiler.machine.registers.coloring import RegisterPressureError
 from sim.compiler.machine.text import dump_kernel
 from sim.compiler.passes import dump_folder
 from sim.compiler.program.code.transfers import Rows
@@ -23,6 +24,7 @@ from sim.compiler.program.launch.kernel import KernelLowering, lower
 from sim.compiler.program.launch.prefetch import IN_PLACE, Prefetch, Upcoming
 from sim.compiler.program.places.places import Splat, VectorMemoryError
 from sim.compiler.program.places.scalars import copy_scalars
+from sim.errors import Unsupported, UnsupportedError
 
 __all__ = ["Launcher"]
 
@@ -275,9 +277,21 @@ class Launcher:
         """Schedule a kernel and assign its registers; ``allocate`` gives room for spilled ones.
 
         Return the kernel on virtual registers, and its final code.
+
+        Raises
+        ------
+        UnsupportedError
+            If the core has too few registers; the message names the user's source line.
         """
         machine = builder.finish()
-        code = emit(machine, self._config, allocate=allocate)
+        try:
+            code = emit(machine, self._config, allocate=allocate)
+        except RegisterPressureError as error:
+            raise UnsupportedError([Unsupported(
+                f"{operation.kind} whose kernel needs too many registers ({error})",
+                str(operation.location or ""),
+                "compute fewer values in one expression, or reduce fewer arrays at once")
+            ]) from error
         if (folder := dump_folder()) is not None:
             dump_kernel(folder / "kernels", operation.kind, machine, code)
         return machine, code

@@ -17,7 +17,7 @@ from sim.compiler.machine import Builder, VmemBuffer, emit
 from sim.compiler.machine.addresses import lower_addresses
 from sim.compiler.machine.emit import JOINED, LADDER
 from sim.compiler.machine.estimate import estimate
-from sim.compiler.machine.ir import Loop
+from sim.compiler.machine.ir import Fence, Loop
 from sim.compiler.machine.join import join
 from sim.compiler.machine.loops import hoist
 from sim.compiler.machine.overlap import Usage, overlap
@@ -76,6 +76,20 @@ def test_joined_code_compares_addresses() -> None:
     assert (joined.vmem[10:40] == joined.vmem[3]).all()
     assert (joined.vmem[4] == joined.vmem[3]).all()
     assert (joined.vmem == run(emit(code, TINY, schedule=False)).vmem).all()
+
+
+def test_transfer_in_joined_code_follows_stores_to_its_vectors() -> None:
+    """Joined code has one buffer for those that overlap; a fence names one of them."""
+    other, b = Builder(TINY), Builder(TINY)
+    other.store(other.load(VmemBuffer("x", 0, 4), 0), VmemBuffer("x", 0, 4), 2)
+    result = VmemBuffer("y", 2, 4)
+    b.store(b.cross("sum_lanes", b.load(VmemBuffer("z", 20, 1), 0)), result, 1)
+    b.dma(0, fence=Fence(after=(result,)))
+    code = emit(join([other.finish(), b.finish()]), TINY, ladder=JOINED)
+    places = {name: max(at for at, bundle in enumerate(code.bundles)
+                        if any(operation == name for _, operation, _ in bundle))
+              for name in ("store", "dma")}
+    assert places["store"] < places["dma"]
 
 
 @pytest.mark.parametrize("most", [2, 6])

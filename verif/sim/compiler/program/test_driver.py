@@ -6,9 +6,12 @@ import pytest
 
 from hdl.config import Config
 from sim.compiler.executable import Role
-from sim.compiler.graph.ir import Graph, Value
+from sim.compiler.graph.ir import Graph, Location, Value
+from sim.compiler.machine.ir import MReg
+from sim.compiler.machine.registers.coloring import COLORS
 from sim.compiler.program.compiled import compiled_of
 from sim.compiler.program.driver import compile_graph
+from sim.errors import UnsupportedError
 from systolith import Device
 from verif.sim.compiler.program.common import TINY, Maker, arrays_for, check, f32, pred, s32
 
@@ -64,6 +67,18 @@ def test_vectors_that_do_not_fit_registers_are_spilled(device: Device) -> None:
     sums = m.graph.add("reduce", (*m.inputs, *initial), [f32(5)] * count, {"dimensions": (1,)},
                        (region,)).results
     check(m.returns(*sums), device)
+
+
+def test_kernel_with_too_many_masks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    m = Maker(s32(5, 6))
+    [x] = m.inputs
+    graph = m.returns(m.op("select", m.compare(x, x, "LT"), x, m.op("negate", x), to=x.type))
+    for operation in graph.operations:
+        operation.location = Location("user.py", 7)
+    monkeypatch.setitem(COLORS, MReg, range(0))
+    with pytest.raises(UnsupportedError, match=r"user\.py:7.*: fusion whose kernel needs too many "
+                       r"registers \(mask registers must be at most 0, not 1\)"):
+        compile_graph(graph, TINY)
 
 
 def test_operations_that_do_not_fit_are_refused_together() -> None:
