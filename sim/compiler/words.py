@@ -39,7 +39,7 @@ def from_words(words: Words, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     if dtype in (np.float32, np.int32, np.uint32):
         return words.copy().view(dtype)
     if dtype == _BF16:
-        # numpy makes a scalar of a shifted array without dimensions.
+        # If the array has no dimensions, numpy returns a scalar for the shifted words.
         return np.asarray(words >> np.uint32(16), np.uint16).view(_BF16)
     if dtype == np.bool_:
         return words.astype(np.bool_)

@@ -63,23 +63,23 @@ KINDS: dict[str, Kind] = {
     "concatenate": Kind(1, variadic=True, attributes={"dimension": "i"}),
     "reverse": Kind(1, attributes={"dimensions": "is"}),
     "optimization_barrier": Kind(1, variadic=True),
-    # The operand, the update of dynamic_update_slice, and a scalar start for each dimension.
+    # Operands: an array, the update (dynamic_update_slice), and a scalar start for each dimension.
     "dynamic_slice": Kind(1, variadic=True, attributes={"slice_sizes": "is"}),
     "dynamic_update_slice": Kind(2, variadic=True),
     "gather": Kind(2, attributes={
         "offset_dims": "is", "collapsed_slice_dims": "is", "operand_batching_dims": "is",
         "start_indices_batching_dims": "is", "start_index_map": "is", "index_vector_dim": "i",
         "slice_sizes": "is", "indices_are_sorted": "b"}),
-    # Inputs, one array of indices, and one array of updates for each input.
+    # Operands: inputs, one array of indices, and one array of updates for each input.
     "scatter": Kind(3, variadic=True, regions=1, attributes={
         "update_window_dims": "is", "inserted_window_dims": "is", "input_batching_dims": "is",
         "scatter_indices_batching_dims": "is", "scatter_dims_to_operand_dims": "is",
         "index_vector_dim": "i", "indices_are_sorted": "b", "unique_indices": "b"}),
-    # Inputs, then an initial value for each input.
+    # Operands: inputs, then an initial value for each input.
     "reduce": Kind(2, variadic=True, regions=1, attributes={"dimensions": "is"}),
     "reduce_window": Kind(2, variadic=True, regions=1, attributes={
         **_WINDOW, "base_dilations": "is", "window_dilations": "is"}),
-    # The operand, the source, the initial value; regions: select (a predicate), scatter.
+    # Operands: an array, the source, the initial value. Regions: select (a predicate), scatter.
     "select_and_scatter": Kind(3, regions=2, attributes=_WINDOW),
     "sort": Kind(1, variadic=True, regions=1, attributes={"dimension": "i", "is_stable": "b"}),
     # If the optional attribute ``in_order`` is True, streams keep the order of additions along the

@@ -63,7 +63,7 @@ class Leaf:
 
 
 def _region_of(operation: Operation) -> Graph:
-    """Return the region of a fusion; for any other operation, a region of this operation alone."""
+    """Return the region of a fusion; for any other operation, make one that contains only it."""
     if operation.kind == "fusion":
         return operation.regions[0]
     inner = Operation(operation.kind, operation.operands, operation.results, operation.attributes)

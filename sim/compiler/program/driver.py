@@ -158,7 +158,7 @@ def _plan(graph: Graph, config: Config, sharding: Sharding, core: int,
         _rows("output", graph.outputs, sharding.outputs, core, config), sharding.outputs,
         strict=True)]
     given, wanted = _with_elements(graph.inputs), _with_elements(graph.outputs)
-    # Values without elements have no place.
+    # Values without elements have no rows in HBM, and no vectors.
     graph.inputs = [graph.inputs[number] for number in given]
     graph.outputs = [graph.outputs[number] for number in wanted]
     graph.operations = [operation for operation in graph.operations

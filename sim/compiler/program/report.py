@@ -62,7 +62,7 @@ class KernelCost:
 
     @property
     def wait(self) -> str:
-        """The longest wait (`longest_wait`), or an empty string."""
+        """Name of the kernel's longest wait, as `longest_wait` returns it; may be empty."""
         return longest_wait(self.counts)
 
 

@@ -72,7 +72,7 @@ def _power_integers(base: Array, exponent: Array) -> Array:
 def _extremum(a: Array, b: Array, *, greatest: bool) -> Array:
     if not _is_float(a):
         return np.maximum(a, b) if greatest else np.minimum(a, b)
-    # -0 is less than +0, and NaN wins.
+    # -0 counts as less than +0; if an operand is NaN, so is the result.
     larger = (a > b) | ((a == b) & np.signbit(b))
     picked = np.where(larger == greatest, a, b)
     return np.where(np.isnan(a), a, np.where(np.isnan(b), b, picked))
@@ -252,12 +252,12 @@ def _convert(operation: Operation, operands: list[Array], context: Context) -> A
     if target is DType.PRED:
         return np.asarray(x != 0)
     if target.is_float:
-        # Integers of up to 64 bits round once: float64 would round first.
+        # Integers of up to 64 bits must not pass through float64, which would round them first.
         return (x.astype(np.float32) if x.dtype.kind in "iu" else x.astype(np.float64)
                 .astype(np.float32)).astype(dtype)
     if not _is_float(x):
         return x.astype(dtype)
-    # Out of range saturates, NaN is 0.
+    # Numbers out of range become the type's least or greatest integer, and NaN becomes 0.
     info = np.iinfo(dtype)
     wide = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0, posinf=np.inf, neginf=-np.inf)
     inside = np.clip(wide, float(info.min), np.nextafter(float(info.max) + 1, 0)

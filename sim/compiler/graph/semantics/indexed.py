@@ -139,7 +139,7 @@ def _scatter(operation: Operation, operands: list[Array], context: Context) -> l
         position = np.broadcast_to(position, shape)
         inside &= (position >= 0) & (position < x.shape[dimension])
         positions.append(position)
-    # Updates keep their order; elements outside of the operand are dropped one by one.
+    # Updates keep their order; of each, only the elements that lie outside the operand are dropped.
     kept = tuple(position[inside] for position in positions)
     return _apply(operation, inputs, kept, [update[inside] for update in moved], context)
 

@@ -151,7 +151,7 @@ def _convolve(lhs: Array, rhs: Array, operation: Operation) -> Array:
         weights = rhs[(slice(None),) * 3 + offset]
         flat = window.reshape(count, -1, window.shape[-1])
         total += np.matmul(flat, np.swapaxes(weights, 1, 2)).reshape(total.shape)
-    # (groups, batch, ..., outputs of a group) to (batch, outputs, ...).
+    # From shape (groups, batch, ..., outputs of a group) to (batch, outputs, ...).
     return np.moveaxis(np.moveaxis(total, 0, -2).reshape(batch, *shape, outputs), -1, 1)
 
 
@@ -177,7 +177,7 @@ def _line_convolution(operation: Operation, operands: list[Array], context: Cont
     images, _, features, offsets, columns = lines.shape
     count, stride = operation.result.shape[0], operation.attributes["stride"]
     window = filters.shape[1] // (offsets * features)
-    # (images, lines, offsets of lines, offsets, features, columns)
+    # The shape becomes (images, lines, offsets of lines, offsets, features, columns).
     windows = np.stack([lines[:, at:at + window] for at in range(0, count * stride, stride)], 1)
     deep = np.swapaxes(windows, 3, 4).reshape(images, count, filters.shape[1], columns)
     result = _product(operation, np.broadcast_to(filters, (images, count, *filters.shape)), deep,

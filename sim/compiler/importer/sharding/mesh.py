@@ -77,7 +77,7 @@ def cut_of(module: Any, attribute: Any, axes: set[str] | None = None) -> int | N
     Raises
     ------
     ValueError
-        Under the conditions of `axis_sizes`.
+        If the mesh has more than two devices, or does not have them in ascending order.
     """
     from jaxlib.mlir.dialects import sdy
 

@@ -39,7 +39,7 @@ class Propagated:
         self._main = main
 
     def argument(self, number: int) -> int | None:
-        """Return the dimension along which an argument of the program is split, or None."""
+        """Return the dimension along which argument ``number`` is split; None if it is not."""
         return self._cut(_argument_sharding(self._main, "arg_attrs", number))
 
     def results(self, operation: Any) -> list[int | None]:
@@ -135,7 +135,7 @@ def _argument_sharding(main: Any, name: str, number: int) -> Any:
     if name not in main.attributes:
         return None
     given = main.attributes[name][number]
-    # An attribute of MLIR, which has no `get` like a dictionary.
+    # `given` is an MLIR attribute, which has no method `get`, unlike a dictionary.
     return given[_SHARDING] if _SHARDING in given else None  # noqa: SIM401
 
 

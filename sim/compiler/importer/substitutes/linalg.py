@@ -14,7 +14,7 @@ from jax import lax
 __all__ = ["cholesky", "eigh", "geqrf", "householder_product", "svd", "triangular_solve"]
 
 _SWEEPS = 12
-"""Number of sweeps of Jacobi's methods. They converge quadratically, so fewer would suffice."""
+"""Number of sweeps of Jacobi's methods: more than needed, because they converge quadratically."""
 
 
 def _index(size: int) -> Any:
@@ -187,7 +187,7 @@ def _rotated(a: Any, i: Any, j: Any, c: Any, s: Any) -> Any:
 
 
 def _swept(size: int, turn: Any, state: Any) -> Any:
-    """Apply ``state = turn(i, j, state)`` to all pairs of indices below ``size``, in all sweeps.
+    """Apply ``state = turn(i, j, state)`` to all pairs i < j < ``size``, once in each sweep.
 
     Return the last state.
     """

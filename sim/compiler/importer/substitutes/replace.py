@@ -21,15 +21,15 @@ _FLOATS = {"f32": "float32", "bf16": "bfloat16"}
 _INTEGERS = {"i8": "int8", "i16": "int16", "i32": "int32", "ui8": "uint8", "ui16": "uint16",
              "ui32": "uint32"}
 _DTYPES = _FLOATS | _INTEGERS
-"""JAX's names of the element types whose operations are replaced. Operations on other types are
-left, and refused for their types."""
+"""JAX's names of the element types whose operations are replaced. Operations on other types remain;
+the importer refuses them because of their types."""
 
 
 def replace_operations(module: Any) -> None:
-    """Replace operations in ``module``, an MLIR module, in place.
+    """Replace operations of an MLIR module by calls of this package's functions, in place.
 
-    Operations on element types that the chip does not have remain; so do all if jax, which lowers
-    the functions, is not installed.
+    Operations on element types that the chip does not have remain. Without jax, which lowers the
+    functions, all operations remain.
     """
     found = [operation for operation in _operations(module.operation) if _is_replaced(operation)]
     if not found:

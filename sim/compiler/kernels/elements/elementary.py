@@ -150,7 +150,7 @@ def power(e: Elements, x: Source, y: Source) -> Any:
     whole = e("fmin", e("fsub", e("fadd", total, ROUND), ROUND), 127.0)
     rest = e("fadd", e("fsub", product, whole), product_low)
     result = e("fmul", e("exp2", rest), e("exp2", whole))
-    # Negative x: an integer y decides the sign.
+    # If x is negative, y must be an integer; the result is negative if y is odd.
     y_magnitude = e("and", y, MAGNITUDE)
     integral = e("i2f", e("f2i", y))
     is_large = e("ge", y_magnitude, 0x4B000000)

@@ -49,7 +49,7 @@ def divide(e: Elements, a: Source, b: Source) -> Any:
 
 
 def rough_quotient(e: Elements, a: Source, b: Source) -> Any:
-    """a / b within 3 ulp, with the reciprocal alone: accurate enough for a bf16 result."""
+    """a / b within 3 ulp, as a times the reciprocal of b: accurate enough for a bf16 result."""
     scale = e.select(e("ge", e("and", b, MAGNITUDE), 2.0**64), 2.0**-64, 1.0)
     return e("fmul", e("fmul", a, scale), e("reciprocal", e("fmul", b, scale)))
 

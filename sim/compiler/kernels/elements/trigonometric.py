@@ -135,7 +135,7 @@ def atan2(e: Elements, y: Source, x: Source) -> Any:
     a, b = e("and", y, MAGNITUDE), e("and", x, MAGNITUDE)
     low, high = e("fmin", a, b), e("fmax", a, b)
     t = divide(e, low, high)
-    # Both zero: 0. Both infinite: pi/4.
+    # If both numbers are infinite, t is 1; if both are zero, t is 0.
     t = e.select(e("feq", low, float("inf")), 1.0, t)
     t = e.select(e("feq", high, 0.0), 0.0, t)
     steep = e("fgt", t, 0.4142135623730950)

@@ -315,6 +315,7 @@ class _Block:
 
         Thus the inner loop, over the blocks, is long, and the mask of each tile is computed once,
         before that loop.
+
         ``around`` are the numbers of the axes that enumerate the blocks; ``combine`` and ``mask``
         are those of `run`.
         """

@@ -205,7 +205,7 @@ class _Copies:
         self._zero = b.splat(0)
         self._sublane, self._lane = b.vector("sublane"), b.vector("lane")
         self._masks: dict[int, MReg] = {}
-        # The masks are computed before the loops that use them.
+        # Compute the masks here, before the loops that use them.
         for _, _, _, shift in self._entries():
             self._mask(shift)
         self._lane_ranges = {number: b.compare("ge", self._lane, number * way.features)

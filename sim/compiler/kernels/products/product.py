@@ -171,7 +171,7 @@ class Product:
 
     @cached_property
     def steps(self) -> int:
-        """Number of steps."""
+        """Number of steps of all passes together."""
         count = self.scheme.passes * self.blocks(self.block_rows)
         for level in self.levels:
             count *= level.count

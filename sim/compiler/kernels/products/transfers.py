@@ -232,7 +232,7 @@ class Plan:
 
     @property
     def can_halve(self) -> bool:
-        """Whether the plan is possible with ``halves``."""
+        """Whether the same plan with ``halves`` set is possible."""
         last, size = self.blocks - 1, self.product.block_rows
         if (not all(self.loads) or self.columns == 1 or last == 0 or size == 1
                 or last not in dict(_growing(self.blocks, 2))):

@@ -84,7 +84,10 @@ def modulo_schedule(graph: Graph, interval: int) -> Modulo | None:
 
 
 def feasible_interval(graph: Graph, low: int, high: int) -> int | None:
-    """Return the least interval in ``low`` to ``high`` that recurrences allow, or None."""
+    """Return the least interval from ``low`` to ``high`` that recurrences allow; None if none.
+
+    The numbers are initiation intervals, in cycles.
+    """
     if _heights(graph, high) is None:
         return None
     while low < high:

@@ -82,7 +82,7 @@ def is_inline(value: int) -> bool:
 
 
 def follows(op: Op, moving: Collection[Register]) -> SReg | None:
-    """Return the register of ``moving`` to which the operation adds a constant, or None."""
+    """Return the register of ``moving`` to which the operation adds a constant; None if none."""
     operands = op.operands
     if len(operands) > 2 and isinstance(operands[2], int) and isinstance(operands[1], SReg) \
             and operands[1] in moving and op.name in _ADDING:
@@ -175,7 +175,7 @@ class Table:
         return [(unit, at % period) for at in range(cycle, cycle + node.busy)]
 
     def room(self, node: Node, cycle: int) -> Slot | None:
-        """Return a slot in which the operation ``node`` fits in ``cycle``, or None."""
+        """Return a slot in which the operation ``node`` fits in ``cycle``; None if none is free."""
         if node.constants and not self._immediates(node, cycle):
             return None
         taken, period = self.taken, self.period

@@ -21,7 +21,7 @@ no longer moves in front of earlier operations."""
 
 
 def heights(graph: Graph) -> list[int]:
-    """Return the length of the critical path from each operation to the end of the block."""
+    """Return the critical path from each operation to the end of the block, in cycles."""
     found = [0] * len(graph.nodes)
     for number in reversed(range(len(found))):
         node = graph.nodes[number]

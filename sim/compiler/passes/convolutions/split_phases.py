@@ -79,7 +79,7 @@ def _order_by_use(graph: Graph) -> None:
             stack.extend(reversed(waiting))
             continue
         stack.pop()
-        # All slices of a value are computed together, so that the value itself need not stay.
+        # All slices of a value are computed together, so that it need not stay in vector memory.
         for each in [operation] if operation.kind != "slice" else [
                 operation, *(user for user in users[operation.operands[0]]
                              if user.kind == "slice")]:
@@ -408,7 +408,10 @@ class _Splitter:
         return value
 
     def _reduce(self, operation: Operation, to: Expansion) -> Value | None:
-        """Reduce a split value over its columns, that is over phases and positions."""
+        """Apply a reduction over columns to a split value: reduce over phases and positions.
+
+        Return the result in its original layout; None if the operation must be kept.
+        """
         split = self._splits.get(operation.operands[0])
         dimensions = operation.attributes["dimensions"]
         if split is None or len(operation.operands) != 2 or split.order[2] not in dimensions:
@@ -427,7 +430,10 @@ class _Splitter:
         return to.transpose(result, sorted(range(len(was)), key=was.__getitem__))
 
     def _reduce_window(self, operation: Operation, to: Expansion) -> Value | None:
-        """Reduce windows over lines and columns of a split value."""
+        """Apply a ``reduce_window`` over lines and columns to a split value.
+
+        Return the result in its original layout; None if the operation must be kept.
+        """
         a, operand = operation.attributes, operation.operands[0]
         if len(operation.operands) != 2 or operand not in self._splits or any(
                 step > 1 for step in (*a["base_dilations"], *a["window_dilations"])):
@@ -455,7 +461,7 @@ class _Splitter:
         return value
 
     def _as_lines(self, value: Value, form: _Lines, to: Expansion) -> Value | None:
-        """Return ``value`` with columns along the lanes, like ``form``; None if it needs a copy."""
+        """Return ``value`` with columns along the lanes, like ``form``; None if this needs a copy."""
         known = self._lines.get(value)
         if not value.shape:
             return value

@@ -205,7 +205,10 @@ _RULES: dict[str, Callable[[Operation, Expansion, int], Sequence[Value] | None]]
 
 def _padded(at: Expansion, value: Value, along: int, low: int, high: int,
             filler: Value | None = None) -> Value:
-    """Pad a dimension by ``low`` elements before and ``high`` after it: ``filler``, or zeros."""
+    """Pad dimension ``along`` of ``value`` by ``low`` elements before and ``high`` after it.
+
+    The elements are ``filler``, by default zeros.
+    """
     if low == high == 0:
         return value
     if filler is None:

@@ -112,7 +112,7 @@ class SlicesAhead:
                                    if operation not in done])
 
     def start(self) -> None:
-        """Write the code before the loop, which starts to load the first iteration's slices."""
+        """Write code before the loop that starts to load the slices of the first iteration."""
         self._transfers = self._start(0)
 
     def enter(self) -> None:

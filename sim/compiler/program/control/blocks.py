@@ -329,7 +329,7 @@ class _Staging:
             self._places.memory.release(buffer)
 
     def start(self, count: int, ahead: int) -> None:
-        """Write the code before the loop, which starts the transfers that read the first block.
+        """Write code before the loop that starts the transfers which read the first block.
 
         ``count`` is the number of blocks, ``ahead`` the address of the counter of blocks read.
         """
@@ -340,7 +340,7 @@ class _Staging:
             stream.bundle((Slot.MISC, "signal", (sem[BLOCK_WRITTEN], self._writes)))
 
     def finish(self) -> None:
-        """Write the code after the loop, which waits until the last results are written."""
+        """Write code after the loop that waits until the last results are written."""
         if self._written:
             self._stream.wait(BLOCK_WRITTEN, self._writes)
         self._release()

@@ -59,7 +59,7 @@ class Upcoming:
     distance: Callable[[Value], int]
 
     def scratch(self, config: Config, tilings: Tilings) -> int:
-        """Return the known number of scratch vectors that the operation's kernel allocates."""
+        """Return how many scratch vectors the operation's kernel allocates; 0 if not known."""
         if self.operation.kind != "phase_convolution":
             return 0
         way = PhaseConvolution(self.operation, config, tilings[self.operation.operands[1]])

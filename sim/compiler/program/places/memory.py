@@ -80,8 +80,9 @@ class VectorMemory:
     def issue(self, source: Any, destination: Any, rows: int) -> int:
         """Write code that starts to copy ``rows`` rows; return the number of the last transfer.
 
-        Transfers are numbered from 1 in the order in which they start, so that a caller can wait
-        for this one. ``source`` and ``destination`` are `Rows`, `Vectors` or `Words`.
+        This is the number with which `wait` waits for all rows; transfers are numbered from 1, in
+        the order in which they start. ``source`` and ``destination`` are `Rows`, `Vectors` or
+        `Words`.
         """
         started = self.start_transfer(source, destination, rows, MOVED)
         self.clock.start(rows, started)

@@ -298,7 +298,7 @@ class Places:
         return number
 
     def _allocate_some(self, name: str, vectors: int) -> VmemBuffer | None:
-        """Allocate like `allocate`, but return None if two or more vectors find no room."""
+        """Allocate like `allocate`, but if there is no room for 2 or more vectors, return None."""
         try:
             return self.allocate(name, vectors)
         except VectorMemoryError:

@@ -39,7 +39,7 @@ class FreeVectors:
         return sum(end - first for first, end in self._runs)
 
     def smallest(self, vectors: int) -> tuple[int, int] | None:
-        """Return the smallest run of at least ``vectors`` vectors as (first, end), or None."""
+        """Return the smallest run of at least ``vectors`` vectors as (first, end); None if none."""
         fitting = [(end - first, first, end) for first, end in self._runs
                    if end - first >= vectors]
         return min(fitting)[1:] if fitting else None
@@ -114,7 +114,7 @@ def take(free: FreeVectors, vectors: int, buffers: Mapping[Value, VmemBuffer],
             above = distance(value)
     low = below > above if is_home is not None else below >= above
     if is_home is None and 4 * vectors > free.size:
-        # A large value leaves the most room at an end of the memory.
+        # A large value leaves the longest free run if it lies near an end of vector memory.
         low = run[0] <= free.size - run[1]
     first = run[0] if low else run[1] - vectors
     free.reserve(first, vectors)
