@@ -52,7 +52,7 @@ _PASSES = 13
 
 
 def _remainder() -> list[Stage]:
-    """Return the stages of x - y trunc(x / y), which is exact; of bf16 operands, a bf16 number.
+    """Return the stages of x - y trunc(x / y), which is exact, and a bf16 number for bf16 operands.
 
     Signs are ignored until the end. As in long division, each iteration computes some bits of the
     quotient, and subtracts their product with y, which is exact. The last bits of the quotient are

@@ -16,7 +16,7 @@ __all__ = ["Writer", "needed", "pressure"]
 
 _OPERATIONS = {operation.name: operation for operation in ISA if Slot.V1 in operation.slots}
 _MOST_VECTORS, _MOST_MASKS = 28, 6
-"""Maximum number of vector registers, and of mask registers, that all levels use together."""
+"""Maximum number of vector and of mask registers that the nodes of all levels occupy together."""
 _MOST_CONSTANTS = 6
 """Maximum number of vector registers that hold constants during the loops."""
 

@@ -109,10 +109,10 @@ def _masks(b: Builder) -> list[MReg]:
 
 
 def _square(b: Builder, vectors: Sequence[VReg], masks: Sequence[MReg]) -> list[VReg]:
-    """Return the vectors of one square after the exchange.
+    """Exchange vectors and sublanes: sublane s of result n is sublane n of vector s.
 
-    ``masks`` are those of `_masks`. If there are fewer vectors than sublanes, the last sublanes of
-    the result are padding.
+    ``masks`` are those of `_masks`. There are as many results as sublanes. If there are fewer
+    vectors, the last sublanes of the results are padding.
     """
     high = b.config.sublanes
     # Missing vectors become padding: any vector will do.

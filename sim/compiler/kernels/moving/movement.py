@@ -39,7 +39,7 @@ def _same_order(op: Operation, operands: tuple[Tiling, ...], config: Config) -> 
     if any((tiling.order, tiling.along_lanes) != (first.order, first.along_lanes)
            for tiling in full):
         first = standard(first.shape, config)
-    # A scalar has only one tiling.
+    # A scalar has only one tiling, the standard one.
     return Choice(tuple(like(value.shape, first) if rank and len(value.shape) == rank
                         else standard(value.shape, config) for value in op.operands),
                   (like(op.result.shape, first) if rank else standard((), config),))

@@ -58,7 +58,7 @@ class Homes:
     Attributes
     ----------
     rows, weights, results : SReg or None
-        Number of the first row of HBM; None if the product does not transfer this value.
+        Number of the value's first row of HBM; None if the product does not transfer the value.
     """
 
     rows: SReg | None
