@@ -195,7 +195,7 @@ class Descriptor:
         self.pack()
 
     def pack(self) -> tuple[int, ...]:
-        """The words of the descriptor in scalar memory."""
+        """Return the words that encode the descriptor in scalar memory."""
         return pack_descriptor({name: getattr(self, name) for name in DESCRIPTOR})
 
     @classmethod

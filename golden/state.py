@@ -156,7 +156,7 @@ class ArchitecturalState:
 
     @property
     def hbm(self) -> _Words:
-        """The memory that cores share: uint32, shape (hbm_rows, lanes). May be written in place."""
+        """HBM, which the cores of a chip share: uint32, shape (hbm_rows, lanes). May be written."""
         if self._hbm is None:
             self._hbm = dma.allocate_hbm(self._config)
         return self._hbm

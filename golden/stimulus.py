@@ -264,7 +264,7 @@ MAC_CLASSES = tuple(str(make.__name__).removeprefix("_") for make in _CLASSES)
 ``aligned``
     Normal numbers; exponents of acc and product from -40 to +40 apart.
 ``edge_fractions``
-    The same, -27 to +27 apart, with fractions that carry, borrow and renormalise far.
+    The same, -27 to +27 apart, with fractions whose sums carry, borrow or cancel over many bits.
 ``cancelled``, ``nearly_cancelled``
     acc is the negated product, exactly or up to some low bits.
 ``ties_in_product``, ``ties_in_acc``
@@ -280,8 +280,8 @@ def mac_operands(rng: np.random.Generator, count: int
                  ) -> tuple[NDArray[np.uint32], NDArray[np.uint16], NDArray[np.uint16]]:
     """Draw operands of a multiply-accumulate, ``acc + x * w``, equally from `MAC_CLASSES`.
 
-    The classes alternate with an odd period, so hardware with a width that is a power of two gets
-    every class in every position.
+    The classes alternate with an odd period, so hardware that takes 2**n operands at a time gets
+    every class in each of its positions.
 
     Parameters
     ----------

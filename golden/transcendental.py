@@ -34,12 +34,12 @@ _Words = NDArray[np.int64]
 
 
 def reciprocal(x: ArrayLike) -> NDArray[np.float32]:
-    """Apply `Function.RECIPROCAL`, 1 / x, as `evaluate`; for a zero, the infinity of its sign."""
+    """Return 1 / x for each element, as `evaluate` does; for a zero, the infinity of its sign."""
     return evaluate(Function.RECIPROCAL, x)
 
 
 def rsqrt(x: ArrayLike) -> NDArray[np.float32]:
-    """Apply `Function.RSQRT`, 1 / sqrt(x), as `evaluate`.
+    """Return 1 / sqrt(x) for each element, as `evaluate` does.
 
     The result is plus infinity for either zero, and NaN below zero.
     """
@@ -47,22 +47,25 @@ def rsqrt(x: ArrayLike) -> NDArray[np.float32]:
 
 
 def exp2(x: ArrayLike) -> NDArray[np.float32]:
-    """Apply `Function.EXP2`, 2 ** x, as `evaluate`."""
+    """Return 2 ** x for each element, as `evaluate` does."""
     return evaluate(Function.EXP2, x)
 
 
 def log2(x: ArrayLike) -> NDArray[np.float32]:
-    """Apply `Function.LOG2`, as `evaluate`; minus infinity for either zero, NaN below zero."""
+    """Return log2(x) for each element, as `evaluate` does.
+
+    The result is minus infinity for either zero, and NaN below zero.
+    """
     return evaluate(Function.LOG2, x)
 
 
 def tanh(x: ArrayLike) -> NDArray[np.float32]:
-    """Apply `Function.TANH`, as `evaluate`; the magnitude never exceeds 1."""
+    """Return tanh(x) for each element, as `evaluate` does; its magnitude never exceeds 1."""
     return evaluate(Function.TANH, x)
 
 
 def evaluate(function: Function, x: ArrayLike) -> NDArray[np.float32]:
-    """Apply one of the functions to every element.
+    """Return ``function`` of each element of ``x``.
 
     Parameters
     ----------

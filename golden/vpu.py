@@ -147,12 +147,12 @@ def comparison(op: VectorOp) -> Callable[[_Words, _Words], _Bits]:
 
 
 def _number(u: _Words) -> NDArray[np.float32]:
-    """The fp32 numbers with these patterns; subnormals are the zero of their sign."""
+    """Return the fp32 numbers with patterns ``u``, each subnormal as the zero of its sign."""
     return flushed(u.view(np.float32))
 
 
 def _pattern(y: NDArray[np.float32]) -> _Words:
-    """Bit patterns of ``y``, which has no subnormals; NaN becomes `F32_NAN`, also in ``y``."""
+    """Replace the NaNs of ``y``, which has no subnormals, by `F32_NAN`; return its patterns."""
     u = y.view(np.uint32)
     u[np.isnan(y)] = F32_NAN
     return u
@@ -220,9 +220,9 @@ def fmin(a: _Words, b: _Words) -> _Words:
 
 
 def _extreme(choose: np.ufunc, sign: np.ufunc, a: _Words, b: _Words) -> _Words:
-    """The larger or the smaller of two fp32 numbers, as ``choose`` selects.
+    """Return the larger or the smaller of fp32 numbers: ``choose`` is `np.maximum` or `np.minimum`.
 
-    If the result is a zero, ``sign`` computes its sign bit from those of the operands.
+    If a result is zero, ``sign`` computes its sign bit from those of the operands.
     """
     with np.errstate(all="ignore"):
         x, y = _number(a), _number(b)

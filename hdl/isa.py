@@ -374,7 +374,7 @@ SLOTS: dict[Slot, dict[str, int]] = {
 """Fields of each slot and their widths in bits, from the bundle's lowest bits up."""
 
 BUNDLE_WORDS = 9
-"""Number of 32-bit words of a bundle, lowest bits first."""
+"""Number of 32-bit words in a bundle; the first word holds the lowest bits."""
 BUNDLE_PITCH = 16
 """Distance in words between bundles where instruction memory is addressed by words."""
 BUNDLE_BITS = 32 * BUNDLE_WORDS
@@ -613,5 +613,5 @@ _BY_CODE: dict[tuple[Slot, int], Operation] = {
 
 
 def operation(slot: Slot, code: int) -> Operation | None:
-    """The operation with code ``code`` in ``slot``, or None if the slot has no such code."""
+    """Return the operation with code ``code`` in ``slot``, or None if the slot lacks this code."""
     return _BY_CODE.get((slot, code))

@@ -32,7 +32,7 @@ _DEFAULT_GB = "5"
 _LOCK = ".lock"
 _PARTIAL = ".partial-"
 _SCAN_SHARE = 50
-"""A process measures the whole cache each time it has added 1 / _SCAN_SHARE of the limit."""
+"""A process measures the whole cache whenever it has added 1 / _SCAN_SHARE of the size limit."""
 
 _used: dict[pathlib.Path, contextlib.ExitStack] = {}
 """Entries that this process uses until it ends, each with the context that holds its lock."""
@@ -46,7 +46,7 @@ class _Added:
 
 
 def cache_folder() -> pathlib.Path:
-    """The path of the cache's folder, which need not exist yet.
+    """Return the path of the cache's folder, which need not exist yet.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def cache_folder() -> pathlib.Path:
 
 
 def size_limit() -> int:
-    """The limit of the cache's size, in bytes; a larger cache is shrunk.
+    """Return the limit of the cache's size in bytes; a larger cache is shrunk.
 
     Raises
     ------
@@ -85,12 +85,12 @@ def size_limit() -> int:
 
 
 def digest(content: object) -> str:
-    """A digest of ``content``: 32 hexadecimal digits. ``content`` must be convertible to JSON."""
+    """Return a digest of ``content``, which JSON must be able to represent: 32 hex digits."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def kept_text(kind: str, name: str, key: str) -> str | None:
-    """The text that `keep_text` stored with the same arguments, or None if the cache lacks it."""
+    """Return the text that `keep_text` stored under the same arguments, or None."""
     path = _path(kind, name, key)
     try:
         text = path.read_text(encoding="utf-8")
@@ -177,7 +177,7 @@ def _make_folder(folder: pathlib.Path) -> None:
 
 
 def _make(path: pathlib.Path, make: Callable[[pathlib.Path], object]) -> None:
-    """Make the entry ``path``, whose lock the caller holds."""
+    """Create the entry ``path`` by ``make``, as in `entry`; the caller holds its lock."""
     for left in path.parent.glob(f"{path.name}{_PARTIAL}*"):
         _remove(left)
     # A new name: compilers that outlived a killed build may still write to the old one.
@@ -266,7 +266,7 @@ def _count(path: pathlib.Path) -> None:
 
 
 def _size(path: pathlib.Path) -> int:
-    """Disk space of an entry in bytes; 0 for files that another process has just removed."""
+    """Return the disk space of an entry in bytes, without files that have just been removed."""
     with contextlib.suppress(FileNotFoundError):
         if not path.is_dir():
             return path.lstat().st_blocks * 512

@@ -83,7 +83,7 @@ Link = Chain | Each | Shared
 
 
 def port_widths(component: wiring.Component, direction: wiring.Flow) -> dict[str, int]:
-    """Names and widths in bits of the component's ports whose flow is ``direction``.
+    """Return the names and widths in bits of the component's ports in ``direction``, In or Out.
 
     A member of an interface port is named ``{port}__{member}``, as in Amaranth's Verilog.
     """
@@ -104,7 +104,7 @@ def _as_bundle(component: wiring.Component) -> wiring.Component:
 
 
 def _combinational(component: wiring.Component) -> bool:
-    """True if the component declares, by ``combinational``, that it has no clock and no reset."""
+    """Whether the component declares, by ``combinational``, that it has no clock and no reset."""
     return getattr(component, "combinational", False)
 
 
@@ -202,7 +202,7 @@ class VerilogLibrary:
         return dict(sorted(self._written.items()))
 
     def _variant(self, component: wiring.Component) -> wiring.Component:
-        """The variant of ``component`` for the target, or ``component`` if it has none."""
+        """Return the variant of ``component`` for the target, or ``component`` if it has none."""
         find = getattr(component, "variant", None)
         variant: wiring.Component | None = find(self._target) if find else None
         if variant is None:
@@ -337,7 +337,7 @@ class TileGrid(wiring.Component):
         return f"{self.module}_row"
 
     def row(self) -> "TileGrid":
-        """One row of the grid, as a grid in which `Each` links replace the southward chains."""
+        """Return one row of the grid, as a grid with `Each` links instead of southward chains."""
         links: list[Link] = []
         for link in self.links:
             if isinstance(link, Chain) and link.toward == "south":

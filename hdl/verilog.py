@@ -63,7 +63,7 @@ class Export:
         }, indent=2) + "\n"
 
     def stub(self, name: str) -> str:
-        """A Verilog module with the ports of module ``name`` but no body, to lint its parents."""
+        """Return a Verilog module with the ports of ``name`` but no body, to lint its parents."""
         module = self.modules[name]
         ports = [f"{kind} [{width - 1}:0] {port}" if width > 1 else f"{kind} {port}"
                  for kind, widths in (("input", module.inputs), ("output", module.outputs))

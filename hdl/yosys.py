@@ -22,7 +22,7 @@ _TAIL_LINES = 30
 
 
 def _find() -> pathlib.Path | None:
-    """The path of the console script that pip installed for the running interpreter, or None."""
+    """Return the path of the script that pip installed for the running interpreter, or None."""
     folders = [pathlib.Path(sys.executable).parent, pathlib.Path(sysconfig.get_path("scripts")),
                pathlib.Path(sysconfig.get_path("scripts", f"{os.name}_user"))]
     for folder in folders:
@@ -32,7 +32,7 @@ def _find() -> pathlib.Path | None:
 
 
 def executable() -> pathlib.Path:
-    """The path of the Yosys command in the running interpreter's environment.
+    """Return the path of the Yosys command in the running interpreter's environment.
 
     Raises
     ------

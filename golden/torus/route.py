@@ -52,7 +52,7 @@ def check_hops(dx: int, dy: int, shape: tuple[int, int]) -> None:
 
 
 def route(x: int, y: int, dx: int, dy: int, shape: tuple[int, int]) -> list[Hop]:
-    """The way of a packet: first along X, then along Y.
+    """Return the hops of a packet in order: first those along X, then those along Y.
 
     A packet begins each dimension on channel 0. The link that crosses the dateline, and all links
     behind it in that dimension, are taken on channel 1.
@@ -88,7 +88,7 @@ def route(x: int, y: int, dx: int, dy: int, shape: tuple[int, int]) -> list[Hop]
 
 
 def channel_graph(shape: tuple[int, int]) -> dict[Hop, set[Hop]]:
-    """For each channel of the torus, the channels for which its flits can wait.
+    """Return, for each channel of the torus, the channels that its flits may have to wait for.
 
     A packet that holds a channel waits for the next one of its way. If the graph has no cycle, the
     packets that are nearest to the end of it can always proceed, so there is no deadlock

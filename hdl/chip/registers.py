@@ -363,7 +363,7 @@ assert CORE_PITCH * (MAX_CORES + 1) <= 1 << CONTROL_ADDRESS_BITS
 
 
 def chip_registers(config: Config) -> dict[str, Register]:
-    """Return the registers of a chip with this configuration, by name, without its cores' ones."""
+    """Return the registers of a chip itself, not of its cores, in this configuration, by name."""
     return GLOBAL_REGISTERS | (LINK_REGISTERS if config.link_bytes else {})
 
 

@@ -19,7 +19,7 @@ _MAX_REFERENCE = 8
 """Largest divisor of the crystal: the PLL's phase detector needs 3.125 MHz."""
 _MAX_OUTPUT = 128
 _MAX_ERROR = 0.02
-"""Largest relative error of the line's rate: a receiver accepts 5 % over the ten bits of a byte."""
+"""Largest relative error of the line's rate; a receiver tolerates 5 % over a byte's ten bits."""
 _RESET_BITS = 8
 
 

@@ -328,7 +328,7 @@ class HostControl(wiring.Component):
         return m
 
     def _read(self, m: Module, complete: Signal) -> Signal:
-        """Read the next vector early, and load it into the host_out chain once the chain is empty.
+        """Read the next vector before the host_out chain is empty, and load it into the chain then.
 
         Return a signal that is set while a read request waits for the chain. ``complete``: all rows
         of a vector have arrived, and its write to memory has priority over the read.

@@ -115,8 +115,8 @@ class RowShift(_Ports):
 class ChainWrite(_Ports):
     """A write of a chain's rows to a vector register, effective at the end of this cycle.
 
-    Vector register ``d`` = the cross-lane unit's result chain if ``from_xlu``, otherwise the pop
-    chain.
+    The rows are those of the cross-lane unit's result chain if ``from_xlu`` is set, otherwise those
+    of the pop chain; ``d`` is the number of the register.
     """
 
     def __init__(self) -> None:

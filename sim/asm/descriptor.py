@@ -4,8 +4,8 @@
                        semaphore=sem[3])
 
 copies 64 rows, 16 from each of four addresses in HBM that are 8192 bytes apart, to vector memory
-from vector 32 on, and then adds 1 to semaphore 3. The words must be in scalar memory; a program can
-start the transfer any number of times by their address.
+from vector 32 on, and then adds 1 to semaphore 3. A program starts the transfer, any number of
+times, by the address of the words in scalar memory.
 """
 
 from dataclasses import dataclass, replace

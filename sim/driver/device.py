@@ -32,7 +32,7 @@ from sim.models.hbm import HbmOptions
 __all__ = ["DEFAULT_BAUD", "Device", "chip_config"]
 
 DEFAULT_BAUD = 1_000_000
-"""Rate of the serial line, unless another one is given; also that of `make fpga`."""
+"""Default rate of the serial line in bits a second, here and in `make fpga`."""
 
 Float32 = npt.NDArray[np.float32]
 
@@ -54,7 +54,7 @@ def chip_config(config: str | Config) -> Config:
 
 
 class Device(Residents):
-    """A processor, open for work. Use `Device.open`.
+    """A chip that a host uses. Made by `Device.open`.
 
     Results depend only on the operands and the array's size, not on the backend.
 

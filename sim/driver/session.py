@@ -31,7 +31,7 @@ class Session(Closeable):
         return self._config
 
     def close(self) -> None:
-        """End the simulation, or leave the board. Closing twice does nothing."""
+        """End the simulation, or the connection to the board. Closing twice does nothing."""
         with self._lock:
             if self._backend is not None:
                 self._backend.close()
