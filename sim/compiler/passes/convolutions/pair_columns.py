@@ -5,6 +5,7 @@ array's 128 columns. A filter that is one image column wider, padded with zeros,
 outputs of two adjacent image columns at once. This halves the number of rows. The four offsets in a
 line of the wider filter fill two weight tiles; three offsets would leave half of the second one
 empty.
+
 Columns are paired only if all operations that use the result are elementwise, or 1 x 1
 convolutions. Elementwise operations keep the pairs. The filter of such a 1 x 1 convolution becomes
 block diagonal, with two copies of itself.

@@ -461,7 +461,7 @@ class _Splitter:
         return value
 
     def _as_lines(self, value: Value, form: _Lines, to: Expansion) -> Value | None:
-        """Return ``value`` with columns along the lanes, as `_Lines`; None if a copy is needed."""
+        """Return ``value`` with columns along lanes, like ``form``; None if a copy is needed."""
         known = self._lines.get(value)
         if not value.shape:
             return value

@@ -1,4 +1,4 @@
-"""Replaces large operations that no axis divides by several operations that can be divided.
+"""Rewrites large operations that cannot be divided into blocks as operations that can be divided.
 
 Blocks begin at whole vectors, so a dimension along the lanes can only be divided at multiples of
 the lanes. Operations that move elements by other distances are rewritten here: most of the work is

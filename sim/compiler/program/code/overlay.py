@@ -7,6 +7,7 @@ loader when the running one ends.
 
 Each segment has a *scalar image* in one of two halves of an area of scalar memory: the descriptors
 that the segment uses, and those that load the segments to which it can branch.
+
 Code that fits as one segment is resident as a whole, and only its image is loaded.
 
 A segment consists of
