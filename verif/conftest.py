@@ -106,9 +106,20 @@ def keep_references() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _garbage_of_the_file() -> Iterator[None]:
-    """Collect garbage after each file, whose last test then reports what was not closed."""
+    """Collect garbage after each file, whose last test then reports what was not closed.
+
+    What is left, mostly in caches, is not looked at again after each of the following files.
+    """
     yield
     gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Let the last collection find what has become garbage after the end of its file, too."""
+    if nextitem is None:
+        gc.unfreeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
