@@ -22,10 +22,10 @@ from verif.models.sequencer_programs import CONFIG
 __all__ = ["VerilatedSequencer", "open_sequencer"]
 
 
-def open_sequencer(config: Config = CONFIG, *, optimise: bool = False) -> Model:
+def open_sequencer(config: Config = CONFIG) -> Model:
     sources = cached_json("sequencer", asdict(config),
                           lambda: VerilogLibrary().write("sequencer", lambda: Sequencer(config)))
-    return Model(build_model("sequencer", sources, waivers=LINT_WAIVERS, optimise=optimise))
+    return Model(build_model("sequencer", sources, waivers=LINT_WAIVERS, optimise=None))
 
 
 class VerilatedSequencer:

@@ -34,10 +34,10 @@ LIMIT = 20_000
 """Limit in cycles of every wait."""
 
 
-def open_engine(config: Config = CONFIG, *, optimise: bool = False) -> Model:
+def open_engine(config: Config = CONFIG) -> Model:
     sources = cached_json("dma_engine", asdict(config),
                           lambda: VerilogLibrary().write("dma_engine", lambda: DmaEngine(config)))
-    return Model(build_model("dma_engine", sources, waivers=LINT_WAIVERS, optimise=optimise))
+    return Model(build_model("dma_engine", sources, waivers=LINT_WAIVERS, optimise=None))
 
 
 @dataclass(frozen=True)

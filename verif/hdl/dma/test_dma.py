@@ -260,7 +260,7 @@ def test_a_row_of_several_bundles_is_written_a_bundle_a_cycle() -> None:
 def open_front_end(config: Config) -> Model:
     sources = cached_json("dma_front_end", asdict(config), lambda: VerilogLibrary().write(
         "dma_front_end", lambda: DescriptorFrontEnd(config)))
-    return Model(build_model("dma_front_end", sources, waivers=LINT_WAIVERS, optimise=False))
+    return Model(build_model("dma_front_end", sources, waivers=LINT_WAIVERS, optimise=None))
 
 
 def random_word(rng: np.random.Generator) -> int:

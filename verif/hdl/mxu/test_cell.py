@@ -41,7 +41,7 @@ def library(depth: int) -> pathlib.Path:
     cell = MacCell(Config.preset("tiny", mac_latency=depth))
     assert cell.latency == depth
     return build_model("mac_cell", VerilogLibrary().write("mac_cell", lambda: cell),
-                       waivers=LINT_WAIVERS)
+                       waivers=LINT_WAIVERS, optimise=None)
 
 
 @pytest.fixture(params=DEPTHS)

@@ -40,7 +40,7 @@ def small_config(array: int, mac_latency: int) -> Config:
 def open_mxu(config: Config) -> Model:
     sources = cached_json("mxu", asdict(config),
                           lambda: VerilogLibrary().write("mxu", lambda: Mxu(config)))
-    return Model(build_model("mxu", sources, waivers=LINT_WAIVERS, optimise=False))
+    return Model(build_model("mxu", sources, waivers=LINT_WAIVERS, optimise=None))
 
 
 def words(row: np.ndarray, flag: bool) -> np.ndarray:

@@ -62,9 +62,9 @@ def test_grid_in_lockstep_with_verilog(preset: str) -> None:
     kernel = with_kernels(grid.module, lambda: grid, [grid])
     pure = with_kernels(grid.module, lambda: vpu_grid(config))
     with (Model(build_model(grid.module, kernel["verilog"], cpp=kernel["cpp"],
-                            waivers=LINT_WAIVERS, optimise=False)) as fast,
+                            waivers=LINT_WAIVERS, optimise=None)) as fast,
           Model(build_model(grid.module, pure["verilog"], waivers=LINT_WAIVERS + BLOCK_WAIVERS,
-                            optimise=False, hierarchical=[grid.tile_module])) as reference):
+                            optimise=None, hierarchical=[grid.tile_module])) as reference):
         outputs = [name for name, port in reference.ports.items() if not port.is_input]
         for seed, density in enumerate((0.5, 0.1, 0.9)):
             rng = np.random.default_rng([29, seed])

@@ -320,7 +320,8 @@ def library(kernel: bool) -> Path:
     units = grid("transcendentals")
     top = units.module if kernel else units.tile_module
     sources = with_kernels(top, Transcendental, [units] if kernel else [])
-    return build_model(top, sources["verilog"], cpp=sources["cpp"], waivers=LINT_WAIVERS)
+    return build_model(top, sources["verilog"], cpp=sources["cpp"], waivers=LINT_WAIVERS,
+                       optimise=None)
 
 
 @pytest.fixture(params=[False, True], ids=["verilog", "kernel"])

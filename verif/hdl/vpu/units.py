@@ -105,7 +105,8 @@ def integer_pairs(rng: np.random.Generator, count: int) -> tuple[Words, Words]:
 
 def model_of(module: str, make: Callable[[], wiring.Component]) -> Model:
     """A verilated model of a unit, built once."""
-    return Model(build_model(module, VerilogLibrary().write(module, make), waivers=LINT_WAIVERS))
+    return Model(build_model(module, VerilogLibrary().write(module, make), waivers=LINT_WAIVERS,
+                             optimise=None))
 
 
 def through(model: Model, latency: int, operands: Mapping[str, Words], output: str) -> Words:

@@ -44,7 +44,7 @@ def vpu_library(config: Config, *, kernels: bool) -> pathlib.Path:
     grid = vpu_grid(config)
     sources = cached_json("vpu", [asdict(config), kernels], lambda: with_kernels(
         "vpu", partial(Vpu, config), [grid] if kernels else []))
-    return build_model("vpu", sources["verilog"], cpp=sources["cpp"], optimise=False,
+    return build_model("vpu", sources["verilog"], cpp=sources["cpp"], optimise=None,
                        hierarchical=[] if kernels else [grid.tile_module],
                        waivers=LINT_WAIVERS + ("" if kernels else BLOCK_WAIVERS))
 

@@ -22,7 +22,7 @@ def xlu_model(config: Config, *, kernels: bool = False) -> Model:
     sources = cached_json("xlu", [asdict(config), kernels],
                           lambda: with_kernels("xlu", lambda: Xlu(config), grids))
     return Model(build_model("xlu", sources["verilog"], cpp=sources["cpp"], waivers=LINT_WAIVERS,
-                             optimise=False))
+                             optimise=None))
 
 
 class VerilatedXlu:

@@ -60,7 +60,7 @@ def two_cores_library(config: Config, *, kernels: bool, parallel: bool = False) 
         TOP, lambda: TwoCores(config), core_grids(config) if kernels else [], parallel=parallel))
     blocks = [] if kernels else [mac_grid(config).row_module, vpu_grid(config).tile_module]
     return build_model(TOP, sources["verilog"], cpp=sources["cpp"], hierarchical=blocks,
-                       optimise=False, waivers=LINT_WAIVERS + (BLOCK_WAIVERS if blocks else ""))
+                       optimise=None, waivers=LINT_WAIVERS + (BLOCK_WAIVERS if blocks else ""))
 
 
 class TwoCoresModel:

@@ -532,7 +532,7 @@ SYSTOLITH_EXPORT int systolith_test_run(systolith::Model* model, systolith::Hbm*
 @pytest.mark.parametrize("data", [32, 64, 1024])
 def test_verilated_master_is_bound_by_its_ports(data: int) -> None:
     text = MASTER.replace("DATA", str(data)).replace("SIZE", str(data.bit_length() - 4))
-    path = build_model("hbm_master", {"hbm_master": text}, optimise=False,
+    path = build_model("hbm_master", {"hbm_master": text}, optimise=None,
                        cpp={"driver.cpp": DRIVER, **HBM_SOURCES})
     with Model(path) as model, Hbm(model.library, 1, 1, data // 8, 1 << 16) as hbm:
         hbm.configure(HbmOptions(latency=5, stalls=20_000))

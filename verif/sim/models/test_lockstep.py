@@ -35,8 +35,8 @@ def grid_models(make_grid: Callable[[Config], TileGrid], config: Config) -> tupl
         with_kernels(grid.module, lambda: grid, [grid]),
         with_kernels(grid.module, lambda: make_grid(config))])
     return (Model(build_model(grid.module, kernel["verilog"], cpp=kernel["cpp"],
-                              waivers=LINT_WAIVERS, optimise=False)),
-            Model(build_model(grid.module, pure["verilog"], waivers=LINT_WAIVERS, optimise=False,
+                              waivers=LINT_WAIVERS, optimise=None)),
+            Model(build_model(grid.module, pure["verilog"], waivers=LINT_WAIVERS, optimise=None,
                               hierarchical=blocks(grid))))
 
 
@@ -124,7 +124,7 @@ def test_matrix_unit_by_kernels_equals_verilog(array: int, mac_latency: int) -> 
     pure = cached_json("mxu", asdict(config),
                        lambda: VerilogLibrary().write("mxu", lambda: Mxu(config)))
     with (Model(mxu_library(config)) as kernel,
-          Model(build_model("mxu", pure, waivers=LINT_WAIVERS, optimise=False,
+          Model(build_model("mxu", pure, waivers=LINT_WAIVERS, optimise=None,
                             hierarchical=blocks(mac_grid(config)))) as reference):
         for model in (kernel, reference):
             model.reset()
