@@ -114,8 +114,8 @@ class Plan:
         Whether each tile of weights of the last tile of the depth is a chunk of its own.
     fast : bool
         Whether chunks of weights in the first tile of the depth double in size, and later chunks
-        double their tiles of the depth up to ``depths_together``. Otherwise, the former grow by
-        half, and the latter have ``depths_together`` tiles from the start.
+        double their tiles of the depth up to ``depths_together``. Otherwise, chunks in the first
+        tile grow by half, and later chunks have ``depths_together`` tiles from the start.
     halves : bool
         Whether the last block of rows of the first tile of the depth arrives in two chunks.
     """
@@ -525,7 +525,7 @@ class Transfers:
         self._b.dma(self._pointer, fence=Fence())
 
     def wait(self, chunks: int = 1) -> None:
-        """Wait for the chunks that the next step, or the rest of this one, needs."""
+        """Wait for ``chunks`` chunks, which the next step or the rest of the current one needs."""
         self._b.wait(_LOADED, chunks, fence=Fence(before=True))
 
     def next_stop(self) -> SReg:

@@ -98,16 +98,17 @@ def single_writes(ops: Sequence[Op], numbers: Iterator[int]) -> list[Op]:
 
 @dataclass(slots=True, eq=False)
 class _Group:
-    """Operations that occupy the same resources, write the same kind of register, and are ready.
+    """Ready operations that occupy the same resources and write the same kind of register.
 
-    Operations are given by their ranks, in ascending order.
+    An operation is ready when all operations on which it depends are scheduled. The lists hold the
+    operations' ranks (see `_Scheduler`), in ascending order.
 
     Attributes
     ----------
     kind : type or None
         Class of the register that they write, if any.
     plain : list of int
-        Operations that need a register in addition to those that are live.
+        Operations whose results need a register in addition to those that are live.
     freeing : list of int
         Operations that are the last to read a register of ``kind``, which they then free.
     """
@@ -128,21 +129,24 @@ class _Resources:
         self._units: dict[str, int] = {}
 
     def advance(self, cycle: int) -> None:
-        """Go on to a later cycle."""
+        """Go on to a later cycle, in which all slots and immediates are free again."""
         self.cycle = cycle
         self._slots.clear()
         self._constants.clear()
 
     def immediates(self, node: Node) -> bool:
-        """Return whether the bundle has room for the immediates of ``node``."""
+        """Return whether this cycle's bundle has room for the immediates of ``node``."""
         return not node.constants or len(self._constants | node.constants) <= IMMEDIATES
 
     def free(self, node: Node) -> int:
-        """Return the first cycle in which the unit of ``node`` is free."""
+        """Return the first cycle in which the unit of ``node`` is free; 0 if it uses no unit."""
         return 0 if node.unit is None else self._units.get(node.unit, 0)
 
     def slot(self, node: Node) -> Slot | None:
-        """Return a slot in which ``node`` fits in this cycle, apart from immediates, or None."""
+        """Return a slot in which ``node`` fits in this cycle; None if there is none.
+
+        The node's immediates are not considered.
+        """
         if self.free(node) > self.cycle:
             return None
         end = self.cycle + node.latency
@@ -150,7 +154,7 @@ class _Resources:
                      and not (node.port and (slot, end) in self._ports)), None)
 
     def put(self, node: Node, slot: Slot) -> None:
-        """Put ``node`` in a slot of this cycle."""
+        """Put ``node`` in a slot of this cycle; occupy its resources."""
         self._slots.add(slot)
         self._constants |= node.constants
         if node.port:
@@ -162,8 +166,9 @@ class _Resources:
 class _Scheduler:
     """List scheduling of one block, cycle by cycle.
 
-    The rank of an operation is its place in the order of priorities. In each cycle, operations that
-    are ready are tried in the order of their ranks, until none of them fits.
+    The *rank* of an operation is its position in the order of priorities, from 0, the most urgent.
+    In each cycle, operations that are ready are tried in the order of their ranks, until none of
+    them fits.
     """
 
     def __init__(self, graph: Graph, ahead: bool, part: int) -> None:
@@ -183,7 +188,8 @@ class _Scheduler:
         self._groups: list[_Group] = []
         self._group = self._grouped()
         self._active = [False] * len(graph.nodes)
-        # Operations whose predecessors are scheduled, by their first cycle, and not in a group yet.
+        # A heap of (first possible cycle, rank): operations whose predecessors are scheduled, but
+        # which are not in a group yet.
         self._later: list[tuple[int, int]] = []
         self._registers()
         for number, waiting in enumerate(self._waiting):
@@ -191,7 +197,7 @@ class _Scheduler:
                 heappush(self._later, (self._earliest[number], self._ranks[number]))
 
     def _grouped(self) -> list[_Group]:
-        """Make all groups, without operations; return the group of each operation."""
+        """Make all groups, still empty; return the group to which each operation belongs."""
         groups: dict[object, _Group] = {}
         found = []
         for node in self._nodes:
@@ -226,7 +232,7 @@ class _Scheduler:
                 self._note_last(register)
 
     def _note_last(self, register: Register) -> None:
-        """Note that only one operation is left that reads a register."""
+        """Note that only one operation that reads a register is not scheduled yet."""
         number = next(number for number in self._readers[register] if self._times[number] is None)
         group = self._group[number]
         if self._frees[number] or group.kind is not type(register):
@@ -280,11 +286,11 @@ class _Scheduler:
         return min(wake, self._later[0][0]) if self._later else wake
 
     def _candidate(self, groups: Sequence[_Group], last: int) -> int | None:
-        """Return the first rank after ``last`` that may be scheduled now, or None.
+        """Return the lowest rank above ``last`` whose operation may be scheduled now, or None.
 
-        It is that of the first operation that is not scheduled yet, or of any other operation of
-        ``groups``. The latter would move in front of the former; it may if this is allowed and
-        needs no register above the limit.
+        The operation must be in one of ``groups``. The first operation of the block that is not
+        scheduled yet may always be scheduled. Any other one would move in front of it, and may do
+        so only if this is allowed and needs no register above the limit.
         """
         best = len(self._order)
         if self._next < best and self._active[self._next] and self._group[self._next] in groups:

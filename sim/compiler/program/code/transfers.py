@@ -126,7 +126,7 @@ class TransferWords:
     exchange: int | None = None
     terms: tuple[tuple[int, int, int], ...] = ()
     """Terms that are added before the transfer: the number of a word of the descriptor, the address
-    of a word of scalar memory, and the factor of the latter."""
+    of a word of scalar memory, and the factor by which that word is multiplied."""
     row_bits: int = 0
     """If HBM is larger than 4 GiB: addresses have two words, and the factors of their terms are in
     rows of ``2**row_bits`` bytes. Otherwise 0: factors are in bytes."""

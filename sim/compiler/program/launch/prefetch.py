@@ -153,8 +153,8 @@ class Prefetch:
         """Count the evictions that follow if a value is loaded; ``loaded`` is (value, address).
 
         Return the number of values evicted for the first ``number`` following operations, and the
-        number of vectors evicted for all following operations; the latter is valid only if the
-        former is 0.
+        number of vectors evicted for all following operations. The second number is valid only if
+        the first is 0.
         """
         trial = self._trial(loaded)
         for item in self._following[:number]:
