@@ -231,7 +231,7 @@ class GoldenCore(ArchitecturalState):
         Parameters
         ----------
         array : bool
-            Include the array's counts, which a host of real hardware cannot read.
+            Whether to include the array's counts, which a host of real hardware cannot read.
 
         Returns
         -------

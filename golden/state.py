@@ -306,7 +306,7 @@ class ArchitecturalState:
     # Transfers
 
     def read_descriptor(self, address: int) -> tuple[Descriptor, Fault]:
-        """The descriptor at ``address`` of scalar memory, and its fault."""
+        """Return the descriptor at ``address`` of scalar memory, and its fault."""
         words = self.smem[address:address + DESCRIPTOR_WORDS]
         key = words.tobytes()
         found = self._descriptors.get(key)

@@ -99,7 +99,7 @@ def evaluate(function: Function, x: ArrayLike) -> NDArray[np.float32]:
 
 @cache
 def _table() -> tuple[_Words, _Words, _Words, _Words]:
-    """The table's columns c0, c1 and c2, and the sign of the change from c0: 1 or -1.
+    """Return the table's columns c0, c1 and c2, and the sign, 1 or -1, of the change from c0.
 
     c0 and c2 are in the units of the sum in `_quadratic`, 2**-47. c0 includes half a unit of the
     result, which rounds it.
@@ -148,7 +148,7 @@ def _round(exponent: _Words, value: _Words) -> _Words:
 
 
 def _fields(u: _Words) -> tuple[_Words, _Words, _Words]:
-    """Fields of fp32 patterns: the sign, still in bit 31; the biased exponent; the fraction."""
+    """Return fields of fp32 patterns: the sign, in bit 31; biased exponent; fraction."""
     return u & _SIGN, u >> 23 & 0xFF, u & _FRACTION
 
 

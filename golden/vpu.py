@@ -82,7 +82,7 @@ def evaluate(op: VectorOp, a: ArrayLike, b: ArrayLike | None = None) -> NDArray[
 def unary(op: VectorOp) -> Callable[[_Words], _Words]:
     """Return the function that computes an operation of one operand.
 
-    Its argument is an array of uint32, which it does not check.
+    The function takes an array of uint32, and does not check it.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def compare(op: VectorOp, a: ArrayLike, b: ArrayLike) -> _Bits:
 def comparison(op: VectorOp) -> Callable[[_Words, _Words], _Bits]:
     """Return the function that computes a comparison.
 
-    Its arguments are arrays of uint32, which it does not check.
+    The function takes arrays of uint32, and does not check them.
 
     Raises
     ------
@@ -163,7 +163,7 @@ def _fadd(a: _Words, b: _Words) -> _Words:
 
 
 def fmul(a: _Words, b: _Words) -> _Words:
-    """The product of fp32 numbers, rounded once.
+    """Return the product of fp32 numbers, rounded once.
 
     A float64 holds the product of two 24-bit significands exactly, for all exponents. Its
     conversion to float32 is the only rounding, and is correct from 2**-126 on. Smaller products
@@ -188,7 +188,7 @@ def fmul(a: _Words, b: _Words) -> _Words:
 
 
 def fmax(a: _Words, b: _Words) -> _Words:
-    """The larger of two fp32 numbers; +0 is larger than -0; NaN if either is NaN.
+    """Return the larger of two fp32 numbers; +0 is larger than -0; NaN if either is NaN.
 
     Commutative and associative in every bit.
 
@@ -205,7 +205,7 @@ def fmax(a: _Words, b: _Words) -> _Words:
 
 
 def fmin(a: _Words, b: _Words) -> _Words:
-    """The smaller of two fp32 numbers; -0 is smaller than +0; NaN if either is NaN.
+    """Return the smaller of two fp32 numbers; -0 is smaller than +0; NaN if either is NaN.
 
     Parameters
     ----------

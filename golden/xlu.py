@@ -129,7 +129,7 @@ def transpose_in(tile: NDArray[np.uint32], a: ArrayLike, group: int) -> None:
 
 
 def transpose_out(tile: NDArray[np.uint32], group: int, sublanes: int) -> NDArray[np.uint32]:
-    """The vector register whose sublanes are the tile's columns from ``group * sublanes`` on.
+    """Return the register whose sublanes are the tile's columns from ``group * sublanes`` on.
 
     Parameters
     ----------

@@ -63,8 +63,9 @@ class Egress:
     """Remote transfers and signals that have not left a core yet.
 
     A *way* leads to one core. It is named by a word of `hdl.dma.format.REMOTE_LAYOUT`: the hops
-    along X and Y, and the core. What goes by one way keeps its order; what goes by different ways
-    may leave, and arrive, in any order. A vector is read when it leaves.
+    along X and Y, and the core. Packets that take one way keep their order; packets that take
+    different ways may leave, and arrive, in any order. A vector is read from vector memory when
+    its packet leaves.
     """
 
     def __init__(self) -> None:
@@ -87,7 +88,7 @@ class Egress:
             For each vector, its number in this core's vector memory, and in that of the other core.
             Empty: a signal alone.
         semaphore, amount : int
-            The other core's semaphore to which ``amount`` is added behind the last vector.
+            The other core's semaphore to which ``amount`` is added after the last vector.
         left : callable
             Called when all vectors have left.
         """

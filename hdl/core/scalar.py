@@ -348,7 +348,7 @@ class ScalarAlu(wiring.Component):
 
 
 class BranchUnit(wiring.Component):
-    """Computes the next bundle's address, and the result of a branch; combinational.
+    """Computes the next bundle's address, and what a branch writes to d; combinational.
 
     Attributes
     ----------

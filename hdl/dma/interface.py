@@ -68,7 +68,7 @@ def space_size(config: Config, space: DmaSpace) -> int:
 
 
 def address_bits(config: Config) -> int:
-    """Width of an address of any space, in the units of `space_size`."""
+    """Return the width of an address of any space, in the units of `space_size`."""
     return max(ceil_log2(space_size(config, space)) for space in DmaSpace)
 
 

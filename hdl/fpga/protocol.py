@@ -211,7 +211,7 @@ class Response:
 
     @classmethod
     def parse(cls, payload: bytes) -> "Response":
-        """Decode a payload.
+        """Decode the payload of a response frame.
 
         Raises
         ------

@@ -42,7 +42,7 @@ def check_vmem(config: Config) -> None:
 
 
 def row_bits(config: Config) -> int:
-    """Width of a row in bits: 32 for each lane."""
+    """Return the width of a row in bits: 32 for each lane."""
     return 32 * config.lanes
 
 

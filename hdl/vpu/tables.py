@@ -82,7 +82,7 @@ class Coefficients:
 
 @cache
 def coefficients() -> tuple[Coefficients, ...]:
-    """All entries of the table, in the order of their addresses."""
+    """Return all entries of the table, in the order of their addresses."""
     context = decimal.Context(prec=_DIGITS, rounding=decimal.ROUND_HALF_EVEN)
     with decimal.localcontext(context):
         return tuple(_fit(function, segments, index)
@@ -91,7 +91,7 @@ def coefficients() -> tuple[Coefficients, ...]:
 
 @cache
 def words() -> tuple[int, ...]:
-    """The table's 64-bit words in hardware, in the order of their addresses.
+    """Return the table's 64-bit words in hardware, in the order of their addresses.
 
     From the lowest bits: c0, c1, c2 in two's complement, falling.
     """
