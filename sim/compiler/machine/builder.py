@@ -62,7 +62,7 @@ _SWAPPED = {
     "flt": "fgt", "fgt": "flt", "fle": "fge", "fge": "fle",
     "lt": "gt", "gt": "lt", "le": "ge", "ge": "le",
 }
-"""For each operation, the one that gives the same result when its two operands are exchanged."""
+"""For an operation, the one that gives the same result with its two operands exchanged."""
 
 
 class Builder(Flow):

@@ -248,8 +248,8 @@ class Op:
     operation : hdl.isa.Operation
     operands : tuple
     access : Access or None
-        The address, if the operation has one; `addresses` sets the operands base and offset from
-        it.
+        The address, if the operation has one. From it, `addresses` sets the operands base and
+        offset.
     fence : Fence or None
         For a transfer or a wait: the accesses it is ordered with; None means all accesses to
         memory.
@@ -318,7 +318,8 @@ class Loop:
     body : list
         Operations, loops and branches.
     again : Condition or None
-        Condition at the end of each iteration under which another one follows.
+        Condition, tested at the end of each iteration, under which another one follows; None if
+        ``count`` is given.
     steps : list of (SReg, int)
         Registers to which each iteration adds a constant; set by `addresses`.
     """

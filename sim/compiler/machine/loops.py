@@ -153,7 +153,9 @@ def _at(op: Op, variable: LoopVariable, iteration: int) -> Op:
 
 
 def hoist(code: MachineCode, *, constants: int, invariants: bool) -> MachineCode:
-    """Move operations and constants out of loops; call this after `lower_addresses`.
+    """Return the code with operations and constants moved out of loops.
+
+    Call this after `lower_addresses`.
 
     Parameters
     ----------

@@ -223,8 +223,9 @@ class _Interference:
 
     def _greedy(self, members: Sequence[int], colors: range, *, spread: bool = False,
                 also: Mapping[int, int] = MappingProxyType({})) -> dict[int, int] | None:
-        """Color the registers in the order of ``members``; None if the colors do not suffice.
+        """Assign a color to each register, in the order of ``members``; None if none is left.
 
+        A color is the number of a physical register.
         With ``spread``, the color that has been unused for longest is preferred: a unit that reads
         a register row by row delays a bundle that overwrites the register too early. ``also`` has,
         for each register, the set of further registers from which it must differ.

@@ -79,7 +79,8 @@ def _note(block: Block, lives: dict[VReg, _Life], positions: "count[int]",
           weight: int) -> Iterator[VReg]:
     """Record the lives of all registers of a block; yield the registers that it accesses.
 
-    A register that is accessed in a loop and elsewhere lives in all of the loop.
+    A register that is accessed in a loop and elsewhere lives in all of the loop. ``positions``
+    numbers the operations, and the start and end of each loop; each access costs ``weight``.
     """
     for item in block:
         if isinstance(item, Op):
@@ -136,7 +137,11 @@ def _choose(lives: Mapping[VReg, _Life], most: int) -> list[VReg]:
 
 
 def _rewrite(block: Block, homes: Mapping[VReg, Access], numbers: "count[int]") -> Block:
-    """Return a block with loads and stores of the registers in ``homes``."""
+    """Return a copy of a block that loads and stores the registers in ``homes``.
+
+    ``homes`` maps a register to the vector to which it is spilled; ``numbers`` yields the numbers
+    of new registers.
+    """
     found: Block = []
     for item in block:
         if isinstance(item, Loop):
