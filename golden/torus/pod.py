@@ -36,11 +36,11 @@ class PodRun:
     executed : dict of Place to int
         Number of bundles that each core executed.
     running : tuple of Place
-        Cores that reached the limit of bundles and could continue.
+        Cores that could continue: they reached the limit of bundles.
     waiting : tuple of Place
-        Cores that wait for a semaphore. If ``running`` is empty, only the host can signal them.
+        Cores that wait for a semaphore. If no core can continue, only the host can signal them.
     faults : dict of Place to Fault
-        Fault of each core that stopped with one.
+        Cores that stopped with a fault, and their faults.
     """
 
     executed: dict[Place, int]
