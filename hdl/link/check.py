@@ -10,7 +10,7 @@ __all__ = ["FrameCheck"]
 
 
 class FrameCheck(wiring.Component):
-    """Computes the checksum of a frame, which is combinational: `frame_check`.
+    """Computes `frame_check`, the checksum of a frame; combinational.
 
     A CRC is affine: the checksum of zeros, and for each set bit the exclusive or with the effect of
     that bit. So each bit of the checksum is the parity of some bits of the frame.

@@ -37,9 +37,9 @@ def _entry(config: Config) -> data.StructLayout:
 
 
 def _vector_read() -> data.StructLayout:
-    """A vector to read from ``address``, and whether it is the ``last`` of its transfer.
+    """Layout of a request for the vector at ``address``, which may be the ``last`` of its transfer.
 
-    The other members are those of the transfer: what to signal when the last vector has arrived.
+    The other members are the transfer's: what to signal when the last vector has been read.
     """
     return data.StructLayout({
         "address": HOST_ADDRESS_BITS, "last": 1, "semaphore": SEMAPHORE_BITS, "signal": 1,
@@ -69,7 +69,7 @@ class Departures(wiring.Component):
     stop : In(1)
         Drops all entries. Vectors that were accepted at ``read`` leave nevertheless.
     busy, full : Out(1), Out(1)
-        ``busy``: an entry is not yet made into packets as a whole. ``full``: a packet has not left.
+        ``busy``: a vector or signal has yet to become a packet. ``full``: a packet has not left.
     """
 
     def __init__(self, config: Config) -> None:
@@ -183,7 +183,7 @@ class Egress(wiring.Component):
         ``push`` starts ``transfer``, whose destination is REMOTE_VMEM; only if the direction of its
         first hop has ``room``.
     addition : In(stream of remote_addition)
-        Signals of the program, which leave behind the transfers that started before them. ``ready``
+        Signals of the program, which leave after the transfers that started before them. ``ready``
         does not depend on ``valid`` or ``push``.
     read, rows : Out(stream of host_read_request), In(stream of row_bits)
         To the vector memory of this core.

@@ -117,7 +117,7 @@ class LinkConfig:
 
 
 def flit_layout(config: LinkConfig) -> data.StructLayout:
-    """The unit that a router passes on.
+    """Layout of a flit, the unit that a router passes on.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ def flit_layout(config: LinkConfig) -> data.StructLayout:
 
 
 def frame_body(config: LinkConfig) -> data.StructLayout:
-    """A frame without its checksum.
+    """Layout of a frame without its checksum.
 
     Attributes
     ----------
@@ -173,5 +173,5 @@ def frame_layout(config: LinkConfig) -> data.StructLayout:
 
 
 def frame_check(config: LinkConfig, body: int) -> int:
-    """The checksum of a frame whose body has the bits of the integer ``body``."""
+    """Return the checksum of a frame whose body has the bits of the integer ``body``."""
     return zlib.crc32(body.to_bytes(-(-frame_body(config).size // 8), "little"))

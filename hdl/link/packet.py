@@ -25,7 +25,7 @@ first row."""
 
 
 def packet_header() -> data.StructLayout:
-    """What each flit of a packet says about the packet.
+    """Layout of the header, which each flit repeats.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ _HEADER_BYTES = -(-packet_header().size // 8)
 
 
 def payload_layout(config: Config) -> data.StructLayout:
-    """The payload of a flit: ``link_bytes`` of ``data``, the packet's ``header``, and zeros."""
+    """Layout of a flit's payload: ``link_bytes`` of data, the packet's header, and zeros."""
     header = packet_header()
     return data.StructLayout({"data": 8 * config.link_bytes, "header": header,
                               "zeros": 8 * _HEADER_BYTES - header.size})
@@ -67,12 +67,12 @@ def link_config(config: Config) -> LinkConfig:
 
 
 def flits_per_row(config: Config) -> int:
-    """Number of flits that carry a row."""
+    """Return the number of flits that carry a row."""
     return config.row_bytes // config.link_bytes
 
 
 def buffer_rows(config: Config) -> int:
-    """Number of rows of the buffer of one direction (egress) or one port (ejection).
+    """Return the number of rows of the buffer of one direction (egress) or one port (ejection).
 
     A power of two, enough for two vectors.
     """
@@ -80,7 +80,7 @@ def buffer_rows(config: Config) -> int:
 
 
 def departure(config: Config) -> data.StructLayout:
-    """A packet that leaves: its hops, its header, and the amount that it adds to a semaphore.
+    """Layout of a packet that leaves: hops, header, and the amount to add to a semaphore.
 
     ``amount`` is used only if the packet has no vector; otherwise the amount is 1.
     """

@@ -13,7 +13,7 @@ __all__ = ["LinkReceiver", "report_layout"]
 
 
 def report_layout(config: LinkConfig) -> data.StructLayout:
-    """What the receiver of an end of a link tells the sender of the same end, in each cycle.
+    """Layout of what a receiver tells the sender at the same end of the link, in each cycle.
 
     Attributes
     ----------

@@ -269,7 +269,7 @@ Out(flit_layout).array(4)
                           lambda: PacketMux(config, count, CHANNELS))
         straight = arrived[port.opposite]
         for number, (source, goes) in enumerate(inputs):
-            # On channel 1 stays who crossed the dateline of this dimension.
+            # A packet that has crossed the dateline of this dimension stays on channel 1.
             crossed = source.channel if source in straight else 0
             source.offer(number, mux, goes, self.wraps[port] | crossed)
         hops = {name: getattr(mux.flit, name) for name in ("dx", "dy")}
@@ -284,7 +284,7 @@ Out(flit_layout).array(4)
 
     @staticmethod
     def _goes(source: _Source, port: Direction, side: Direction) -> Value:
-        """Whether the flit of ``source``, which arrived at ``side``, leaves by ``port``."""
+        """Return a bit that is set if ``source``'s flit, from ``side``, leaves by ``port``."""
         flit = source.flits.payload
         if port == side.opposite:
             return (flit.dx if side.is_x else flit.dy) != 0

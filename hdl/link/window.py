@@ -42,7 +42,7 @@ class RateLimiter(wiring.Component):
         tokens = Signal(range(max(price, 2)), init=price - gain)
         total = Signal(range(price + gain))
         m.d.comb += [total.eq(tokens + gain), self.free.eq(total >= price)]
-        # A bucket that is full keeps just enough for the next frame.
+        # A full bucket keeps the tokens that, with the next gain, are enough for a frame.
         m.d.sync += tokens.eq(Mux(self.use, total - price, Mux(self.free, price - gain, total)))
         return m
 
@@ -181,7 +181,7 @@ class RetryTimer(wiring.Component):
     waiting : In(1)
         An answer is expected.
     answered : In(1)
-        It arrives in this cycle.
+        The answer arrives in this cycle.
     expired : Out(1)
         ``retry_cycles`` cycles have passed without an answer; set for one cycle.
     dead : Out(1)
