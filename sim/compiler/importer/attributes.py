@@ -51,7 +51,7 @@ def strings(attribute: Any) -> tuple[str, ...]:
 
 
 def dimensions(numbers: Any, *names: str) -> dict[str, Any]:
-    """Return fields of a struct of dimension numbers, by name; lists become tuples."""
+    """Return the fields ``names`` of a struct of dimension numbers; lists become tuples."""
     found = {name: getattr(numbers, name) for name in names}
     return {name: value if isinstance(value, int) else tuple(value)
             for name, value in found.items()}

@@ -14,7 +14,7 @@ __all__ = ["read"]
 _PORTABLE = b"StableHLO_v"
 """Bytes that the header of a portable artifact contains, unlike that of other MLIR bytecode."""
 _HEADER = 64
-"""Length of the header that is searched, in bytes."""
+"""Number of bytes, at the start of bytecode, that are searched for `_PORTABLE`."""
 _PIPELINE = ("builtin.module(func.func(chlo-legalize-to-stablehlo),"
              "func.func(stablehlo-legalize-deprecated-ops{fail-on-unused=false}))")
 """Passes that replace operations of CHLO and deprecated operations by those of StableHLO."""

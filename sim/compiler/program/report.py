@@ -109,7 +109,7 @@ class Report:
 
     @property
     def cycles(self) -> int | None:
-        """Sum of the measured cycles of all kernels; None if no kernel has any."""
+        """Sum of the measured cycles of all kernels; None if none was measured."""
         measured = [kernel.cycles for kernel in self.kernels if kernel.cycles is not None]
         return sum(measured) if measured else None
 

@@ -314,10 +314,8 @@ class _Block:
         """Copy the first tile along the sublanes of all blocks, then the second, and so on.
 
         Thus the inner loop, over the blocks, is long, and the mask of each tile is computed once,
-        before that loop.
-
-        ``around`` are the numbers of the axes that enumerate the blocks; ``combine`` and ``mask``
-        are those of `run`.
+        before that loop. ``around`` are the numbers of the axes that enumerate the blocks;
+        ``combine`` and ``mask`` are those of `run`.
         """
         for tile in range(self.rows.count):
             part = self.rows.mask(tile)

@@ -285,7 +285,7 @@ class _Writer:
         return self._product.steps if self._stores is None else self._stores.first_step
 
     def _stores_in(self, step: int) -> bool:
-        """Return whether ``step`` stores results; for the first, write the descriptor."""
+        """Return whether ``step`` stores results; for the first such step, write a descriptor."""
         if self._stores is not None and step == self._first_store:
             self._stores.describe_first()
         return step >= self._first_store

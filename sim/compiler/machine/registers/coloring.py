@@ -225,10 +225,10 @@ class _Interference:
                 also: Mapping[int, int] = MappingProxyType({})) -> dict[int, int] | None:
         """Assign a color to each register, in the order of ``members``; None if none is left.
 
-        A color is the number of a physical register.
-        With ``spread``, the color that has been unused for longest is preferred: a unit that reads
-        a register row by row delays a bundle that overwrites the register too early. ``also`` has,
-        for each register, the set of further registers from which it must differ.
+        A color is the number of a physical register. With ``spread``, the color that has been
+        unused for longest is preferred: a unit that reads a register row by row delays a bundle
+        that overwrites the register too early. ``also`` has, for each register, the set of further
+        registers from which it must differ.
         """
         chosen: dict[int, int] = {}
         holders = dict.fromkeys(colors, 0)

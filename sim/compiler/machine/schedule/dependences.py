@@ -80,7 +80,7 @@ def _is_store(node: Node) -> bool:
 def _order(first: Node, second: Node) -> int:
     """Return the least number of cycles between two accesses to the same address.
 
-    ``first`` is the access that comes first, and ``second`` the other one.
+    In the code, ``first`` precedes ``second``.
     """
     return 1 if _is_store(first) else 0
 

@@ -541,7 +541,7 @@ class _Splitter:
         return to.broadcast(source, shape, targets)
 
     def _merged(self, split: _Split, to: Expansion) -> Value:
-        """Record a split value; return it in its original layout, which may remain unused."""
+        """Record a split value; return the value in its original layout, for uses that need it."""
         whole = self._whole(split, to)
         lines, images, phases, positions, features = whole.shape
         flat = to.reshape(to.transpose(whole, (0, 1, 3, 2, 4)),

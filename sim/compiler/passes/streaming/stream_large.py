@@ -426,7 +426,7 @@ def _block(axis: Axis, first: int, size: int) -> _Blocks:
         low, high = part.range(first, size)
         extent = value.shape[part.along]
         inside = min(max(low, 0), extent - 1), max(min(high, extent), 1)
-        # A part that is padding only becomes one element, which the block does not use.
+        # A part that consists of padding alone becomes one element, which the block does not use.
         out = high <= 0 or low >= extent
         outside |= out
         begin, end = (0, 1) if out else inside

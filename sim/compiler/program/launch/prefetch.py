@@ -67,7 +67,7 @@ class Upcoming:
 
 
 class Prefetch:
-    """Starts transfers before a kernel, which overlap with it.
+    """Starts transfers right before a kernel, so that they overlap with the kernel.
 
     Parameters
     ----------
