@@ -30,7 +30,7 @@ def arrival() -> data.StructLayout:
 
 
 class PacketSink(wiring.Component):
-    """Collects the flits of a port to whole packets, and drops packets that are wrong.
+    """Collects the flits of a port into whole packets, and drops packets that are wrong.
 
     It always drains: the buffer has room for two vectors, a packet is offered to its core as soon
     as it is complete, and the core writes it without waiting for anything but its vector memory
