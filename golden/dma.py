@@ -87,13 +87,13 @@ class Side:
         return DMA_SPACES[self.space]
 
     def unit(self, config: Config) -> int:
-        """Distance between the addresses of adjacent blocks: bytes, vectors or words, by space."""
+        """Return the distance between addresses of adjacent blocks, in the unit of the space."""
         if self.space is DmaSpace.HBM:
             return config.row_bytes
         return 1 if self.info.vector else config.lanes
 
     def size(self, config: Config) -> int:
-        """Number of addresses of the space; in HBM, only those in whole rows."""
+        """Return the number of addresses of the space; in HBM, only those in whole rows."""
         return {
             DmaSpace.HBM: config.hbm_rows * config.row_bytes,
             DmaSpace.VMEM: config.vmem_vectors,
@@ -106,7 +106,7 @@ class Side:
         }[self.space]
 
     def blocks(self, rows: int, config: Config) -> int:
-        """Number of blocks in ``rows`` rows; a block is a vector or, in spaces without, a row."""
+        """Return the number of blocks in ``rows`` rows; a block is a vector or, else, a row."""
         return rows // config.sublanes if self.info.vector else rows
 
     def indices(self, rows: int, config: Config) -> NDArray[np.int64]:
@@ -130,7 +130,7 @@ class Side:
         return min(addresses), max(addresses) + unit
 
     def fits(self, rows: int, config: Config) -> bool:
-        """Whether all addresses that ``rows`` rows occupy exist in the space."""
+        """Return whether all addresses that ``rows`` rows occupy exist in the space."""
         low, high = self.span(rows, config)
         return low >= 0 and high <= self.size(config)
 
@@ -157,7 +157,7 @@ class Descriptor:
     semaphore : int
         Number of the semaphore to which 1 is added when the transfer is complete.
     signal, signal_other : int
-        Whether that is done in this core, and in the other core of the chip.
+        Whether 1 is added to this core's semaphore, and whether to the chip's other core's.
     signal_remote, remote_semaphore : int
         Whether a transfer to another chip adds 1 to a semaphore there, and the number of that
         semaphore.

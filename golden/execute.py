@@ -522,7 +522,7 @@ def _form(operation: Operation) -> _Form:
 
 
 def _conflict(operations: Iterable[tuple[_Form, _Fields]]) -> bool:
-    """Whether two of the operations write the same register."""
+    """Return whether two of the operations write the same register."""
     written = set()
     for form, fields in operations:
         for file, field in form.written:

@@ -89,13 +89,16 @@ def column_sum(x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
 
 
 def _exponents(steps: NDArray[np.float32]) -> NDArray[np.int64]:
-    """For each row of ``steps``: the least biased exponent of its nonzero numbers; 255 if none."""
+    """Return, for each row of ``steps``, the least biased exponent of its nonzero numbers.
+
+    If all numbers of a row are zero, it is 255.
+    """
     field = (steps.view(np.uint32) >> 23) & 0xFF
     return np.where(field == 0, 255, field).min(axis=1, initial=255).astype(np.int64)
 
 
 def _least_exponent(a: NDArray[np.float32]) -> int:
-    """Least biased exponent of the nonzero numbers of ``a``; 256 if all numbers are zero."""
+    """Return the least biased exponent of the nonzero numbers of ``a``; 256 if all are zero."""
     # The shift drops the sign. The subtraction turns zeros into the largest number, which `min`
     # ignores if there is any other.
     return (int(((a.view(np.uint32) << 1) - 1).min()) + 1) >> 24

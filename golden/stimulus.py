@@ -38,12 +38,12 @@ class _Dice:
         self._count = count
 
     def words(self) -> tuple[_Words, _Words]:
-        """Two uniform 32-bit words per triple."""
+        """Return two uniform 32-bit words for each triple."""
         pair = self._rng.integers(0, 1 << 64, self._count, np.uint64).view(np.uint32)
         return pair[0::2], pair[1::2]
 
     def triple(self) -> _Triple:
-        """Uniform operands: fp32 patterns of acc, bf16 patterns of x and of w."""
+        """Return uniform operands: fp32 patterns of acc, bf16 patterns of x and of w."""
         acc, pair = self.words()
         return acc, pair & 0xFFFF, pair >> 16
 
@@ -85,12 +85,12 @@ def _factors(x: _Words, w: _Words, field: _Words, word: _Words,
 
 
 def _product(x: _Words, w: _Words) -> _Words:
-    """Pattern of x * w, for products that are normal numbers: float32 holds them exactly."""
+    """Return the patterns of products x * w that are normal; float32 holds them exactly."""
     return ((x << 16).view(np.float32) * (w << 16).view(np.float32)).view(np.uint32)
 
 
 def _field(pattern: _Words) -> _Words:
-    """Exponent field of fp32 patterns."""
+    """Return the exponent field of fp32 patterns."""
     return (pattern >> 23) & 0xFF
 
 

@@ -162,7 +162,7 @@ def _within(fraction: _Words) -> tuple[_Words, _Words]:
 
 
 def _fixed(exponent: _Words, fraction: _Words) -> _Words:
-    """The magnitude, below 256, of operands with these fields, in units of 2**-26, rounded down."""
+    """Return operands' magnitudes, below 256, in units of 2**-26, rounded down."""
     significand = fraction | 1 << 23
     down = np.clip(124 - exponent, 0, 31)
     up = np.clip(exponent - 124, 0, 31)
@@ -255,7 +255,7 @@ def _tanh(u: _Words) -> _Words:
 
 
 def _bit_length(magnitude: _Words) -> _Words:
-    """Bit length of numbers below 2**24."""
+    """Return the bit length of numbers below 2**24."""
     return np.frexp(magnitude.astype(np.float64))[1].astype(np.int64)
 
 

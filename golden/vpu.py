@@ -152,7 +152,7 @@ def _number(u: _Words) -> NDArray[np.float32]:
 
 
 def _pattern(y: NDArray[np.float32]) -> _Words:
-    """Replace the NaNs of ``y``, which has no subnormals, by `F32_NAN`; return its patterns."""
+    """Replace NaNs of ``y``, which has no subnormals, by `F32_NAN`; return the bit patterns."""
     u = y.view(np.uint32)
     u[np.isnan(y)] = F32_NAN
     return u

@@ -49,7 +49,7 @@ class Sram(wiring.Component):
         return f"sram_{depth}x{width}"
 
     def verilog(self) -> str:
-        """The behavioural Verilog module; a macro of the target technology can replace it."""
+        """Return the behavioural Verilog module; a macro of the target can replace it."""
         address = self.address_bits - 1
         word = self.width - 1
         return f"""\

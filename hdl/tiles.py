@@ -74,7 +74,7 @@ class Each:
 
 @dataclass(frozen=True)
 class Shared:
-    """A link from an input of every tile to a grid input of the same name."""
+    """A link from a grid input to the input of the same name of every tile."""
 
     port: str
 
@@ -104,7 +104,7 @@ def _as_bundle(component: wiring.Component) -> wiring.Component:
 
 
 def _combinational(component: wiring.Component) -> bool:
-    """Whether the component declares, by ``combinational``, that it has no clock and no reset."""
+    """Return whether the component declares, by ``combinational``, that it has no clock."""
     return getattr(component, "combinational", False)
 
 

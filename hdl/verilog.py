@@ -37,7 +37,7 @@ class Export:
     target: Target = Target.GENERIC
 
     def totals(self) -> dict[str, int]:
-        """Number of instances of each module in the whole design, counted over all levels."""
+        """Return the number of instances of each module in the whole design, over all levels."""
         totals: Counter[str] = Counter()
 
         def visit(name: str, times: int) -> None:

@@ -173,7 +173,7 @@ def hbm_done() -> data.StructLayout:
 
 
 def channel_bits(config: Config) -> int:
-    """Width in bits of the data of one memory channel.
+    """Return the width in bits of the data of one memory channel.
 
     Raises
     ------

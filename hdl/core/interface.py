@@ -150,7 +150,7 @@ def link_ports() -> dict[str, wiring.Member]:
 
 
 def write_words(config: Config) -> int:
-    """Number of words that a transfer writes in a cycle.
+    """Return the number of words that a transfer writes in a cycle.
 
     The lesser of `BUNDLE_PITCH` and ``lanes``, where ``lanes`` is rounded down to a power of two.
     """
@@ -158,7 +158,7 @@ def write_words(config: Config) -> int:
 
 
 def descriptor_words(config: Config) -> int:
-    """Number of words of a descriptor that are read in a cycle.
+    """Return the number of words of a descriptor that are read in a cycle.
 
     All words, if they always lie in different banks of scalar memory; otherwise one, because
     reading a few at a time would take more hardware than it is worth in a small core.

@@ -66,7 +66,7 @@ class DmaSpaceInfo:
     links: bool = False
 
     def exists(self, config: Config) -> bool:
-        """Whether a chip with these parameters has the space."""
+        """Return whether a chip with these parameters has the space."""
         return self.cores <= config.cores and (config.link_bytes != 0 or not self.links)
 
 

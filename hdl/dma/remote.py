@@ -19,7 +19,7 @@ PLACE_PORTS = {"width": SIDE_BITS, "height": SIDE_BITS, "x": COORDINATE_BITS, "y
 
 
 def directions(to: Any) -> list[Any]:
-    """Return, for each `Direction`, a bit: the first hop to the `remote_chip` ``to`` goes there."""
+    """Return a bit for each `Direction`: set for that of the first hop to `remote_chip` ``to``."""
     return [to.dx > 0, to.dx < 0, (to.dx == 0) & (to.dy > 0), (to.dx == 0) & (to.dy < 0)]
 
 

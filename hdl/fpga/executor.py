@@ -35,7 +35,7 @@ class Executor(wiring.Component):
     received, length, check, dropped : In
         From `FrameReceiver`.
     hold : Out(1)
-        The buffer is in use.
+        The buffer's request is being executed, so the buffer must not be written.
     read, read_address, read_data : Out(1), Out(ADDRESS_BITS), In(8)
         Read port of the buffer; data follow one cycle later.
     response : Out(stream of frame_byte)

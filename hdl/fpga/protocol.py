@@ -69,7 +69,7 @@ class Status(IntEnum):
 
 
 def frame(payload: bytes) -> bytes:
-    """The bytes on the line for a payload: flag, payload and checksum with escapes, flag."""
+    """Return the bytes of a frame: flag, payload and checksum with escapes, flag."""
     out = bytearray([FLAG])
     for byte in payload + _CHECK.pack(zlib.crc32(payload)):
         out += bytes([ESCAPE, byte ^ ESCAPE_MASK]) if byte in (FLAG, ESCAPE) else bytes([byte])
@@ -179,7 +179,7 @@ class Request:
                              f"not {len(self.words)}")
 
     def payload(self) -> bytes:
-        """The request's bytes, without its checksum."""
+        """Return the request's bytes, without its checksum."""
         return _REQUEST.pack(self.sequence, self.operation, self.count or len(self.words),
                              self.address) + struct.pack(f"<{len(self.words)}I", *self.words)
 
@@ -205,7 +205,7 @@ class Response:
     words: tuple[int, ...] = ()
 
     def payload(self) -> bytes:
-        """The response's bytes, without its checksum."""
+        """Return the response's bytes, without its checksum."""
         return _RESPONSE.pack(self.sequence, self.status, self.count) + struct.pack(
             f"<{len(self.words)}I", *self.words)
 

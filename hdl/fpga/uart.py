@@ -10,7 +10,7 @@ __all__ = ["UartReceiver", "UartTransmitter"]
 
 _MIN_DIVISOR = 4
 _BITS = 10
-"""Bits of a byte on the line: start, data, stop."""
+"""Bits that carry a byte on the line: a start bit, 8 data bits, a stop bit."""
 
 
 class UartReceiver(wiring.Component):

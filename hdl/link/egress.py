@@ -252,7 +252,7 @@ class Egress(wiring.Component):
         m.d.comb += self.addition.ready.eq(ready & free)
 
     def _read(self, m: Module, platform: object, sides: list[Departures]) -> Signal:
-        """Read a vector for each direction in turn, one of ``sides``.
+        """Read vectors for ``sides``, the queues of the directions: one vector for each in turn.
 
         Return a signal that is set while rows are outstanding.
         """

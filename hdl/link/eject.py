@@ -151,7 +151,7 @@ class ArrivalPort(wiring.Signature):
 
     @staticmethod
     def streams(port: wiring.PureInterface) -> list[tuple[Any, Any]]:
-        """The streams of packets and of rows of each port of the chip."""
+        """Return the stream of packets and the stream of rows of each port of the chip."""
         return [(getattr(port, f"packet_{number}"), getattr(port, f"row_{number}"))
                 for number in Direction]
 

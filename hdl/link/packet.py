@@ -53,7 +53,7 @@ def payload_layout(config: Config) -> data.StructLayout:
 
 
 def link_config(config: Config) -> LinkConfig:
-    """Parameters of the links of a chip with the parameters ``config``.
+    """Return the parameters of the links of a chip with the parameters ``config``.
 
     Raises
     ------

@@ -50,7 +50,7 @@ Operands = Signature({
 
 
 def number(fraction: int) -> Signature:
-    """Signature of a number with fp32's exponent range and a fraction of ``fraction`` bits."""
+    """Return the signature of a number with fp32's exponents and ``fraction`` fraction bits."""
     return Signature({
         "sign": Out(1),
         "exponent": Out(EXPONENT),       # 0: zero, fraction 0; 255: infinity, or NaN if not 0
@@ -333,7 +333,7 @@ class Add(_Step):
 
 def shift_out_zeros(m: Module, word: Signal,
                     steps: tuple[int, ...]) -> tuple[Signal, list[Signal]]:
-    """For each number of ``steps``: shift ``word`` left by it if as many of its top bits are zero.
+    """Shift ``word`` left by each number of ``steps`` in turn, if that many top bits are zero.
 
     Return the shifted word, and for each step a bit that is set if the step shifted.
     """

@@ -37,7 +37,7 @@ _WRITES = ("v0", "v1", "load", "chain")
 
 
 def slot_ports(transcendental: bool) -> dict[str, int]:
-    """Names and widths in bits of the ports from the control pipeline to the ALU of a slot.
+    """Return names and widths, in bits, of a slot's ports from control pipeline to ALU.
 
     In the cycle of ``read``: numbers of registers ``a`` and ``b`` and of masks ``p`` and ``q``;
     ``use_scalar`` and ``scalar``. In later cycles: ports of `VectorAlu`. In the cycle of the
@@ -53,7 +53,7 @@ def slot_ports(transcendental: bool) -> dict[str, int]:
 
 
 def _shared_ports(config: Config) -> dict[str, int]:
-    """Names and widths in bits of the input ports whose value all elements share."""
+    """Return the names and widths, in bits, of input ports whose value all elements share."""
     address = ceil_log2(config.vmem_vectors)
     ports = {f"{slot}_{name}": width for slot, full in SLOTS.items()
              for name, width in slot_ports(full).items()}
@@ -309,7 +309,7 @@ def _chain_links() -> list[Link]:
 
 
 def vpu_grid(config: Config) -> TileGrid:
-    """The ``sublanes`` x ``lanes`` grid of `VectorElement`, as module ``vpu_grid``.
+    """Return the ``sublanes`` x ``lanes`` grid of `VectorElement`, as module ``vpu_grid``.
 
     Row r of the grid holds sublane ``sublanes - 1 - r``. Rows of vectors move south: of a vector
     that leaves, sublane 0 is first; of one that enters, the first row becomes sublane 0. Ports that

@@ -19,9 +19,10 @@ PARITY = 0x1BD11BDA
 
 
 class Random(wiring.Component):
-    """First word of Threefry-2x32-20 for counter (a, 0) and key (b, 0); ``latency`` cycles.
+    """Computes the first word of Threefry-2x32-20 for counter (a, 0) and key (b, 0).
 
-    There are no valid bits: a control pipeline shared by all elements enables the stages.
+    It takes ``latency`` cycles. There are no valid bits: a control pipeline shared by all elements
+    enables the stages.
 
     Attributes
     ----------

@@ -70,7 +70,7 @@ class RegisterFile(wiring.Component):
         return BankedRegisterFile(self.reads, self.writes, self.width)
 
     def verilog(self) -> str:
-        """The behavioural Verilog module; a macro of the target technology can replace it."""
+        """Return the behavioural Verilog module; a macro of the target can replace it."""
         top, high = REGISTER_BITS - 1, self.width - 1
         ports = ["input clk", "input rst  /* unused: the words are not reset */"]
         for i in range(self.reads):

@@ -187,7 +187,7 @@ class ReversingShift(Shift):
 
 
 class Simple(wiring.Component):
-    """All operations of `hdl.isa.Unit.SIMPLE` of one element; ``latency`` cycles.
+    """Computes all operations of `hdl.isa.Unit.SIMPLE` for one element in ``latency`` cycles.
 
     All elements of a vector unit execute the same operation.
 

@@ -38,9 +38,9 @@ ADDRESS_BITS = BLOCK_BITS + SEGMENT_BITS
 POSITION_BITS = 20
 """Bits of a position within a segment. In the narrower segments, the lowest bits are zero."""
 SQUARE_BITS = 16
-"""The highest bits of a position that are squared, and of the square that are used."""
+"""Number of high bits of a position that are squared, and of its square that are used."""
 FIXED_BITS = 26
-"""Fraction bits of an operand in fixed point."""
+"""Number of fraction bits of an operand in fixed point."""
 VALUE_BITS = 29
 """Bits of the table's value: a number below 2, in units of 2**-28."""
 TOTAL_BITS = 48
@@ -82,7 +82,7 @@ class TranscendentalTable(wiring.Component):
     data: Out(64)
 
     def verilog(self) -> str:
-        """The Verilog module. It is written here because Amaranth would write it bit by bit."""
+        """Return the Verilog module, written here because Amaranth would write it bit by bit."""
         contents = "\n".join(f"    low[{address}] = 32'h{word & 0xFFFFFFFF:08x}; "
                              f"high[{address}] = 32'h{word >> 32:08x};"
                              for address, word in enumerate(words()))

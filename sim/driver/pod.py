@@ -120,7 +120,7 @@ class Pod(Closeable):
         return self._model
 
     def __getitem__(self, place: tuple[int, int]) -> Device:
-        """The device of the chip at coordinates (x, y).
+        """Return the device of the chip at coordinates (x, y).
 
         Raises
         ------
@@ -249,7 +249,7 @@ class Pod(Closeable):
 
     @contextmanager
     def _open(self) -> Iterator[list[Backend]]:
-        """Hold the chips for this thread alone."""
+        """Context that yields the chips' backends, and keeps other threads from using the pod."""
         with self._lock:
             if not self._backends:
                 raise RuntimeError("pod is closed")

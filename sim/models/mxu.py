@@ -97,7 +97,7 @@ class MxuModel(Closeable):
             self._model.reset()
 
     def counters(self) -> dict[str, int]:
-        """Cycle counters since the last reset, as `hdl.mxu.mxu.Mxu` defines them."""
+        """Returns the cycle counts since the last reset, as `hdl.mxu.mxu.Mxu` defines them."""
         with self._lock:
             cycles, active, weights = (self._model.peek(name) for name in (
                 "cycles", "mxu_active_cycles", "weight_load_cycles"))

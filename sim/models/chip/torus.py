@@ -134,7 +134,7 @@ class ChipTorus(Closeable):
             raise
 
     def __getitem__(self, place: tuple[int, int]) -> ChipModel:
-        """The chip at coordinates (x, y)."""
+        """Return the chip at coordinates (x, y)."""
         x, y = place
         return self.chips[integer("y", y, 0, self.shape[1] - 1) * self.shape[0]
                           + integer("x", x, 0, self.shape[0] - 1)]
@@ -182,7 +182,7 @@ class ChipTorus(Closeable):
             chip.close()
 
     def _handle(self) -> int:
-        """Address of the torus (a ``Torus`` of torus.hpp)."""
+        """Return the address of the torus (a ``Torus`` of torus.hpp)."""
         if self._torus is None:
             raise RuntimeError("torus is closed")
         return self._torus

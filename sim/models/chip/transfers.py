@@ -40,7 +40,7 @@ class DescriptorError(Exception):
 
 
 def staging_rows(config: Config) -> int:
-    """Number of staging rows: rows at the end of memory through which a `ChipModel` moves data.
+    """Returns the number of staging rows, at the end of HBM, through which `ChipModel` moves data.
 
     Returns
     -------
