@@ -312,6 +312,15 @@ class Builder(Flow):
         """Add ``amount`` to a semaphore."""
         self._append(_MISC["signal"], Semaphore(semaphore), self._source(amount))
 
+    def signal_other(self, semaphore: int, amount: ScalarValue, *, fence: Fence | None = None
+                     ) -> None:
+        """Add ``amount`` to a semaphore of the other core.
+
+        The signal is ordered with all accesses to memory, or as ``fence`` says.
+        """
+        self._append(_MISC["signal_other"], Semaphore(semaphore), self._source(amount),
+                     fence=fence)
+
     def dma(self, descriptor: ScalarValue, *, fence: Fence | None = None) -> None:
         """Start the transfer whose descriptor begins at address ``descriptor`` of scalar memory.
 

@@ -196,6 +196,14 @@ class Access:
         """The index plus the address of the buffer."""
         return self.index + (0 if self.buffer is None else self.buffer.address)
 
+    @property
+    def vectors(self) -> VmemBuffer:
+        """The vectors that may be accessed, for an access to vector memory."""
+        assert self.buffer is not None
+        if self.index.terms:
+            return self.buffer
+        return VmemBuffer(self.buffer.name, self.buffer.address + self.index.constant, 1)
+
 
 @dataclass(frozen=True)
 class Fence:
@@ -210,10 +218,18 @@ class Fence:
         transfer or wait.
     before : bool
         Whether all later accesses to vector memory happen after the transfer or wait.
+    paced : bool
+        Whether the block that contains the operation is scheduled so that the array does not wait
+        for the core (`sim.compiler.machine.schedule.dependences.block_graph`).
     """
 
     after: tuple[VmemBuffer, ...] = ()
     before: bool = False
+    paced: bool = True
+
+    def follows(self, access: Access) -> bool:
+        """Whether an earlier access to vector memory happens before the transfer or wait."""
+        return any(access.vectors.overlaps(buffer) for buffer in self.after)
 
 
 WRITTEN = (Kind.SCALAR_OUT, Kind.SCALAR_INOUT, Kind.VECTOR_OUT, Kind.MASK_OUT)

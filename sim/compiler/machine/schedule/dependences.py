@@ -287,8 +287,7 @@ class _Memory:
             self._graph.edge(self._fence, number, _APART if both else 1)
         for other in self._since:
             access = nodes[other].op.access
-            if access is None or access.buffer is None or any(
-                    access.buffer.overlaps(buffer) for buffer in fence.after):
+            if access is None or access.buffer is None or fence.follows(access):
                 self._graph.edge(other, number, 1)
         self._since.append(number)
         self._fence = number

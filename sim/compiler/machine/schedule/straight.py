@@ -52,7 +52,7 @@ def schedule_block(ops: Sequence[Op], config: Config, last: Op | None = None, *,
     """
     # In a block that starts transfers, or has a push with a fence, early pushes keep the array from
     # waiting for the core.
-    eager = any(op.fence is not None for op in ops)
+    eager = any(op.fence is not None and op.fence.paced for op in ops)
     nodes = [Node.of(op, config, eager=eager)
              for op in (*ops, *([last] if last is not None else []))]
     results = None if outstanding is None or eager else Results(config.array_latency, outstanding)

@@ -199,11 +199,11 @@ class Stream:
         """Append the halt that ends the program; it also sets `STAMP` to 0."""
         self.bundle((Slot.S1, "halt", ()), (Slot.S0, "add", (STAMP, s[0], 0)))
 
-    def kernel(self, code: Code, symbols: Mapping[str, Rows] | None = None) -> None:
+    def kernel(self, code: Code, symbols: Mapping[str, Rows | TransferWords] | None = None) -> None:
         """Append a kernel's code.
 
-        ``symbols`` maps symbols in the code to HBM rows; the number of the first row replaces the
-        symbol.
+        ``symbols`` maps symbols in the code to HBM rows, the number of whose first row replaces the
+        symbol, or to descriptors, whose address does.
         """
         self._write_deferred()
         self._flush()

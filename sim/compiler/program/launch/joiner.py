@@ -4,7 +4,7 @@ While one kernel waits for its last results, the next one starts: the array then
 weights, for example, and reductions that do not depend on each other share the cross-lane unit.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sim.compiler.graph.ir import Location
@@ -15,7 +15,7 @@ from sim.compiler.machine.join import join
 from sim.compiler.machine.registers.coloring import RegisterPressureError
 from sim.compiler.machine.text import dump_kernel
 from sim.compiler.passes import dump_folder
-from sim.compiler.program.code.transfers import Rows
+from sim.compiler.program.code.transfers import Rows, TransferWords
 from sim.compiler.program.compiled import KernelRecord
 from sim.compiler.program.context import Context
 
@@ -25,6 +25,11 @@ _OPERATIONS = 1024
 """Maximum number of operations of all kernels that are joined."""
 _CYCLES = 8192
 """Kernels of more predicted cycles are not joined: it would save a small share of them."""
+_LONG = 1024
+"""Predicted cycles of a kernel from which on most of them are those of a loop.
+
+No other code overlaps with that loop. So if the registers do not suffice for all parts together,
+the parts before its end and those after it may be faster as two groups."""
 
 
 @dataclass(frozen=True)
@@ -37,21 +42,24 @@ class Part:
         The kernel on virtual registers.
     code : Code
         Its code if it is not joined.
-    symbols : mapping of str to Rows
-        HBM rows for the symbols in the code.
+    symbols : mapping of str to Rows or TransferWords
+        HBM rows and descriptors for the symbols in the code.
     record : KernelRecord
+    cycles : int
+        Predicted cycles of the code, without those of transfers that it starts.
     """
 
     machine: MachineCode
     code: Code
-    symbols: Mapping[str, Rows]
+    symbols: Mapping[str, Rows | TransferWords]
     record: KernelRecord
+    cycles: int
 
     @property
     def may_join(self) -> bool:
-        """Whether the kernel may be joined: it has no transfers of its own and is not too long."""
-        return (not self.symbols and self.record.cycles <= _CYCLES
-                and self.operations <= _OPERATIONS)
+        """Whether the kernel may be joined: it waits for no HBM rows and is not too long."""
+        return (not any(isinstance(word, Rows) for word in self.symbols.values())
+                and self.cycles <= _CYCLES and self.operations <= _OPERATIONS)
 
     @property
     def operations(self) -> int:
@@ -95,17 +103,22 @@ class Joiner:
         self._stream.kernel(part.code, part.symbols)
         self._records.append(part.record)
 
-    def _joined(self, parts: Sequence[Part]) -> Iterator[Part]:
-        """Yield the kernels of consecutive parts: all of them joined, if that is faster.
+    def _joined(self, parts: Sequence[Part]) -> list[Part]:
+        """Return the kernels of consecutive parts: all of them joined, or two groups of them.
 
-        Otherwise, each half of them is joined, if that is faster.
+        The first group ends with the longest part, if that is long; else it is half of the parts.
         """
-        joined = self._join(parts) if len(parts) > 1 else parts[0]
-        if joined is not None:
-            yield joined
-            return
-        for half in parts[:len(parts) // 2], parts[len(parts) // 2:]:
-            yield from self._joined(half)
+        if len(parts) < 2:
+            return [*parts]
+        joined = self._join(parts)
+        longest = max(parts, key=lambda part: part.cycles)
+        first = parts.index(longest) + 1
+        if longest.cycles < _LONG or first == len(parts):
+            if joined is not None:
+                return [joined]
+            first = len(parts) // 2
+        split = [*self._joined(parts[:first]), *self._joined(parts[first:])]
+        return split if joined is None or _cycles(split) < joined.cycles else [joined]
 
     def _join(self, parts: Sequence[Part]) -> Part | None:
         """Return the kernel that computes all parts; None if that is not faster.
@@ -119,17 +132,23 @@ class Joiner:
         except RegisterPressureError:
             return None
         cycles = estimate(code)
-        saved = sum(part.record.cycles for part in parts) - cycles
+        saved = sum(part.cycles for part in parts) - cycles
         if saved <= max(0, len(code) - sum(len(part.code) for part in parts)):
             return None
         records = [part.record for part in parts]
         kind = "+".join(dict.fromkeys(record.kind for record in records))
         if (folder := dump_folder()) is not None:
             dump_kernel(folder / "kernels", kind, machine, code)
-        return Part(machine, code, {}, KernelRecord(
+        symbols = {name: word for part in parts for name, word in part.symbols.items()}
+        return Part(machine, code, symbols, KernelRecord(
             kind, _location(records), len(code), cycles,
             sum(record.rows for record in records), sum(record.products for record in records),
-            sum(record.vector_operations for record in records)))
+            sum(record.vector_operations for record in records)), cycles)
+
+
+def _cycles(parts: Sequence[Part]) -> int:
+    """Return the predicted cycles of parts, one after the other; each begins with a stamp."""
+    return sum(part.cycles + 1 for part in parts)
 
 
 def _location(records: Sequence[KernelRecord]) -> Location | None:

@@ -11,11 +11,12 @@ from sim.compiler.machine import VmemBuffer, emit
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.emit import Code
 from sim.compiler.machine.estimate import estimate, vector_operations
-from sim.compiler.machine.ir import MachineCode
+from sim.compiler.machine.ir import Fence, MachineCode
 from sim.compiler.machine.registers.coloring import RegisterPressureError
 from sim.compiler.machine.text import dump_kernel
 from sim.compiler.passes import dump_folder
-from sim.compiler.program.code.transfers import Rows
+from sim.compiler.program.code.reserved import EXCHANGED, FREE
+from sim.compiler.program.code.transfers import Rows, Vectors, send
 from sim.compiler.program.compiled import KernelRecord
 from sim.compiler.program.context import Context
 from sim.compiler.program.launch.buffers import KernelBuffers
@@ -122,7 +123,8 @@ class Launcher:
         moved = self._places.memory.moved_rows
         self._joiner.add(Part(lowered.machine, lowered.code, lowered.symbols, KernelRecord(
             operation.kind, operation.location, len(lowered.code), lowered.cycles,
-            moved - self._counted_rows, _products(operation), vector_operations(lowered.code))))
+            moved - self._counted_rows, _products(operation), vector_operations(lowered.code)),
+            lowered.cycles))
         self._counted_rows = moved
         for buffer in lowered.own:
             self._places.memory.release(buffer)
@@ -167,14 +169,28 @@ class Launcher:
         finally:
             places.lock(())
         self.received[number] = target.address
-        before = self._stream.here
-        self._stream.stamp()
-        places.memory.exchange(source, target, number)
-        rows = source.vectors * self._config.sublanes
-        self.records.append(KernelRecord(operation.kind, operation.location,
-                                         self._stream.here - before, rows, rows, 0, 0))
+        places.memory.exchange(source, target)
+        self._joiner.add(self._sends(operation, source, target))
         if lifted:
             places.restore(lifted)
+
+    def _sends(self, operation: Operation, source: VmemBuffer, target: VmemBuffer) -> Part:
+        """Make the code that starts to send ``source``, and to receive into ``target``.
+
+        Each core first signals that the vectors into which it receives are free, and then waits for
+        the same signal from the other core. So no vectors are overwritten that are in use, and the
+        cores cannot deadlock.
+        """
+        number, builder = operation.attributes["number"], Builder(self._config)
+        symbol = f"exchange{number}"
+        builder.signal_other(FREE, 1, fence=Fence((target,), paced=False))
+        builder.wait(FREE, 1, fence=Fence(paced=False))
+        builder.dma(builder.symbol(symbol), fence=Fence((source,), paced=False))
+        machine, code = self._emit(operation, builder, None)
+        rows = source.vectors * self._config.sublanes
+        words = send(self._config, Vectors(source.address), source.vectors, EXCHANGED, number)
+        return Part(machine, code, {symbol: words}, KernelRecord(
+            operation.kind, operation.location, len(code), rows, rows, 0, 0), estimate(code))
 
     def _inherited(self, operation: Operation, dying: Set[Value]) -> dict[Value, Value]:
         """Choose results that take over the vectors of an operand that is not used again.
@@ -273,8 +289,10 @@ class Launcher:
         return lowering, reads
 
     def _emit(self, operation: Operation, builder: Builder,
-              allocate: Callable[[int], VmemBuffer]) -> tuple[MachineCode, Code]:
-        """Schedule a kernel and assign its registers; ``allocate`` gives room for spilled ones.
+              allocate: Callable[[int], VmemBuffer] | None) -> tuple[MachineCode, Code]:
+        """Schedule a kernel and assign its registers.
+
+        ``allocate``, if given, gives room for spilled ones.
 
         Return the kernel on virtual registers, and its final code.
 

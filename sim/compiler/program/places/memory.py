@@ -11,12 +11,12 @@ from typing import Any
 
 from hdl.config import Config
 from hdl.isa import Slot
-from sim.asm.operands import s, sem, v
+from sim.asm.operands import s, v
 from sim.compiler.machine.ir import VmemBuffer
-from sim.compiler.program.code.reserved import EXCHANGED, FREE, MOVED
+from sim.compiler.program.code.reserved import EXCHANGED, MOVED
 from sim.compiler.program.code.scalars import ScalarMemory
 from sim.compiler.program.code.stream import Stream
-from sim.compiler.program.code.transfers import Rows, Vectors, send, transfer
+from sim.compiler.program.code.transfers import Rows, Vectors, transfer
 from sim.compiler.program.places.clock import Clock
 from sim.compiler.program.places.vectors import FreeVectors
 
@@ -146,25 +146,13 @@ class VectorMemory:
         self.wait(self._issued)
         self.wait_exchanges()
 
-    def exchange(self, source: VmemBuffer, target: VmemBuffer, number: int) -> None:
-        """Write code that starts to send a buffer to the other core, and to receive another one.
+    def exchange(self, source: VmemBuffer, target: VmemBuffer) -> None:
+        """Record that the following code exchanges buffers with the other core.
 
-        Each core first signals that the vectors into which it receives are free, and then waits for
-        the same signal from the other core. So no vectors are overwritten that are in use, and the
-        cores cannot deadlock.
-
-        Parameters
-        ----------
-        source, target : VmemBuffer
-            The buffer to send, and the buffer into which the other core's data is written.
-        number : int
-            Number of the exchange.
+        The code starts to send ``source``, and to receive into ``target``. This method writes code
+        that waits until ``source`` is complete.
         """
         self.settle([source])
-        stream = self.stream
-        stream.bundle((Slot.MISC, "signal_other", (sem[FREE], 1)))
-        stream.wait(FREE, 1)
-        stream.start(send(self._config, Vectors(source.address), source.vectors, EXCHANGED, number))
         self._exchanging |= {source, target}
         self._exchanges += 1
 

@@ -92,6 +92,19 @@ def test_transfer_in_joined_code_follows_stores_to_its_vectors() -> None:
     assert places["store"] < places["dma"]
 
 
+def test_loads_of_later_kernels_precede_a_transfer_in_joined_code() -> None:
+    """The transfer waits for the store to its source, and the next kernel's load does not."""
+    sent, source = Builder(TINY), VmemBuffer("sent", 2, 4)
+    sent.store(sent.cross("sum_lanes", sent.load(source, 0)), source, 1)
+    sent.dma(8, fence=Fence((source,), paced=False))
+    later, other = Builder(TINY), VmemBuffer("other", 12, 4)
+    later.store(later.cross("max_lanes", later.load(other, 1)), other, 3)
+    code = emit(join([sent.finish(), later.finish()]), TINY, ladder=JOINED)
+    at = {operands[2] if name in ("load", "store") else name: number
+          for number, bundle in enumerate(code.bundles) for _, name, operands in bundle}
+    assert at[13] < at[3] < at["dma"] < at[15]
+
+
 @pytest.mark.parametrize("most", [2, 6])
 def test_random_code_with_spilled_vectors_is_unchanged(most: int) -> None:
     sizes = []

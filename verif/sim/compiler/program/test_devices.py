@@ -92,7 +92,7 @@ def test_kernels_of_both_cores_are_emitted_once(monkeypatch: pytest.MonkeyPatch)
     at = Maker(f32(3))
     [x] = at.inputs
     for number in range(70):
-        # The exchange keeps kernels apart.
+        # Each kernel is emitted alone, before it is joined with an exchange.
         factor = at.constant(np.full(3, number + 2, np.float32), f32(3))
         product = at.op("multiply", x, factor)
         x = at.op("exchange", product, product)
@@ -114,6 +114,19 @@ def test_a_value_both_devices_have_is_written_once() -> None:
         executable = check(graph, device)
     shapes = {spec.name: spec.layout.shape for spec in (*executable.inputs, *executable.outputs)}
     assert shapes == {"input0": (4, 3), "input1": (2, 3), "output0": (2, 3), "output1": (2, 3)}
+
+
+def test_kernels_overlap_with_the_start_of_an_exchange() -> None:
+    """The kernel before the start is one piece of code with it."""
+    at = Maker(f32(9))
+    [x] = at.inputs
+    mine = at.op("negate", x)
+    graph = at.returns(at.op("exchange", mine, mine))
+    graph.sharding = Sharding((0,), (0,))
+    with Device.open("tiny", "golden") as device:
+        executable = check(graph, device)
+    for core in compiled_of(executable).cores:
+        assert [kernel.kind for kernel in core.kernels] == ["negate+exchange"]
 
 
 def test_saved_programs_run_on_both_cores(tmp_path: pathlib.Path) -> None:
