@@ -106,7 +106,7 @@ class Side:
         }[self.space]
 
     def blocks(self, rows: int, config: Config) -> int:
-        """Return the number of blocks in ``rows`` rows; a block is a vector or, else, a row."""
+        """Return how many blocks make ``rows`` rows: vectors in a vector space, else rows."""
         return rows // config.sublanes if self.info.vector else rows
 
     def indices(self, rows: int, config: Config) -> NDArray[np.int64]:

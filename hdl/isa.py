@@ -336,7 +336,7 @@ class Operation:
     semantics : str
         The operation's effect, as a sentence for docs/isa.md.
     faults : tuple of Fault
-        The faults it can raise, besides ILLEGAL and CONFLICT, which every operation can raise.
+        The faults it can raise, without ILLEGAL and CONFLICT, which every operation can raise.
     cores : int
         Least number of cores of a chip with this operation; on a smaller chip it is ILLEGAL.
     links : bool

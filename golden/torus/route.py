@@ -55,7 +55,7 @@ def route(x: int, y: int, dx: int, dy: int, shape: tuple[int, int]) -> list[Hop]
     """Return the hops of a packet in order: first those along X, then those along Y.
 
     A packet begins each dimension on channel 0. The link that crosses the dateline, and all links
-    behind it in that dimension, are taken on channel 1.
+    after it in that dimension, are taken on channel 1.
 
     Parameters
     ----------

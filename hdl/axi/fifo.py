@@ -23,7 +23,7 @@ class Fifo(wiring.Component):
     width : int
         Bits of an entry, at least 1.
     depth : int
-        Number of entries, besides the one on offer; a power of two, at least 2.
+        Number of entries, without the one on offer; a power of two, at least 2.
 
     Attributes
     ----------

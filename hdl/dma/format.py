@@ -129,7 +129,7 @@ DESCRIPTOR: dict[str, DescriptorField] = {
     "signal": DescriptorField(1, "add 1 to that semaphore of this core at completion"),
     "signal_other": DescriptorField(1, "add 1 to that semaphore of the other core at completion"),
     "signal_remote": DescriptorField(
-        1, "add 1 to a semaphore of the destination's core behind the data; 0 unless the "
+        1, "add 1 to a semaphore of the destination's core after the data; 0 unless the "
         "destination is REMOTE_VMEM"),
     "remote_semaphore": DescriptorField(
         4, "that semaphore; 0 unless the destination is REMOTE_VMEM"),

@@ -12,8 +12,9 @@ __all__ = ["FrameCheck"]
 class FrameCheck(wiring.Component):
     """Computes `frame_check`, the checksum of a frame; combinational.
 
-    A CRC is affine: the checksum of zeros, and for each set bit the exclusive or with the effect of
-    that bit. So each bit of the checksum is the parity of some bits of the frame.
+    A CRC is affine: the checksum of a frame is that of a frame of zeros, exclusive-ored with a
+    constant for each bit of the frame that is set. So each bit of the checksum is the parity of
+    some bits of the frame, inverted if it is 1 in the checksum of zeros.
 
     Parameters
     ----------

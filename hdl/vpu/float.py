@@ -64,7 +64,7 @@ def _through(m: Module, platform: object, bundle: wiring.PureInterface,
 
 
 class FloatAdd(wiring.Component):
-    """Sum or difference of two fp32 numbers, rounded once; ``latency`` cycles.
+    """Adds or subtracts two fp32 numbers, rounding once, in ``latency`` cycles.
 
     It consists of steps of the MAC cell's datapath, `hdl.mxu.mac`.
 
@@ -113,7 +113,7 @@ class FloatAdd(wiring.Component):
 
 
 class IntToFloat(wiring.Component):
-    """Converts a signed integer to fp32, rounded to nearest, ties to even; ``latency`` cycles.
+    """Converts a signed integer to the nearest fp32, ties to even, in ``latency`` cycles.
 
     Attributes
     ----------
@@ -256,7 +256,7 @@ class RoundProduct(wiring.Component):
 
 
 class FloatMultiply(wiring.Component):
-    """Product of two fp32 numbers, rounded once; ``latency`` cycles.
+    """Multiplies two fp32 numbers, rounding once, in ``latency`` cycles.
 
     Overflow and underflow are tested after rounding, as docs/numerics.md defines: a product below
     2**-126 that rounds to 2**-126 gives 2**-126, not zero.
