@@ -1,6 +1,6 @@
 """The core: sequencer, vector unit, matrix unit and cross-lane unit."""
 
-from amaranth import Module, Mux
+from amaranth import Const, Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
@@ -8,7 +8,7 @@ from ..checks import instance
 from ..config import Config
 from ..mxu.mxu import COUNTER_BITS, Mxu
 from ..tiles import instantiate
-from ..vpu.interface import host_read_request, host_write_row, row_bits
+from ..vpu.interface import V1_DELAY, host_read_request, host_write_row, row_bits
 from ..vpu.vpu import Vpu
 from ..xlu.xlu import Xlu
 from .counters import COUNTERS, CoreCounters
@@ -110,8 +110,10 @@ class Core(wiring.Component):
             mxu.w.payload.transpose.eq(feeder_w.row_flag),
         ]
         if config.issue_cycles > 1:
-            # Both chains read vector registers through one port; chain x has priority.
-            m.d.comb += [feeder_x.grant.eq(1), feeder_w.grant.eq(~feeder_x.chain.load),
+            # The chains read registers through ports of the vector slots, x before w. The second
+            # cycle after an issue is always free: v0 reads in the first, v1 in the third.
+            m.d.comb += [xlu.grant.eq(~vpu.reading), feeder_x.grant.eq(~vpu.reading),
+                         feeder_w.grant.eq(~vpu.reading & ~feeder_x.chain.load),
                          sequencer.w_free.eq(feeder_w.free & ~feeder_x.pending.valid)]
         self._cross(m, sequencer, vpu, xlu)
         self._collect(m, sequencer, vpu, mxu, collector, xlu)
@@ -180,14 +182,25 @@ class Core(wiring.Component):
         """Connect the array's results to pops.
 
         Pops and the cross-lane unit share a write port of the vector registers; the latter has
-        priority.
+        priority. If ``issue_cycles`` is 3, loads share it, too; they have priority over pops.
         """
+        pops = collector.write.valid
+        # Rows of the array can wait; those of the cross-lane unit cannot.
+        grant = ~xlu.write.valid
         if self._config.issue_cycles > 1:
-            # Operations of v1 read registers only in the second cycle after issue, and all reads
-            # of a bundle come before its writes.
-            m.d.sync += [collector.pop.valid.eq(sequencer.pop.valid),
-                         collector.pop.d.eq(sequencer.pop.d)]
-            m.d.comb += sequencer.pop_ready.eq(collector.ready & ~collector.pop.valid)
+            # Operations of v1 read registers only in the third cycle after issue, and all reads of
+            # a bundle come before its writes.
+            valid, earlier = sequencer.pop.valid, Const(0, 1)
+            for i in range(V1_DELAY):
+                delayed = Signal(name=f"pop_{i}")
+                m.d.sync += delayed.eq(valid)
+                earlier, valid = earlier | delayed, delayed
+            with m.If(sequencer.pop.valid):
+                m.d.sync += collector.pop.d.eq(sequencer.pop.d)
+            m.d.comb += [collector.pop.valid.eq(valid),
+                         sequencer.pop_ready.eq(collector.ready & ~earlier)]
+            pops &= ~vpu.load_waits
+            grant &= ~vpu.load_waits
         else:
             connect(m, sequencer.pop, collector.pop)
             m.d.comb += sequencer.pop_ready.eq(collector.ready)
@@ -196,9 +209,8 @@ class Core(wiring.Component):
             mxu.y.ready.eq(collector.row_ready),
             vpu.pop_chain.shift.eq(collector.shift),
             vpu.pop_chain.row.eq(mxu.y.payload),
-            # Rows of the array can wait; those of the cross-lane unit cannot.
-            collector.grant.eq(~xlu.write.valid),
-            vpu.chain_write.valid.eq(xlu.write.valid | collector.write.valid),
+            collector.grant.eq(grant),
+            vpu.chain_write.valid.eq(xlu.write.valid | pops),
             vpu.chain_write.d.eq(Mux(xlu.write.valid, xlu.write.d, collector.write.d)),
             vpu.chain_write.from_xlu.eq(xlu.write.valid),
         ]

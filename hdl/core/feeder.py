@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from ..checks import instance
 from ..config import Config
-from ..vpu.interface import ChainControl, RegisterWrite
+from ..vpu.interface import ChainControl, RegisterWrite, grant_port
 from .interface import RowPush
 
 __all__ = ["RowCollector", "RowFeeder"]
@@ -26,9 +26,9 @@ class RowFeeder(wiring.Component):
     ready : Out(1)
         A push may issue in this cycle.
     free : Out(1)
-        A push that issues in this cycle would be loaded into the chain in the next one. A bundle
-        that overwrites the register it pushes may issue only while ``free``; ``ready`` is not
-        enough.
+        A push that issues in this cycle would be loaded into the chain in the next one or, if
+        ``issue_cycles`` is 3, in the one after that. A bundle that overwrites the register it
+        pushes may issue only while ``free``; ``ready`` is not enough.
     pending : Out(RegisterWrite)
         A vector register that the feeder will load in a later cycle, and that must not be
         written before. A push that issues in this cycle is not included yet.
@@ -51,7 +51,7 @@ class RowFeeder(wiring.Component):
         super().__init__({
             "push": In(RowPush()), "ready": Out(1), "free": Out(1),
             "pending": Out(RegisterWrite()), "chain": Out(ChainControl()),
-            **({"grant": In(1)} if config.issue_cycles > 1 else {}),
+            **grant_port(config),
             "row_valid": Out(1), "row_first": Out(1), "row_flag": Out(1), "row_ready": In(1),
             "idle": Out(1),
         })

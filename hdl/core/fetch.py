@@ -171,7 +171,7 @@ class Examination(wiring.Component):
     Used only if ``issue_cycles`` is 3.
 
     1. The bundle is decoded, and the operands that faults depend on are read, after an outstanding
-       scalar load has written its register.
+       scalar load or read of a semaphore has written its register.
     2. The bundle is examined: whether it can issue in the next cycle, and its fault, which is kept.
        The other operands are read.
     3. The bundle issues or faults. Until then, the result of the examination is kept, because its
@@ -186,7 +186,7 @@ class Examination(wiring.Component):
     valid : In(1)
         A bundle has been fetched and can be decoded.
     lands : In(1)
-        A scalar load writes its register at the end of this cycle.
+        A scalar load or a read of a semaphore writes its register at the end of this cycle.
     clear : In(1)
         In the next cycle, the bundle waits for no register or unit; its operands are final.
     loads, stores : In(1)

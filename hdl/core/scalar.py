@@ -26,12 +26,15 @@ from ..vpu.registers import RegisterFile
 from .decode import SCALAR_PORTS, kind_codes
 from .interface import descriptor_words, write_words
 
-__all__ = ["SCALAR_WRITERS", "BranchUnit", "ScalarAlu", "ScalarMemory", "ScalarOperands",
-           "ScalarSource"]
+__all__ = ["SCALAR_WRITERS", "WRITE_TURNS", "BranchUnit", "ScalarAlu", "ScalarMemory",
+           "ScalarOperands", "ScalarSource"]
 
 SCALAR_WRITERS = ("s0", "s1", "misc", "late")
 """Write ports of the scalar registers. Port ``late`` serves the host, and scalar loads, which write
 one cycle after issue."""
+WRITE_TURNS = (("s0", "late"), ("s1", "misc"))
+"""Pairs of writers that share a write port of the register file if ``issue_cycles`` is 3."""
+assert {writer for pair in WRITE_TURNS for writer in pair} == set(SCALAR_WRITERS)
 
 _TURNS = (((Slot.S0, "a"), (Slot.S1, "a")), ((Slot.S0, "b"), (Slot.S1, "b")),
           ((Slot.LOAD, "a"), (Slot.S0, "d")), ((Slot.LOAD, "b"), (Slot.S1, "d")),
@@ -186,7 +189,8 @@ class ScalarOperands(wiring.Component):
     ----------
     shared : bool
         If true, pairs of operands share a read port: operands that faults depend on are read first,
-        the others in a later cycle. All values are valid one cycle after their read.
+        the others in a later cycle. All values are valid one cycle after their read. Pairs of
+        writers share a write port, see `WRITE_TURNS`: the two must not write in the same cycle.
     links : bool
         Whether the chip has links: operand a of slot `misc` then has a port, too. Requires
         ``shared`` to be false.
@@ -223,21 +227,31 @@ class ScalarOperands(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        reads, writes = len(_TURNS if self._shared else self._ports), len(SCALAR_WRITERS)
-        if not self._shared:
-            reads += 1  # for the host
+        reads, writes = ((len(_TURNS), len(WRITE_TURNS)) if self._shared
+                         else (len(self._ports) + 1, len(SCALAR_WRITERS)))  # 1: for the host
         registers = instantiate(m, platform, "registers", RegisterFile.module(reads, writes),
                                 lambda: RegisterFile(reads, writes))
         (self._read_in_turn if self._shared else self._read)(m, platform, registers)
-        for i, writer in enumerate(SCALAR_WRITERS):
-            enable, d, value = registers.write_port(i)
-            wanted = getattr(self, f"d_{writer}")
-            m.d.comb += [
-                enable.eq(getattr(self, f"write_{writer}") & (wanted != 0)),
-                d.eq(wanted),
-                value.eq(getattr(self, f"value_{writer}")),
-            ]
+        if self._shared:
+            for i, pair in enumerate(WRITE_TURNS):
+                (write, d, value), (turn, later_d, later_value) = map(self._writer, pair)
+                self._write(m, registers.write_port(i), write | turn, Mux(turn, later_d, d),
+                            Mux(turn, later_value, value))
+        else:
+            for i, writer in enumerate(SCALAR_WRITERS):
+                self._write(m, registers.write_port(i), *self._writer(writer))
         return m
+
+    def _writer(self, writer: str) -> tuple[Signal, Signal, Signal]:
+        """The ports ``write_{writer}``, ``d_{writer}`` and ``value_{writer}``."""
+        return (getattr(self, f"write_{writer}"), getattr(self, f"d_{writer}"),
+                getattr(self, f"value_{writer}"))
+
+    def _write(self, m: Module, port: tuple[Signal, Signal, Signal], write: Value, number: Value,
+               word: Value) -> None:
+        """Connect a write of ``word`` to register ``number`` to a port of the register file."""
+        enable, d, value = port
+        m.d.comb += [enable.eq(write & (number != 0)), d.eq(number), value.eq(word)]
 
     def _read(self, m: Module, platform: object, registers: RegisterFile) -> None:
         """Connect each operand to a read port of its own."""

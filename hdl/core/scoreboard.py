@@ -1,8 +1,9 @@
 """The scoreboard: registers with outstanding writes or reads, and reserved write ports."""
 
+from collections import defaultdict
 from functools import partial
 
-from amaranth import Cat, Const, Module, Signal, Value
+from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -14,12 +15,15 @@ from ..isa import (
     VECTOR_REGISTERS,
     Slot,
     Unit,
+    VectorOp,
 )
 from ..tiles import instantiate
-from ..vpu.interface import REGISTER_BITS, MasksWritten, RegistersWritten, RegisterWrite
+from ..vpu.interface import REGISTER_BITS, V1_DELAY, MasksWritten, RegistersWritten, RegisterWrite
+from ..vpu.random import IterativeRandom, Random
 from .decode import unit_codes
 
-__all__ = ["READERS", "VECTOR_LATENCIES", "Scoreboard", "WritePort", "taken_write_ports"]
+__all__ = ["READERS", "VECTOR_LATENCIES", "Scoreboard", "SharedPorts", "WritePort",
+           "taken_write_ports"]
 
 VECTOR_LATENCIES = {unit: LATENCIES[unit]
                     for unit in (Unit.SIMPLE, Unit.FLOAT, Unit.TRANSCENDENTAL)}
@@ -47,9 +51,6 @@ class WritePort(wiring.Component):
     ----------
     slot : Slot
         `V0` or `V1`.
-    ahead : bool
-        If true, ``taken`` applies to an issue in the next cycle, provided that nothing issues in
-        this one; ``op`` must be the same as in the previous cycle.
 
     Attributes
     ----------
@@ -61,12 +62,11 @@ class WritePort(wiring.Component):
         An earlier operation has reserved the cycle in which ``op`` would write: ``op`` must wait.
     """
 
-    def __init__(self, slot: Slot, ahead: bool = False) -> None:
+    def __init__(self, slot: Slot) -> None:
         if slot not in (Slot.V0, Slot.V1):
             raise ValueError(f"slot must be a vector slot, not {slot!r}")
         self._codes = {latency: codes for unit, latency in VECTOR_LATENCIES.items()
                        if (codes := unit_codes(slot, unit))}
-        self._ahead = ahead
         super().__init__({"op": In(SLOTS[slot]["op"]), "issue": In(1), "taken": Out(1)})
 
     def elaborate(self, platform: object) -> Module:
@@ -76,11 +76,7 @@ class WritePort(wiring.Component):
         wanted = Signal.like(reserved)
         for latency, codes in self._codes.items():
             m.d.comb += wanted[latency].eq(self.op.matches(*codes))
-        if self._ahead:
-            kept = Signal.like(wanted, name="kept", reset_less=True)
-            m.d.sync += kept.eq(wanted)
-            wanted = kept
-        m.d.comb += self.taken.eq(((reserved[1:] if self._ahead else reserved) & wanted).any())
+        m.d.comb += self.taken.eq((reserved & wanted).any())
         with m.If(self.issue):
             m.d.sync += reserved.eq((reserved | wanted) >> 1)
         with m.Else():
@@ -88,16 +84,71 @@ class WritePort(wiring.Component):
         return m
 
 
-def taken_write_ports(m: Module, platform: object, bundle: data.View, issue: Signal,
-                      ahead: bool) -> Value:
-    """Instantiate a `WritePort` for each vector slot; return their ``taken`` bits, v0's lowest.
+class SharedPorts(wiring.Component):
+    """Reserves what the vector slots share if ``issue_cycles`` is 3, for one operation at a time.
 
-    ``bundle`` has `BUNDLE_LAYOUT`; ``issue`` and ``ahead`` are as in `WritePort`.
+    This is the write port, in the cycle in which a result is written, and the random number unit,
+    for all cycles of its iterations. Operations of v1 are `V1_DELAY` cycles behind those of v0, so
+    the two operations of a bundle never write in the same cycle.
+
+    Attributes
+    ----------
+    v0, v1 : In(6)
+        The slots' operations. They must not have changed since the last cycle.
+    issue : In(1)
+        The operations issue in this cycle.
+    taken : Out(1)
+        The operations must not issue in the next cycle. Defined only if nothing issues in this one.
     """
+
+    def __init__(self) -> None:
+        super().__init__({"v0": In(SLOTS[Slot.V0]["op"]), "v1": In(SLOTS[Slot.V1]["op"]),
+                          "issue": In(1), "taken": Out(1)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        random = self.v1 == VectorOp.RANDOM.value
+        writes: dict[int, list[Value]] = defaultdict(list)  # by number of cycles after issue
+        for unit, latency in VECTOR_LATENCIES.items():
+            writes[latency].append(self.v0.matches(*unit_codes(Slot.V0, unit)))
+            codes = [code for code in unit_codes(Slot.V1, unit) if code != VectorOp.RANDOM.value]
+            writes[latency + V1_DELAY].append(self.v1.matches(*codes))
+        writes[LATENCIES[Unit.TRANSCENDENTAL] - Random.latency + IterativeRandom.latency
+               + V1_DELAY].append(random)
+        # Bit i: the port writes i cycles from now.
+        self._reserve(m, "writes", [Cat(writes[i]).any() for i in range(max(writes) + 1)])
+        self._reserve(m, "random", [random] * IterativeRandom.latency)
+        return m
+
+    def _reserve(self, m: Module, name: str, wanted: list[Value]) -> None:
+        """Set ``taken`` if a cycle is reserved that the operations need, too.
+
+        Bit i of ``wanted``: they need it i cycles after their issue. ``name`` names the registers.
+        """
+        reserved = Signal(len(wanted), name=f"{name}_reserved")
+        kept = Signal(len(wanted), name=f"{name}_wanted", reset_less=True)
+        m.d.sync += [kept.eq(Cat(wanted)),
+                     reserved.eq((reserved | Mux(self.issue, kept, 0)) >> 1)]
+        with m.If((reserved[1:] & kept).any()):
+            m.d.comb += self.taken.eq(1)
+
+
+def taken_write_ports(m: Module, platform: object, bundle: data.View, issue: Signal,
+                      shared: bool) -> Value:
+    """Instantiate the reservation of the vector slots' write ports; return its ``taken``.
+
+    ``bundle`` has `BUNDLE_LAYOUT`, and ``issue`` is set if it issues in this cycle. ``shared``:
+    with `SharedPorts`, for an issue in the next cycle. Otherwise with a `WritePort` for each slot,
+    for an issue in this cycle; one bit each.
+    """
+    if shared:
+        ports = instantiate(m, platform, "ports", "shared_ports", SharedPorts)
+        m.d.comb += [ports.v0.eq(bundle.v0.op), ports.v1.eq(bundle.v1.op), ports.issue.eq(issue)]
+        return ports.taken
     taken = []
     for slot in (Slot.V0, Slot.V1):
         port = instantiate(m, platform, f"{slot}_port", f"write_port_{slot}",
-                           partial(WritePort, slot, ahead))
+                           partial(WritePort, slot))
         m.d.comb += [port.op.eq(bundle[slot].op), port.issue.eq(issue)]
         taken.append(port.taken)
     return Cat(taken)

@@ -110,8 +110,16 @@ def _signal_far(m: Module, remote: wiring.FlippedInterface, signals: Signal, mis
 
 
 def _use_semaphores(m: Module, misc: data.View, semaphores: Semaphores, operands: ScalarOperands,
-                    issue: Value) -> None:
-    """Execute the bundle's semaphore operation, in slot ``misc``; ``issue``: the bundle issues."""
+                    issue: Value, lands: Signal | None) -> None:
+    """Execute the bundle's semaphore operation, in slot ``misc``; ``issue``: the bundle issues.
+
+    With ``lands``, a read writes its scalar register one cycle later; this register is then set.
+    """
+    reads = issue & (misc.op == MiscOp.READ_SEMAPHORE.value)
+    stages = lands is not None
+    if lands is not None:
+        m.d.sync += lands.eq(reads)
+        reads = lands
     m.d.comb += [
         semaphores.index.eq(misc.d),
         semaphores.amount.eq(getattr(operands, f"{Slot.MISC}_b")),
@@ -119,9 +127,9 @@ def _use_semaphores(m: Module, misc: data.View, semaphores: Semaphores, operands
         semaphores.is_signal.eq(misc.op == MiscOp.SIGNAL.value),
         semaphores.issue.eq(issue),
         semaphores.read_index.eq(misc.a),
-        operands.write_misc.eq(issue & (misc.op == MiscOp.READ_SEMAPHORE.value)),
-        operands.d_misc.eq(misc.d),
-        operands.value_misc.eq(semaphores.read_value),
+        operands.write_misc.eq(reads),
+        operands.d_misc.eq(_stage(m, stages, "semaphore_d", misc.d)),
+        operands.value_misc.eq(_stage(m, stages, "semaphore", semaphores.read_value)),
     ]
 
 
@@ -281,8 +289,11 @@ class Sequencer(wiring.Component):
             m.d.comb += getattr(self, name).eq(getattr(control, name))
         stores = self._execute_scalar(m, platform)
         busy = self._scoreboard.busy
-        m.d.comb += self.busy.eq(busy | stores if self._stages else busy)
-        _use_semaphores(m, self._bundle.misc, semaphores, self._operands, self.issue)
+        if self._semaphore_lands is not None:
+            busy = busy | stores | self._semaphore_lands
+        m.d.comb += self.busy.eq(busy)
+        _use_semaphores(m, self._bundle.misc, semaphores, self._operands, self.issue,
+                        self._semaphore_lands)
         wiring.connect(m, wiring.flipped(self.signal), semaphores.external)
         self._issue_operations(m, platform)
         self._connect_host(m)
@@ -308,6 +319,12 @@ class Sequencer(wiring.Component):
         self._semaphores = instantiate(m, platform, "semaphores", "semaphores", Semaphores)
         self._host = instantiate(m, platform, "host", "host_port", lambda: HostPort(config))
         self._bundle = data.View(BUNDLE_LAYOUT, imem.bundle)
+        # Scalar registers are written one cycle after the issue by loads and, if ``issue_cycles``
+        # is 3, by reads of semaphores.
+        self._lands: Value = self._scoreboard.load_lands
+        self._semaphore_lands = Signal(name="semaphore_lands") if self._stages else None
+        if self._semaphore_lands is not None:
+            self._lands |= self._semaphore_lands
         m.d.comb += [
             self._decoder.bundle.eq(imem.bundle),
             self._operands.bundle.eq(imem.bundle),
@@ -399,7 +416,7 @@ class Sequencer(wiring.Component):
         """
         kept = instantiate(m, platform, "examination", "examination", Examination)
         m.d.comb += [
-            kept.valid.eq(self._control.valid), kept.lands.eq(self._scoreboard.load_lands),
+            kept.valid.eq(self._control.valid), kept.lands.eq(self._lands),
             kept.clear.eq(clear), kept.issue.eq(self.issue),
             kept.loads.eq(self._bundle[Slot.LOAD].op == LoadOp.LOAD.value),
             kept.stores.eq(self._bundle[Slot.STORE].op == StoreOp.STORE.value),
@@ -505,7 +522,7 @@ class Sequencer(wiring.Component):
         wiring.connect(m, host.response, wiring.flipped(self.response))
         m.d.comb += [
             # A load of the previous bundle may still be outstanding.
-            host.quiet.eq(~control.running & ~scoreboard.load_lands),
+            host.quiet.eq(~control.running & ~self._lands),
             host.bundle.eq(imem.bundle),
             host.smem_data.eq(smem.read_data[:32]),
             host.scalar_value.eq(operands.host_value),

@@ -13,7 +13,7 @@ from amaranth.lib.wiring import In, Out
 from ..isa import FLOAT_LATENCY, SIMPLE_LATENCY, SLOTS, TRANSCENDENTAL_LATENCY, Slot
 from ..tiles import instantiate
 from .float import FloatAdd, FloatMultiply, IntToFloat
-from .random import Random
+from .random import IterativeRandom, Random
 from .simple import LANE_BITS, SUBLANE_BITS, Simple
 from .transcendental import FUNCTION_BITS, Transcendental
 
@@ -59,9 +59,13 @@ def alu_units(transcendental: bool) -> list[AluUnit]:
     return [unit for unit in AluUnit if transcendental or unit < AluUnit.TRANSCENDENTAL]
 
 
-def enable_ports(transcendental: bool) -> dict[AluUnit, list[str]]:
-    """Return the names of the ports that enable each unit's stages, one bit each, in order."""
-    return {unit: [f"{unit.port}_{stage}" for stage in range(STAGES[unit])]
+def enable_ports(transcendental: bool, iterative: bool = False) -> dict[AluUnit, list[str]]:
+    """Return the names of the ports that enable each unit's stages, one bit each, in order.
+
+    ``transcendental`` and ``iterative`` are those of `VectorAlu`.
+    """
+    stages = STAGES | ({AluUnit.RANDOM: IterativeRandom.latency} if iterative else {})
+    return {unit: [f"{unit.port}_{stage}" for stage in range(stages[unit])]
             for unit in alu_units(transcendental)}
 
 
@@ -76,9 +80,8 @@ class VectorAlu(wiring.Component):
     ----------
     transcendental : bool
         Whether the ALU has the units for transcendental functions and random numbers.
-    shared : bool
-        Whether both slots use this ALU, in different cycles. Results for both slots may be due in
-        the same cycle, so each slot selects its own result.
+    iterative : bool
+        Whether the random number unit is an `IterativeRandom` instead of a `Random`.
 
     Attributes
     ----------
@@ -99,32 +102,28 @@ class VectorAlu(wiring.Component):
         The `AluUnit` that drives ``result``.
     result, flag : Out(32), Out(1)
         The result of the selected unit; the mask bit of the simple unit's last operation.
-    other_select, other_result : In(SELECT_BITS), Out(32)
-        Like ``select`` and ``result``, for the other slot; present only if ``shared`` is true.
     """
 
-    def __init__(self, transcendental: bool, shared: bool = False) -> None:
+    def __init__(self, transcendental: bool, iterative: bool = False) -> None:
         if not isinstance(transcendental, bool):
             raise TypeError(f"transcendental must be a bool, not {transcendental!r}")
         self._transcendental = transcendental
-        self._enables = enable_ports(transcendental)
+        self._enables = enable_ports(transcendental, iterative)
+        self._iterative = iterative
         ports = {"read": In(1), "a": In(32), "b": In(32), "p": In(1), "q": In(1),
                  "op": In(OP_BITS), "subtract": In(1), "lane": In(LANE_BITS),
                  "sublane": In(SUBLANE_BITS),
                  "select": In(SELECT_BITS), "result": Out(32), "flag": Out(1)}
         if transcendental:
             ports["functions"] = In(FUNCTION_PORT_BITS)
-        if shared:
-            ports |= {"other_select": In(SELECT_BITS), "other_result": Out(32)}
-        self._shared = shared
         super().__init__(ports | {name: In(1) for names in self._enables.values()
                                   for name in names})
 
     @staticmethod
-    def module(transcendental: bool, shared: bool = False) -> str:
+    def module(transcendental: bool, iterative: bool = False) -> str:
         """Name of the Verilog module of an ALU with these parameters."""
-        if shared:
-            return "vpu_alu_shared"
+        if iterative:
+            return "vpu_alu_iterative"
         return "vpu_alu_full" if transcendental else "vpu_alu"
 
     def elaborate(self, platform: object) -> Module:
@@ -140,18 +139,11 @@ class VectorAlu(wiring.Component):
         results |= self._float(m, platform, a, b)
         if self._transcendental:
             results |= self._slow(m, platform, a, b)
-        self._choose(m, results, self.select, self.result)
-        if self._shared:
-            others = {unit: results[unit] for unit in alu_units(False)}
-            self._choose(m, others, self.other_select, self.other_result)
-        return m
-
-    def _choose(self, m: Module, results: dict[AluUnit, Signal], select: Signal,
-                result: Signal) -> None:
-        with m.Switch(select):
+        with m.Switch(self.select):
             for unit, word in results.items():
                 with m.Case(unit):
-                    m.d.comb += result.eq(word)
+                    m.d.comb += self.result.eq(word)
+        return m
 
     def _enable(self, unit: AluUnit) -> Value:
         return Cat(getattr(self, name) for name in self._enables[unit])
@@ -182,7 +174,11 @@ class VectorAlu(wiring.Component):
 
     def _slow(self, m: Module, platform: object, a: Signal, b: Signal) -> dict[AluUnit, Signal]:
         function = instantiate(m, platform, "function", "transcendental", Transcendental)
-        random = instantiate(m, platform, "random", "vpu_random", Random)
+        if self._iterative:
+            random: Random | IterativeRandom = instantiate(
+                m, platform, "random", "vpu_random_iterative", IterativeRandom)
+        else:
+            random = instantiate(m, platform, "random", "vpu_random", Random)
         m.d.comb += [
             function.enable.eq(self._enable(AluUnit.TRANSCENDENTAL)),
             function.functions.eq(self.functions), function.x.eq(a),

@@ -61,9 +61,8 @@ class SlotControl(wiring.Component):
 
     Parameters
     ----------
-    transcendental : bool
-        Whether the slot has the units for transcendental functions and random numbers, whose
-        latency is six cycles.
+    transcendental, iterative : bool
+        As for `VectorAlu`.
 
     Attributes
     ----------
@@ -77,14 +76,14 @@ class SlotControl(wiring.Component):
         Control of the elements, see `hdl.vpu.element.slot_ports`.
     """
 
-    def __init__(self, transcendental: bool) -> None:
+    def __init__(self, transcendental: bool, iterative: bool = False) -> None:
         self._units = alu_units(transcendental)
-        self._enables = enable_ports(transcendental)
+        self._enables = enable_ports(transcendental, iterative)
         self._transcendental = transcendental
         super().__init__({
             "issue": In(VectorIssue()), "written": Out(RegisterWrite()),
             "mask_written": Out(MaskWrite()), "busy": Out(1),
-            **{name: Out(width) for name, width in slot_ports(transcendental).items()}})
+            **{name: Out(width) for name, width in slot_ports(transcendental, iterative).items()}})
 
     @staticmethod
     def module(transcendental: bool) -> str:
@@ -194,6 +193,11 @@ class MemoryControl(wiring.Component):
     ----------
     load, store : In(LoadIssue), In(StoreIssue)
         The load and the store that issue in this cycle.
+    grant : In(1)
+        A load may write a register in this cycle; otherwise, it waits. Present only if
+        ``issue_cycles`` is 3, and so is ``waits``.
+    waits : Out(1)
+        A load has read vector memory, and has not written its register before this cycle.
     written : Out(RegisterWrite)
         The register that a load writes at the end of this cycle.
     busy : Out(1)
@@ -205,8 +209,10 @@ class MemoryControl(wiring.Component):
 
     def __init__(self, config: Config) -> None:
         address = ceil_log2(config.vmem_vectors)
+        self._shared = config.issue_cycles > 1
         super().__init__({
             "load": In(LoadIssue(config)), "store": In(StoreIssue(config)),
+            **({"grant": In(1), "waits": Out(1)} if self._shared else {}),
             "written": Out(RegisterWrite()), "busy": Out(1),
             "vmem_read": Out(1), "vmem_read_address": Out(address),
             "load_write": Out(1), "load_d": Out(REGISTER_BITS),
@@ -224,9 +230,12 @@ class MemoryControl(wiring.Component):
         store_address = Signal.like(self.store.address, reset_less=True)
         m.d.sync += [
             load_valid.eq(self.load.valid), self.vmem_read.eq(load_valid),
-            self.load_write.eq(self.vmem_read),
+            self.waits.eq(self.vmem_read | (self.waits & ~self.grant)) if self._shared
+            else self.load_write.eq(self.vmem_read),
             self.store_read.eq(self.store.valid), self.vmem_write.eq(self.store_read),
         ]
+        if self._shared:
+            m.d.comb += self.load_write.eq(self.waits & self.grant)
         with m.If(self.load.valid):
             m.d.sync += [load_address.eq(self.load.address), load_d[0].eq(self.load.d)]
         with m.If(load_valid):
@@ -240,8 +249,9 @@ class MemoryControl(wiring.Component):
             m.d.sync += self.vmem_write_address.eq(store_address)
         m.d.comb += [
             self.written.valid.eq(self.load_write), self.written.d.eq(self.load_d),
-            self.busy.eq(load_valid | self.vmem_read | self.load_write | self.store_read
-                         | self.vmem_write),
+            self.busy.eq(load_valid | self.vmem_read
+                         | (self.waits if self._shared else self.load_write)
+                         | self.store_read | self.vmem_write),
         ]
         return m
 

@@ -27,27 +27,32 @@ _LOADED = ("x", "w", "xlu")
 _READS = ("v0_a", "v0_b", "v1_a", "v1_b", "store_d", *(f"{chain}_source" for chain in _LOADED),
           "host_source")
 """Inputs that hold the number of a register to read, in the order of the file's read ports."""
-_TURNS = (("v0_a", "v1_a", "v1_read"), ("v0_b", "v1_b", "v1_read"),
-          ("host_source", "store_d", "store_read"), ("w_source", "x_source", "x_load"),
-          ("xlu_source",))
-"""Read ports of the register file if ``issue_cycles`` is 3. For each: the element's input that uses
-the port; if a second input shares it, also that input and the signal that gives it the turn."""
+_TURNS: tuple[dict[str, str], ...] = (
+    {"w_source": "", "x_source": "x_load", "v0_a": "v0_read", "v1_a": "v1_read"},
+    {"xlu_source": "", "v0_b": "v0_read", "v1_b": "v1_read"},
+    {"host_source": "", "store_d": "store_read"})
+"""Read ports of the register file if ``issue_cycles`` is 3: the element's inputs that share each,
+with the signal that gives the port its turn. The first has the turn if no other has it."""
 _MASK_READS = ("v0_p", "v0_q", "v1_p", "v1_q", "store_m")
 _WRITES = ("v0", "v1", "load", "chain")
+_WRITE_TURNS = (("v0", "v1"), ("load", "chain"))
+"""Pairs of writers that share a write port of the register file if ``issue_cycles`` is 3."""
 
 
-def slot_ports(transcendental: bool) -> dict[str, int]:
+def slot_ports(transcendental: bool, iterative: bool = False) -> dict[str, int]:
     """Return names and widths, in bits, of a slot's ports from control pipeline to ALU.
 
     In the cycle of ``read``: numbers of registers ``a`` and ``b`` and of masks ``p`` and ``q``;
     ``use_scalar`` and ``scalar``. In later cycles: ports of `VectorAlu`. In the cycle of the
-    result: ``write`` to register ``d``, or ``mask_write`` to mask ``mask_d``.
+    result: ``write`` to register ``d``, or ``mask_write`` to mask ``mask_d``. ``transcendental``
+    and ``iterative`` are those of `VectorAlu`.
     """
     ports = {"read": 1, "a": REGISTER_BITS, "b": REGISTER_BITS, "p": MASK_BITS, "q": MASK_BITS,
              "use_scalar": 1, "scalar": 32, "op": OP_BITS, "subtract": 1}
     if transcendental:
         ports["functions"] = FUNCTION_PORT_BITS
-    ports |= {name: 1 for names in enable_ports(transcendental).values() for name in names}
+    ports |= {name: 1 for names in enable_ports(transcendental, iterative).values()
+              for name in names}
     return ports | {"select": SELECT_BITS, "write": 1, "d": REGISTER_BITS,
                     "mask_write": 1, "mask_d": MASK_BITS}
 
@@ -56,7 +61,7 @@ def _shared_ports(config: Config) -> dict[str, int]:
     """Return the names and widths, in bits, of input ports whose value all elements share."""
     address = ceil_log2(config.vmem_vectors)
     ports = {f"{slot}_{name}": width for slot, full in SLOTS.items()
-             for name, width in slot_ports(full).items()}
+             for name, width in slot_ports(full, config.issue_cycles > 1).items()}
     for chain in _LOADED:
         ports |= {f"{chain}_load": 1, f"{chain}_source": REGISTER_BITS, f"{chain}_shift": 1}
     return ports | {
@@ -80,9 +85,10 @@ class VectorElement(wiring.Component):
     same for all elements. There are no valid bits: registers load when their enable is set, and
     hold otherwise. All outputs are registered.
 
-    Each slot has its own ALU, and each reader of registers its own read port. But if
-    ``issue_cycles`` of the configuration is 3, the slots share one ALU, and pairs of readers share
-    a port: v0 and v1, the store and the host, x and w. The two must not read in the same cycle.
+    Each slot has its own ALU, and each reader and writer of registers its own port. But if
+    ``issue_cycles`` of the configuration is 3, the slots share one ALU and one write port, load and
+    chain share the other, and readers share three ports: operand a with x and w, operand b with
+    xlu, the store with the host. No two of those that share a port may use it in the same cycle.
 
     Parameters
     ----------
@@ -138,24 +144,37 @@ class VectorElement(wiring.Component):
         m = Module()
         shared = self._config.issue_cycles > 1
         reads = len(_TURNS if shared else _READS)
-        registers = instantiate(m, platform, "registers", RegisterFile.module(reads, len(_WRITES)),
-                                lambda: RegisterFile(reads, len(_WRITES)))
+        writes = len(_WRITE_TURNS if shared else _WRITES)
+        registers = instantiate(m, platform, "registers", RegisterFile.module(reads, writes),
+                                lambda: RegisterFile(reads, writes))
         masks = instantiate(m, platform, "masks", MaskFile.module(len(_MASK_READS), len(SLOTS)),
                             lambda: MaskFile(len(_MASK_READS), len(SLOTS)))
         words = self._read_in_turn(m, registers) if shared else self._read(m, registers, _READS)
         bits = self._read(m, masks, _MASK_READS)
 
-        values = self._share(m, platform, masks, words, bits) if shared else [
+        values = [self._share(m, platform, masks, words, bits)] if shared else [
             self._slot(m, platform, masks, slot, words, bits) for slot in SLOTS]
         word = self._memory(m, platform, words["store_d"], bits["store_m"])
         rows = self._chains(m, words, word, masks.masks)
         row = Signal(32)
         m.d.comb += row.eq(Mux(self.chain_from_xlu, rows["result"], rows["pop"]))
-        for i, (port, value) in enumerate(zip(_WRITES, [*values, word, row], strict=True)):
-            write, d, data = registers.write_port(i)
-            m.d.comb += [write.eq(getattr(self, f"{port}_write")), data.eq(value),
-                         d.eq(getattr(self, f"{port}_d"))]
+        if shared:
+            values += [Mux(self.chain_write, row, word)]
+            for i, (pair, value) in enumerate(zip(_WRITE_TURNS, values, strict=True)):
+                (first, d), (second, other) = (
+                    (getattr(self, f"{port}_write"), getattr(self, f"{port}_d")) for port in pair)
+                self._write(m, registers, i, first | second, Mux(second, other, d), value)
+        else:
+            for i, (port, value) in enumerate(zip(_WRITES, [*values, word, row], strict=True)):
+                self._write(m, registers, i, getattr(self, f"{port}_write"),
+                            getattr(self, f"{port}_d"), value)
         return m
+
+    def _write(self, m: Module, registers: RegisterFile, i: int, enable: Value, number: Value,
+               value: Value) -> None:
+        """Connect a write of ``value`` to register ``number`` to port ``i`` of the registers."""
+        write, d, data = registers.write_port(i)
+        m.d.comb += [write.eq(enable), data.eq(value), d.eq(number)]
 
     def _read(self, m: Module, file: RegisterFile | MaskFile,
               ports: tuple[str, ...]) -> dict[str, Signal]:
@@ -168,31 +187,29 @@ class VectorElement(wiring.Component):
         return read
 
     def _read_in_turn(self, m: Module, registers: RegisterFile) -> dict[str, Signal]:
-        """Connect pairs of the element's inputs to one read port each; return the data by input.
+        """Connect several of the element's inputs to each read port; return the data by input.
 
-        Each pair uses its port in turn: `_TURNS` names the signal that selects the second input.
+        They use the read port in turn, see `_TURNS`.
         """
         read: dict[str, Signal] = {}
-        for i, (name, *instead) in enumerate(_TURNS):
+        for i, ports in enumerate(_TURNS):
             source, data = registers.read_port(i)
-            m.d.comb += source.eq(getattr(self, name))
-            read[name] = data
-            if instead:
-                other, turn = instead
-                with m.If(getattr(self, turn)):
-                    m.d.comb += source.eq(getattr(self, other))
-                read[other] = data
+            for name, turn in ports.items():
+                with m.If(getattr(self, turn) if turn else 1):
+                    m.d.comb += source.eq(getattr(self, name))
+                read[name] = data
         return read
 
     def _share(self, m: Module, platform: object, masks: MaskFile, words: dict[str, Signal],
-               bits: dict[str, Signal]) -> list[Signal]:
-        """Instantiate one ALU for both slots; return the results of v0 and v1.
+               bits: dict[str, Signal]) -> Signal:
+        """Instantiate one ALU for both slots; return its result, which v0 or v1 writes.
 
         ``words`` and ``bits`` are the vector operands and mask bits that were read, by input.
         ``masks`` is the file to which mask results are written.
 
-        The two slots never enable the same stage of a unit in one cycle, because v1 is one cycle
-        behind v0, and bundles issue at most every third cycle.
+        The two slots never enable the same stage of a unit in one cycle, because v1 is `V1_DELAY`
+        cycles behind v0, and bundles issue at most every third cycle. They never write in one
+        cycle, because the sequencer reserves the write port for one of them.
         """
         alu = instantiate(m, platform, "alu", VectorAlu.module(True, True),
                           lambda: VectorAlu(True, True))
@@ -210,20 +227,19 @@ class VectorElement(wiring.Component):
             alu.lane.eq(self.position[:8]),
             alu.sublane.eq(self.position[8:8 + len(alu.sublane)]),
             alu.op.eq(chosen("simple_0", "op")), alu.subtract.eq(chosen("add_0", "subtract")),
-            alu.functions.eq(self.v1_functions),
-            alu.select.eq(self.v1_select), alu.other_select.eq(self.v0_select),
+            alu.functions.eq(self.v1_functions), alu.select.eq(chosen("write", "select")),
         ]
         for slot in SLOTS:
             write, d, value = masks.write_port(list(SLOTS).index(slot))
             m.d.comb += [write.eq(getattr(self, f"{slot}_mask_write")),
                          d.eq(getattr(self, f"{slot}_mask_d")), value.eq(alu.flag)]
         both = {name for names in enable_ports(False).values() for name in names}
-        for names in enable_ports(True).values():
+        for names in enable_ports(True, True).values():
             for name in names:
                 enable = getattr(self, f"v1_{name}")
                 m.d.comb += getattr(alu, name).eq(
                     enable | getattr(self, f"v0_{name}") if name in both else enable)
-        return [alu.other_result, alu.result]
+        return alu.result
 
     def _slot(self, m: Module, platform: object, masks: MaskFile, slot: str,
               words: dict[str, Signal], bits: dict[str, Signal]) -> Signal:

@@ -8,22 +8,24 @@ bits.
 from enum import IntEnum
 
 from amaranth.lib import data, wiring
-from amaranth.lib.wiring import Out
+from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
 
 from ..config import Config
 from ..isa import MASKS, SCALAR_REGISTERS, SLOTS, VECTOR_REGISTERS, Slot
 
-__all__ = ["HOST_ADDRESS_BITS", "MASK_BITS", "REGISTER_BITS", "ChainControl", "ChainWrite",
-           "HostSpace", "LoadIssue", "MaskWrite", "MasksWritten", "RegisterWrite",
+__all__ = ["HOST_ADDRESS_BITS", "MASK_BITS", "REGISTER_BITS", "V1_DELAY", "ChainControl",
+           "ChainWrite", "HostSpace", "LoadIssue", "MaskWrite", "MasksWritten", "RegisterWrite",
            "RegistersWritten", "RowShift", "StoreIssue", "VectorIssue", "check_vmem",
-           "host_read_request", "host_write_row", "row_bits"]
+           "grant_port", "host_read_request", "host_write_row", "row_bits"]
 
 REGISTER_BITS = ceil_log2(VECTOR_REGISTERS)
 """Width of the number of a vector register or a scalar register."""
 assert ceil_log2(SCALAR_REGISTERS) == REGISTER_BITS
 MASK_BITS = ceil_log2(MASKS)
 """Width of the number of a mask register."""
+V1_DELAY = 2
+"""Cycles by which operations of slot v1 are behind those of v0 if ``issue_cycles`` is 3."""
 HOST_ADDRESS_BITS = 16
 """Width of an address of the host's port, which counts vectors or vector registers."""
 
@@ -39,6 +41,11 @@ def check_vmem(config: Config) -> None:
     if not 2 <= config.vmem_vectors <= 1 << HOST_ADDRESS_BITS:
         raise ValueError(f"vmem_bytes must be from 2 to {1 << HOST_ADDRESS_BITS} vector "
                          f"registers, not {config.vmem_bytes!r}")
+
+
+def grant_port(config: Config) -> dict[str, wiring.Member]:
+    """The port that permits the load of a chain, if chains share read ports of the registers."""
+    return {"grant": In(1)} if config.issue_cycles > 1 else {}
 
 
 def row_bits(config: Config) -> int:

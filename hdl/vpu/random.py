@@ -1,10 +1,10 @@
 """Random number unit of a vector-unit element: Threefry-2x32, 20 rounds (Salmon et al., 2011)."""
 
-from amaranth import C, Module, Signal
+from amaranth import C, Module, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["STAGES", "Random"]
+__all__ = ["STAGES", "IterativeRandom", "Random"]
 
 STAGES = 4
 """Number of register stages from the operands to the result."""
@@ -98,3 +98,76 @@ class Random(wiring.Component):
             keyed_second.eq(second + words[(count + 1) % 3] + count),
         ]
         return keyed_first, keyed_second
+
+
+class IterativeRandom(wiring.Component):
+    """The function of `Random` in iterations of `INJECTION` rounds and an injection of the key.
+
+    An operation uses the unit for ``latency`` cycles. All iterations use the same hardware: the two
+    distances that a rotation has in turn fit in the lookup tables of the exclusive or.
+
+    Attributes
+    ----------
+    enable : In(6)
+        Bit 0 loads the operands and injects the key. Bit i, in the i-th cycle after that, executes
+        iteration i. At most one bit is set; without any, the unit holds.
+    a, b : In(32)
+        First words of the counter and of the key.
+    y : Out(32)
+        Result, in the cycle after the last iteration and until the next operands are loaded.
+    """
+
+    latency = 1 + ROUNDS // INJECTION
+
+    enable: In(1 + ROUNDS // INJECTION)
+    a: In(32)
+    b: In(32)
+    y: Out(32)
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        key = Signal(32, reset_less=True)
+        first = Signal(32, reset_less=True)
+        second = Signal(32, reset_less=True)
+        with m.If(self.enable[0]):
+            m.d.sync += [key.eq(self.b), first.eq(self.a + self.b), second.eq(0)]
+        with m.Elif(self.enable.any()):
+            mixed, rotated = self._inject(m, key, *self._rounds(m, first, second))
+            m.d.sync += [first.eq(mixed), second.eq(rotated)]
+        m.d.comb += self.y.eq(first)
+        return m
+
+    def _rounds(self, m: Module, first: Signal, second: Signal) -> tuple[Signal, Signal]:
+        """Apply the rounds of the iteration that is enabled to the two words; return them."""
+        period = len(ROTATIONS) // INJECTION
+        turn = Signal(range(period))
+        for iteration in range(1, self.latency):
+            with m.If(self.enable[iteration]):
+                m.d.comb += turn.eq((iteration - 1) % period)
+        for number in range(INJECTION):
+            mixed = Signal(32, name=f"first_{number}")
+            rotated = Signal(32, name=f"second_{number}")
+            m.d.comb += mixed.eq(first + second)
+            with m.Switch(turn):
+                for i in range(period):
+                    with m.Case(i):
+                        distance = ROTATIONS[number + i * INJECTION]
+                        m.d.comb += rotated.eq(second.rotate_left(distance) ^ mixed)
+            first, second = mixed, rotated
+        return first, second
+
+    def _inject(self, m: Module, key: Signal, first: Signal,
+                second: Signal) -> tuple[Value, Value]:
+        """Add the key words of the iteration that is enabled; return the two words.
+
+        The second word also gets the number of the iteration.
+        """
+        words = (key, C(0, 32), key ^ PARITY)
+        count = Signal(range(self.latency))
+        for_first = Signal(32)
+        for_second = Signal(32)
+        for iteration in range(1, self.latency):
+            with m.If(self.enable[iteration]):
+                m.d.comb += [count.eq(iteration), for_first.eq(words[iteration % 3]),
+                             for_second.eq(words[(iteration + 1) % 3])]
+        return first + for_first, second + for_second + count

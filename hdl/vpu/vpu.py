@@ -1,6 +1,6 @@
 """The vector unit: lanes of vector registers, ALUs and vector memory, and their control."""
 
-from amaranth import C, Module, Mux, Signal
+from amaranth import C, Module, Mux, Signal, Value
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -10,6 +10,7 @@ from ..tiles import TileGrid, instantiate
 from .control import HostControl, MemoryControl, SlotControl
 from .element import SLOTS, slot_ports, vpu_grid
 from .interface import (
+    V1_DELAY,
     ChainControl,
     ChainWrite,
     LoadIssue,
@@ -32,10 +33,14 @@ class Vpu(wiring.Component):
 
     An operation that issues in cycle t reads its registers and masks in cycle t + 1. It writes at
     the end of cycle t + L, where L is the operation's latency in `hdl.isa`; an operation that
-    issues in t + L is the first that can read the result. If ``issue_cycles`` is 3, operations of
-    v1 read and write one cycle later. A load reads vector memory, and a store writes it, at the end
-    of cycle t + 2; if both access a vector in the same cycle, the load returns the old vector. The
-    sequencer prevents two writes by one slot, or to one register, in one cycle.
+    issues in t + L is the first that can read the result. A load reads vector memory, and a store
+    writes it, at the end of cycle t + 2; if both access a vector in the same cycle, the load
+    returns the old vector. The sequencer prevents two writes by one slot, or to one register, in
+    one cycle.
+
+    If ``issue_cycles`` is 3, operations of v1 read and write `V1_DELAY` cycles later, random
+    numbers need two more, and a load waits for writes of the cross-lane unit. The sequencer then
+    prevents two writes by both slots in one cycle, too.
 
     Parameters
     ----------
@@ -57,6 +62,10 @@ class Vpu(wiring.Component):
         Rows that enter the pop chain and the result chain, from which ``chain_write`` writes.
     chain_write : In(ChainWrite)
         Writes the rows that a chain holds in this cycle, before its shift, to a vector register.
+    reading, load_waits : Out(1)
+        Present only if ``issue_cycles`` is 3. ``reading``: an operation of a vector slot reads
+        registers in this cycle, so no chain may load one. ``load_waits``: a load is to write its
+        register, so no row of the pop chain may be written.
     written, mask_written : Out(RegistersWritten), Out(MasksWritten)
         Registers and masks that are written at the end of this cycle.
     busy : Out(1)
@@ -73,7 +82,8 @@ class Vpu(wiring.Component):
         read is sent after the write has completed.
     urgent_read, urgent_write : Out(1)
         The host has waited long enough for the memory: no load, or no store, may issue in this
-        cycle. Registered; set until the host's vector is read or written.
+        cycle. Set until the host's vector is read or written. If ``issue_cycles`` is 3,
+        ``urgent_read`` is set for a load that waits, too.
 
     Addresses are not checked: the memory uses as many low bits as its size needs, and its behaviour
     beyond the last vector is undefined. The sequencer checks the addresses of programs; hosts must
@@ -98,6 +108,7 @@ class Vpu(wiring.Component):
             "x_row": Out(row), "w_row": Out(row), "xlu_row": Out(row),
             "pop_chain": In(RowShift(config)), "result_chain": In(RowShift(config)),
             "chain_write": In(ChainWrite()),
+            **({"reading": Out(1), "load_waits": Out(1)} if config.issue_cycles > 1 else {}),
             "written": Out(RegistersWritten()), "mask_written": Out(MasksWritten()),
             "busy": Out(1),
             "host_read": In(stream.Signature(host_read_request())),
@@ -110,6 +121,7 @@ class Vpu(wiring.Component):
         m = Module()
         grid = instantiate(m, platform, "grid", "vpu_grid", lambda: vpu_grid(self._config))
         busy = C(0, 1)
+        self._reading: Value = C(0, 1)
         for slot, full in SLOTS.items():
             busy = busy | self._slot(m, platform, grid, slot, full)
         memory = instantiate(m, platform, "memory_control", "vpu_memory_control",
@@ -120,6 +132,11 @@ class Vpu(wiring.Component):
         for name in ("load_write", "load_d", "store_read", "store_d", "store_m", "vmem_write"):
             m.d.comb += getattr(grid, name).eq(getattr(memory, name))
         m.d.comb += [self.busy.eq(busy | memory.busy), grid.position.eq(self._positions())]
+        if self._config.issue_cycles > 1:
+            m.d.comb += [
+                self.reading.eq(self._reading), self.load_waits.eq(memory.waits),
+                memory.grant.eq(~(self.chain_write.valid & self.chain_write.from_xlu)),
+            ]
         self._chains(m, grid)
         self._host(m, platform, grid, memory)
         return m
@@ -138,24 +155,32 @@ class Vpu(wiring.Component):
 
         ``full``: the slot has the units for transcendental functions and random numbers.
         """
+        shared = self._config.issue_cycles > 1
         control = instantiate(m, platform, f"{slot}_control", SlotControl.module(full),
-                              lambda: SlotControl(full))
+                              lambda: SlotControl(full, shared))
         issue = getattr(self, slot)
         busy = control.busy
-        if slot == "v1" and self._config.issue_cycles > 1:
-            # v1 uses the ALU and the registers' read ports a cycle after v0.
+        if slot == "v1" and shared:
+            # v1 uses the ALU and the registers' ports after v0. Bundles issue at most every third
+            # cycle, so the fields need no further register.
             later = VectorIssue().create(path=("v1_later",))
-            m.d.sync += later.valid.eq(issue.valid)
             with m.If(issue.valid):
                 m.d.sync += [getattr(later, name).eq(getattr(issue, name))
                              for name in later.signature.members if name != "valid"]
+            valid = issue.valid
+            for i in range(V1_DELAY):
+                delayed = Signal(name=f"v1_valid_{i}")
+                m.d.sync += delayed.eq(valid)
+                busy, valid = busy | delayed, delayed
+            m.d.comb += later.valid.eq(valid)
             wiring.connect(m, later, control.issue)
-            busy = busy | later.valid
         else:
             wiring.connect(m, wiring.flipped(issue), control.issue)
+        if shared:
+            self._reading = self._reading | control.read
         wiring.connect(m, control.written, wiring.flipped(getattr(self.written, slot)))
         wiring.connect(m, control.mask_written, wiring.flipped(getattr(self.mask_written, slot)))
-        for name in slot_ports(full):
+        for name in slot_ports(full, shared):
             m.d.comb += getattr(grid, f"{slot}_{name}").eq(getattr(control, name))
         return busy
 
@@ -181,17 +206,21 @@ class Vpu(wiring.Component):
         host = instantiate(m, platform, "host_control", "vpu_host_control",
                            lambda: HostControl(self._config))
         wiring.connect(m, wiring.flipped(self.host_read), host.requests)
+        urgent, reads = host.urgent_read, memory.vmem_read
         if self._config.issue_cycles > 1:
             m.d.comb += host.store_reads.eq(memory.store_read)
+            # The word that was read last stays until the load has written it.
+            urgent |= memory.waits & ~memory.grant
+            reads |= memory.waits & ~memory.grant
         m.d.comb += [
-            host.core_reads.eq(memory.vmem_read), host.core_writes.eq(memory.vmem_write),
+            host.core_reads.eq(reads), host.core_writes.eq(memory.vmem_write),
             host.rows_ready.eq(self.host_rows.ready),
             self.host_rows.valid.eq(host.rows_valid), self.host_rows.payload.eq(grid.host_out_out),
             host.write_valid.eq(self.host_write.valid),
             host.write_address.eq(self.host_write.payload.address),
             self.host_write.ready.eq(host.write_ready),
             self.host_busy.eq(host.busy),
-            self.urgent_read.eq(host.urgent_read), self.urgent_write.eq(host.urgent_write),
+            self.urgent_read.eq(urgent), self.urgent_write.eq(host.urgent_write),
             grid.host_in_in.eq(self.host_write.payload.data), grid.host_in_shift.eq(host.in_shift),
             grid.host_out_load.eq(host.out_load), grid.host_out_shift.eq(host.out_shift),
             grid.host_space.eq(host.space), grid.host_source.eq(host.source),

@@ -22,7 +22,14 @@ from ..config import Config
 from ..core.interface import XluIssue
 from ..isa import MiscOp
 from ..tiles import instantiate
-from ..vpu.interface import REGISTER_BITS, ChainControl, RegisterWrite, RowShift, row_bits
+from ..vpu.interface import (
+    REGISTER_BITS,
+    ChainControl,
+    RegisterWrite,
+    RowShift,
+    grant_port,
+    row_bits,
+)
 from .reduce import Reduce, reduce_latency
 from .rotate import Rotator, rotation_latency
 from .transpose import transpose_banks
@@ -85,6 +92,8 @@ class XluControl(wiring.Component):
         This is the last slot of ``operation``.
     operation : Out(_operation)
         The operation whose rows are entering the unit, or are being skipped.
+    grant : In(1)
+        As in `Xlu`.
     blocked : In(1)
         ``operation`` must not have a slot in this cycle. May depend on ``operation``.
     busy : Out(1)
@@ -97,7 +106,7 @@ class XluControl(wiring.Component):
             "start": In(XluIssue()), "ready": Out(1), "free": Out(1),
             "pending": Out(RegisterWrite()), "chain": Out(ChainControl()),
             "slot": Out(1), "last": Out(1), "operation": Out(_operation(config)),
-            "blocked": In(1), "busy": Out(1),
+            **grant_port(config), "blocked": In(1), "busy": Out(1),
         })
 
     def elaborate(self, platform: object) -> Module:
@@ -110,12 +119,15 @@ class XluControl(wiring.Component):
         dropping = Signal()
         accept = Signal()
 
+        begins = waits & ((left == 0) | (self.slot & self.last))
+        if self._config.issue_cycles > 1:
+            begins &= self.grant
         m.d.comb += [
             dropping.eq((left != 0) & (active.drop != 0)),
             self.operation.eq(active),
             self.slot.eq((left != 0) & (active.drop == 0) & ~self.blocked),
             self.last.eq(left == 1),
-            begin.eq(waits & ((left == 0) | (self.slot & self.last))),
+            begin.eq(begins),
             self.chain.load.eq(begin & waiting.reads),
             self.chain.source.eq(waiting.a),
             self.chain.shift.eq(dropping | (self.slot & active.reads & ~active.hold)),
@@ -210,6 +222,8 @@ class Xlu(wiring.Component):
     chain : Out(ChainControl)
         Control of `Vpu.xlu_chain`, which recirculates its rows. The load of a source register
         follows ``start`` by at least one cycle.
+    grant : In(1)
+        The chain may be loaded in this cycle; present only if ``issue_cycles`` is 3.
     row : In(32 * lanes)
         The southmost row of the chain, `Vpu.xlu_row`.
     result : Out(RowShift)
@@ -227,7 +241,7 @@ class Xlu(wiring.Component):
         super().__init__({
             "start": In(XluIssue()), "ready": Out(1), "free": Out(1),
             "pending": Out(RegisterWrite()),
-            "chain": Out(ChainControl()), "row": In(row_bits(config)),
+            "chain": Out(ChainControl()), **grant_port(config), "row": In(row_bits(config)),
             "result": Out(RowShift(config)), "write": Out(RegisterWrite()), "busy": Out(1),
         })
 
@@ -250,6 +264,8 @@ class Xlu(wiring.Component):
                               lambda: XluControl(self._config))
         for name in ("start", "pending", "chain"):
             wiring.connect(m, getattr(control, name), wiring.flipped(getattr(self, name)))
+        if self._config.issue_cycles > 1:
+            m.d.comb += control.grant.eq(self.grant)
         operand = Signal(row_bits(self._config), reset_less=True)
         with m.If(control.slot & control.operation.reads):
             m.d.sync += operand.eq(self.row)

@@ -23,11 +23,17 @@ _LOW_BITS = {1: 0, 2: 1, 4: 2, 9: 3, 18: 4, 36: 5}
 _OFF = {"DP16KD": ("WEB", "RSTA", "RSTB", *(f"CS{port}{bit}" for port in "AB" for bit in range(3))),
         "MULT18X18D": ("SOURCEA", "SOURCEB", *(f"C{bit}" for bit in range(18)))}
 """Pins that must be constant 0, by type of cell."""
-_FIXED = {"DP16KD": {"REGMODE_B": "NOREG", "CSDECODE_A": "0b000", "CSDECODE_B": "0b000"},
-          "CCU2C": {"INJECT1_0": "NO", "INJECT1_1": "NO"},
-          "TRELLIS_FF": {"CLKMUX": "CLK", "LSRMUX": "LSR", "SRMODE": "LSR_OVER_CE"},
-          "TRELLIS_DPR16X4": {"WCKMUX": "WCK", "WREMUX": "WRE"}}
-"""Values that parameters of cells must have, by type of cell; a cell may lack a parameter."""
+_FIXED = {
+    "DP16KD": {"REGMODE_A": ("NOREG",), "REGMODE_B": ("NOREG",), "CSDECODE_A": ("0b000",),
+               "CSDECODE_B": ("0b000",), "CLKAMUX": ("CLKA",), "CLKBMUX": ("CLKB",),
+               "GSR": ("DISABLED",)},
+    "CCU2C": {"INJECT1_0": ("NO",), "INJECT1_1": ("NO",)},
+    "TRELLIS_FF": {"CLKMUX": ("CLK",), "LSRMUX": ("LSR",), "SRMODE": ("LSR_OVER_CE",),
+                   "CEMUX": ("1", "CE", "INV"), "REGSET": ("RESET", "SET"),
+                   "GSR": ("DISABLED",)},
+    "TRELLIS_DPR16X4": {"WCKMUX": ("WCK",), "WREMUX": ("WRE",)},
+}
+"""Values for which there is a model, by type of cell and parameter; a cell may lack a parameter."""
 
 
 def expression(table: int, inputs: Sequence[str]) -> str:
@@ -78,7 +84,7 @@ def gate_level(netlist: Mapping[str, Any], name: str) -> str:
     Raises
     ------
     ValueError
-        If a cell is not among those for which there is a model.
+        If there is no model of a cell, or not with the values of its parameters.
     """
     return _Writer(netlist).module(name)
 
@@ -153,9 +159,9 @@ class _Writer:
         pins, parameters = entry["connections"], entry["parameters"]
         if write is None:
             raise ValueError(f"cell must be of a known type, not {entry['type']!r}: {name}")
-        for parameter, value in _FIXED.get(entry["type"], {}).items():
-            if parameters.get(parameter, value) != value:
-                raise ValueError(f"{parameter} must be {value!r}, not "
+        for parameter, values in _FIXED.get(entry["type"], {}).items():
+            if parameters.get(parameter, values[0]).strip() not in values:
+                raise ValueError(f"{parameter} must be {' or '.join(map(repr, values))}, not "
                                  f"{parameters[parameter]!r}: {name}")
         for pin in _OFF.get(entry["type"], ()):
             if pins.get(pin, ["0"]) != ["0"]:

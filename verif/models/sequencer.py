@@ -28,7 +28,10 @@ from hdl.isa import (
     PushOp,
     Slot,
     Unit,
+    VectorOp,
 )
+from hdl.vpu.interface import V1_DELAY
+from hdl.vpu.random import IterativeRandom, Random
 from verif.models.sequencer_oracle import Parts, descriptor_fault
 
 __all__ = ["Issue", "Outside", "SequencerChecker", "SequencerUnits", "TracingCore", "UnitTiming"]
@@ -168,7 +171,8 @@ class SequencerUnits:
     unit reads and writes in the cycles in which the real one would, or in any others that its
     ports allow. A read must find the token that the bundles before left there.
 
-    ``steady``: a unit that is ready, or free, remains so until a bundle issues.
+    ``steady``: as for ``issue_cycles`` 3. A unit that is ready, or free, remains so until a bundle
+    issues. v1 is behind v0, both write through one port, and random numbers take longer.
     """
 
     timing: UnitTiming
@@ -190,6 +194,7 @@ class SequencerUnits:
     held: dict[str, bool] = field(default_factory=dict)
     tokens: int = 0
     checked: int = 0
+    random_until: int = 0
 
     def inputs(self, cycle: int) -> dict[str, int]:
         """Values of the sequencer's inputs in this cycle."""
@@ -272,10 +277,14 @@ class SequencerUnits:
                         for other in parts.operations if other is not slot))
             else:
                 for register in vectors:
-                    self.reads[cycle + 1].append(
+                    self.reads[cycle + 1 + self._behind(slot)].append(
                         ("vector", register, self.wanted_vectors[register]))
             for mask in parts.named(slot, Kind.MASK_IN):
-                self.reads[cycle + 1].append(("mask", mask, self.wanted_masks[mask]))
+                self.reads[cycle + 1 + self._behind(slot)].append(
+                    ("mask", mask, self.wanted_masks[mask]))
+            if entry.op is VectorOp.RANDOM and self.steady:
+                assert cycle >= self.random_until, f"cycle {cycle}: random numbers are not ready"
+                self.random_until = cycle + IterativeRandom.latency
         for slot, entry in parts.operations.items():
             for register in parts.named(slot, Kind.VECTOR_OUT):
                 self.tokens += 1
@@ -284,7 +293,12 @@ class SequencerUnits:
             for mask in parts.named(slot, Kind.MASK_OUT):
                 self.tokens += 1
                 self.wanted_masks[mask] = self.tokens
-                self._plan(self.mask_writes[slot], cycle + VECTOR_LATENCIES[entry.unit], mask)
+                self._plan(self.mask_writes[slot],
+                           cycle + VECTOR_LATENCIES[entry.unit] + self._behind(slot), mask)
+
+    def _behind(self, slot: Slot) -> int:
+        """Cycles by which operations of ``slot`` are later than those of the other slots."""
+        return V1_DELAY if self.steady and slot == Slot.V1 else 0
 
     def _read_later(self, cycle: int, reader: str, register: int, overwritten: bool) -> None:
         assert self.shown[f"{reader}_ready"], f"cycle {cycle}: {reader} is not ready"
@@ -298,12 +312,18 @@ class SequencerUnits:
 
     def _write(self, cycle: int, slot: Slot, unit: Unit, register: int, op: IntEnum) -> None:
         if unit in VECTOR_LATENCIES:
-            self._plan(self.writes[slot], cycle + VECTOR_LATENCIES[unit], register)
+            latency = VECTOR_LATENCIES[unit] + self._behind(slot)
+            if self.steady and op is VectorOp.RANDOM:
+                latency += IterativeRandom.latency - Random.latency
+            other = self.writes["v1" if slot == Slot.V0 else "v0"] if self.steady else {}
+            assert self.timing.late is not None or cycle + latency not in other, (
+                f"v0 and v1 write in cycle {cycle + latency}")
+            self._plan(self.writes[slot], cycle + latency, register)
         elif unit == Unit.VMEM:
             self._plan(self.writes["load"], cycle + LOAD_LATENCY, register)
         else:
             # The cross-lane unit's result comes after its source was read, a pop's at any time.
-            after = cycle
+            after = cycle + self._behind(Slot.V1)
             if unit == Unit.XLU and (waiting := self.pending["xlu"]):
                 after = max(after, waiting[1])
             late = 1 + int(self.rng.integers(1 + (self.timing.late or 0)))
@@ -339,6 +359,7 @@ class SequencerUnits:
                 port.clear()
         self.reads.clear()
         self.pending.update(dict.fromkeys(READERS))
+        self.random_until = 0
         self.wanted_vectors[:] = self.vectors
         self.wanted_masks[:] = self.masks
 

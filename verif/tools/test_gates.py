@@ -82,6 +82,20 @@ def test_a_cell_without_a_model_is_refused() -> None:
     cell = {"type": "EHXPLLL", "parameters": {}, "connections": {}}
     with pytest.raises(ValueError, match="cell must be of a known type, not 'EHXPLLL': pll"):
         gate_level({"ports": {}, "cells": {"pll": cell}}, "top")
-    cell = {"type": "TRELLIS_FF", "parameters": {"CLKMUX": "INV"}, "connections": {}}
-    with pytest.raises(ValueError, match="CLKMUX must be 'CLK', not 'INV': flop"):
-        gate_level({"ports": {}, "cells": {"flop": cell}}, "top")
+
+
+@pytest.mark.parametrize(("kind", "parameter", "value", "wanted"), [
+    ("TRELLIS_FF", "CLKMUX", "INV", "'CLK'"),
+    ("TRELLIS_FF", "CEMUX", "0", "'1' or 'CE' or 'INV'"),
+    ("TRELLIS_FF", "SRMODE", "ASYNC", "'LSR_OVER_CE'"),
+    ("TRELLIS_FF", "GSR", "ENABLED", "'DISABLED'"),
+    ("TRELLIS_DPR16X4", "WREMUX", "INV", "'WRE'"),
+    ("CCU2C", "INJECT1_1", "YES", "'NO'"),
+    ("DP16KD", "REGMODE_A", "OUTREG", "'NOREG'"),
+    ("DP16KD", "CLKBMUX", "INV", "'CLKB'"),
+])
+def test_a_parameter_without_a_model_is_refused(kind: str, parameter: str, value: str,
+                                                wanted: str) -> None:
+    cell = {"type": kind, "parameters": {parameter: value}, "connections": {}}
+    with pytest.raises(ValueError, match=f"^{parameter} must be {wanted}, not '{value}': cell$"):
+        gate_level({"ports": {}, "cells": {"cell": cell}}, "top")

@@ -75,9 +75,10 @@ def random_oracle(programs: SequencerPrograms) -> Oracle:
     return oracle
 
 
-def issue_cycles(model: Model, *bundles: int, timing: UnitTiming | None = None) -> list[int]:
+def issue_cycles(model: Model, *bundles: int, timing: UnitTiming | None = None,
+                 config: Config = CONFIG) -> list[int]:
     """Cycles in which the bundles and a final halt issue, relative to the first."""
-    bench = VerilatedSequencer(model, timing=timing)
+    bench = VerilatedSequencer(model, config, timing)
     bench.load([*bundles, HALT])
     assert bench.run() == list(range(len(bundles) + 1))
     first = bench.checker.issued[0][0]
@@ -112,15 +113,38 @@ def test_issues_and_state_are_those_of_the_golden_core(tiny_model: Model, timing
     compare_with_golden(tiny_model, TINY, timing)
 
 
+STAGED_DISTANCES = (
+    (3, 0, bundle(s0=s(ScalarOp.ADD, 1, 1, i(1)))),
+    (3, bundle(s0=s(ScalarOp.ADD, 1, 1, i(1))), bundle(s1=s(ScalarOp.ADD, 2, 1, i(1)))),
+    # Scalar registers that are written one cycle after the issue.
+    (4, bundle(s0=s(ScalarOp.LOAD, 2, 0, i(3))), 0),
+    (4, bundle(misc=s(MiscOp.READ_SEMAPHORE, 2, 1)), bundle(s1=s(ScalarOp.ADD, 3, 2, i(1)))),
+    # The examination learns of a write one cycle before the issue; v1 is two cycles behind v0.
+    *((1 + latency, bundle(**{slot: v(op, 1, 2)}), bundle(v0=v(VectorOp.ADD, 5, 1)))
+      for slot, op, latency in (
+          ("v0", VectorOp.ADD, SIMPLE_LATENCY), ("v0", VectorOp.FADD, FLOAT_LATENCY),
+          ("v1", VectorOp.ADD, SIMPLE_LATENCY + 2), ("v1", VectorOp.FADD, FLOAT_LATENCY + 2),
+          ("v1", VectorOp.TANH, TRANSCENDENTAL_LATENCY + 2),
+          ("v1", VectorOp.RANDOM, TRANSCENDENTAL_LATENCY + 4))),
+    (1 + LOAD_LATENCY, bundle(ld=s(LoadOp.LOAD, 1)), bundle(v0=v(VectorOp.ADD, 5, 1))),
+    # Results of both slots share a write port.
+    (3, bundle(v1=v(VectorOp.ADD, 1, 2)), bundle(v0=v(VectorOp.ADD, 5, 6))),
+    (4, bundle(v1=v(VectorOp.FADD, 1, 2)), bundle(v0=v(VectorOp.ADD, 5, 6))),
+    (3, bundle(v1=v(VectorOp.TANH, 1, 2)), bundle(v1=v(VectorOp.FADD, 5, 6))),
+    (4, bundle(v1=v(VectorOp.TANH, 1, 2)), bundle(v1=v(VectorOp.ADD, 5, 6))),
+    # A random number uses its unit for six cycles.
+    (6, bundle(v1=v(VectorOp.RANDOM, 1, 2)), bundle(v1=v(VectorOp.RANDOM, 5, 6))),
+)
+"""Cycles from the issue of a bundle to that of the next one, if ``issue_cycles`` is 3; and both."""
+
+
 def test_issues_in_three_stages_are_those_of_the_golden_core() -> None:
     with open_sequencer(STAGED) as model:
         for timing in TIMINGS:
             compare_with_golden(model, STAGED, timing)
-        bench = VerilatedSequencer(model, STAGED)
-        bench.load([0, bundle(s0=s(ScalarOp.ADD, 1, 1, i(1))), 0, HALT])
-        assert bench.run() == [0, 1, 2, 3]
-        cycles = [cycle for cycle, _ in bench.checker.issued]
-        assert [after - before for before, after in itertools.pairwise(cycles)] == [3, 3, 3]
+        for distance, first, second in STAGED_DISTANCES:
+            found = issue_cycles(model, 0, first, second, config=STAGED)
+            assert found == [0, 3, 3 + distance, 6 + distance], (distance, first, second)
 
 
 def compare_with_golden(model: Model, config: Config, timing: str) -> None:

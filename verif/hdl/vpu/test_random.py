@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from golden.vpu import evaluate
 from hdl.isa import TRANSCENDENTAL_LATENCY, VectorOp
-from hdl.vpu.random import STAGES, Random
+from hdl.vpu import random
+from hdl.vpu.random import STAGES, IterativeRandom, Random
 from sim.verilated.model import Model
 from verif.hdl.vpu.units import assert_same, corner_pairs, held, in_python, model_of, through
 
@@ -81,3 +82,29 @@ def test_in_the_python_simulator() -> None:
     got = in_python(Random, {"a": a, "b": b, "enable": enables}, "y")
     assert_same("RANDOM", SEED + 2, got[known], expected[known], a=a[known], b=b[known])
     assert known.sum() > 250
+
+
+def iterate(count: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    """Results of `IterativeRandom` for ``count`` pairs of words, and what they should be.
+
+    The operands change in each cycle, and there are up to two idle cycles before each enable.
+    """
+    rng = np.random.default_rng(SEED + 3)
+    enables = [enable for _ in range(count) for bit in range(IterativeRandom.latency)
+               for enable in [*[0] * int(rng.integers(3)), 1 << bit]]
+    enable = np.array(enables, np.uint8)
+    a, b = words(SEED + 3, len(enable))
+    y = in_python(IterativeRandom, {"a": a, "b": b, "enable": enable}, "y")
+    first, last = enable == 1, enable == 1 << IterativeRandom.latency - 1
+    return y[last], evaluate(VectorOp.RANDOM, a[first], b[first])
+
+
+def test_iterations_are_the_golden_generator() -> None:
+    got, expected = iterate(300)
+    assert (got == expected).all()
+
+
+def test_wrong_rotations_of_the_iterations_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random, "ROTATIONS", (*random.ROTATIONS[:-1], 23))
+    got, expected = iterate(10)
+    assert (got != expected).all()
