@@ -243,7 +243,7 @@ class ScalarOperands(wiring.Component):
         return m
 
     def _writer(self, writer: str) -> tuple[Signal, Signal, Signal]:
-        """The ports ``write_{writer}``, ``d_{writer}`` and ``value_{writer}``."""
+        """Return the ports ``write_{writer}``, ``d_{writer}`` and ``value_{writer}``."""
         return (getattr(self, f"write_{writer}"), getattr(self, f"d_{writer}"),
                 getattr(self, f"value_{writer}"))
 

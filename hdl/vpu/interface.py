@@ -44,7 +44,7 @@ def check_vmem(config: Config) -> None:
 
 
 def grant_port(config: Config) -> dict[str, wiring.Member]:
-    """The port that permits the load of a chain, if chains share read ports of the registers."""
+    """Return the port that permits the load of a chain, if chains share read ports of registers."""
     return {"grant": In(1)} if config.issue_cycles > 1 else {}
 
 

@@ -23,7 +23,7 @@ _LOW_BITS = {1: 0, 2: 1, 4: 2, 9: 3, 18: 4, 36: 5}
 _OFF = {"DP16KD": ("WEB", "RSTA", "RSTB", *(f"CS{port}{bit}" for port in "AB" for bit in range(3))),
         "MULT18X18D": ("SOURCEA", "SOURCEB", *(f"C{bit}" for bit in range(18)))}
 """Pins that must be constant 0, by type of cell."""
-_FIXED = {
+_FIXED: dict[str, dict[str, tuple[str, ...]]] = {
     "DP16KD": {"REGMODE_A": ("NOREG",), "REGMODE_B": ("NOREG",), "CSDECODE_A": ("0b000",),
                "CSDECODE_B": ("0b000",), "CLKAMUX": ("CLKA",), "CLKBMUX": ("CLKB",),
                "GSR": ("DISABLED",)},
