@@ -17,7 +17,7 @@ from sim.compiler.program.code.reserved import STAMP
 from sim.compiler.program.compiled import compiled_of
 from sim.compiler.program.report import Report
 from sim.driver.backend import Backend
-from sim.driver.cores import Cores, Progress
+from sim.driver.cores import SLICE, Cores, Progress
 from sim.driver.heap import Buffer
 from sim.driver.queues import Batches, Outfeed, QueueHost, check_array
 
@@ -312,10 +312,19 @@ class Execution(Cores):
                                    in self._span(self.state(0).pc + 1).items()}))
 
     def _span(self, pc: int) -> dict[str, int]:
-        """Run core 0 from bundle ``pc`` to its next halt; return the counts of this part."""
-        before = self.counters(0)
+        """Run core 0 from bundle ``pc`` to its next halt; return the counts of this part.
+
+        Transfers may still be in progress at the halt: a later kernel waits for them.
+        """
+        before, running = self.counters(0), True
         self.start(0, pc)
-        self.wait([0])
+        while running:
+            with self._open() as backend:
+                backend.advance(SLICE, interrupt=True)
+                state = backend.state(0)
+                running = state.running
+        if state.fault:
+            self.wait([0])
         return {name: count - before[name] for name, count in self.counters(0).items()}
 
     def _follow(self, bar: tqdm) -> Progress:

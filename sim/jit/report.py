@@ -38,7 +38,7 @@ class _Line:
         runs = 1 if cost.runs is None else cost.runs
         self.kernels += 1
         self.runs += runs
-        self.predicted += cost.kernel.cycles * runs
+        self.predicted += cost.kernel.predicted * runs
         self.products += cost.kernel.products * runs
         self.rows += cost.kernel.rows * runs
         self.counts.update(cost.counts)

@@ -26,7 +26,7 @@ A is float32."""
 
 def predicted(executable: Executable) -> int:
     """Predicted cycles of an executable, on the core that needs the most."""
-    return max(sum(kernel.cycles for kernel in core.kernels)
+    return max(sum(kernel.predicted for kernel in core.kernels)
                for core in compiled_of(executable).cores)
 
 

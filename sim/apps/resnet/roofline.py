@@ -63,7 +63,7 @@ def table(report: Report) -> str:
     for number, cost in enumerate(report.kernels, 1):
         limits, runs = Limits.of(cost, config), cost.runs or 1
         figures = [runs * limits.array, runs * limits.vector, runs * limits.memory,
-                   float(runs * cost.kernel.cycles), float(cost.cycles or 0)]
+                   float(runs * cost.kernel.predicted), float(cost.cycles or 0)]
         total = [a + b for a, b in zip(total, figures, strict=True)]
         lines.append(_line(f"{number}", cost.kernel.kind, figures, max(figures[:2])))
     lines.append(_line("", "all", total, max(total[:3])))
@@ -90,7 +90,7 @@ def draw(report: Report, path: pathlib.Path) -> None:
     peak = config.array ** 2
     figure, axes = pyplot.subplots(figsize=(8, 5))
     found = [(cost.kernel.products / cost.kernel.rows,
-              cost.kernel.products * (cost.runs or 1) / (cost.cycles or cost.kernel.cycles),
+              cost.kernel.products * (cost.runs or 1) / (cost.cycles or cost.kernel.predicted),
               Limits.of(cost, config).name)
              for cost in report.kernels if cost.kernel.products and cost.kernel.rows]
     for name, colour in _COLOURS.items():

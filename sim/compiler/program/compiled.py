@@ -28,7 +28,7 @@ from sim.compiler.program.code.transfers import CODE, SCRATCH
 
 __all__ = ["Compiled", "CoreCode", "KernelRecord", "compiled_of", "load", "save"]
 
-_FORMAT = 6
+_FORMAT = 7
 """Version of the format of saved files."""
 
 
@@ -45,7 +45,7 @@ class KernelRecord:
     bundles : int
         Length of the kernel's code.
     cycles : int
-        Predicted cycles of one execution.
+        Predicted cycles of one execution, without waits for transfers.
     rows : int
         HBM rows that transfers move for the kernel: operands to vector memory, results to HBM.
     products : int
@@ -53,6 +53,9 @@ class KernelRecord:
         0 for other operations.
     vector_operations : int
         Operations of the vector unit in one execution; the unit does two in a cycle.
+    waits : int
+        Predicted cycles from the end of one execution to the start of the next kernel: waits for
+        transfers, and starts of transfers, which hold the core.
     """
 
     kind: str
@@ -62,6 +65,12 @@ class KernelRecord:
     rows: int
     products: int
     vector_operations: int
+    waits: int = 0
+
+    @property
+    def predicted(self) -> int:
+        """Predicted cycles from the start of one execution to the start of the next kernel."""
+        return self.cycles + self.waits
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ def _codes(planners: Sequence[Planner], config: Config, title: str) -> tuple[Cor
                  for code, other in zip(codes, reversed(planners), strict=True)]
     return tuple(
         CoreCode(overlay(code, planner.context.constants.words, config, title),
-                 planner.context.places.scratch_rows, tuple(planner.launcher.records))
+                 planner.context.places.scratch_rows, planner.launcher.records.finish())
         for code, planner in zip(codes, planners, strict=True))
 
 

@@ -120,7 +120,7 @@ class Report:
         that the array can do in the kernel's cycles: measured cycles if it was run, else predicted
         ones. None if the operation has no multiplications in the array, or no cycles are known.
         """
-        cycles = cost.cycles if cost.runs is not None else cost.kernel.cycles
+        cycles = cost.cycles if cost.runs is not None else cost.kernel.predicted
         if not cost.kernel.products or not cycles:
             return None
         peak = self.compiled.config.array ** 2 * cycles
@@ -135,7 +135,7 @@ class Report:
             place = kernel.location
             where = f"{place.file}:{place.line}" if place and place.file else ""
             lines.append((
-                kernel.kind, where, f"{kernel.cycles * (cost.runs or 1):,}",
+                kernel.kind, where, f"{kernel.predicted * (cost.runs or 1):,}",
                 "" if cost.cycles is None else f"{cost.cycles:,}",
                 "" if cost.runs is None else f"{cost.runs}",
                 "" if share is None else f"{share:.1%}", f"{kernel.rows * row_bytes:,}", cost.wait))
@@ -148,7 +148,7 @@ class Report:
         return f"{total}\n{text}\n"
 
     def _total(self) -> str:
-        predicted = sum(cost.kernel.cycles * (1 if cost.runs is None else cost.runs)
+        predicted = sum(cost.kernel.predicted * (1 if cost.runs is None else cost.runs)
                         for cost in self.kernels)
         measured = ""
         if self.cycles is not None:

@@ -5,6 +5,7 @@ weights, for example, and reductions that do not depend on each other share the 
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from sim.compiler.graph.ir import Location
@@ -12,12 +13,14 @@ from sim.compiler.machine.emit import JOINED, Code, emit
 from sim.compiler.machine.estimate import estimate
 from sim.compiler.machine.ir import MachineCode, operations
 from sim.compiler.machine.join import join
+from sim.compiler.machine.layout import Options
 from sim.compiler.machine.registers.coloring import RegisterPressureError
 from sim.compiler.machine.text import dump_kernel
 from sim.compiler.passes import dump_folder
 from sim.compiler.program.code.transfers import Rows, TransferWords
 from sim.compiler.program.compiled import KernelRecord
 from sim.compiler.program.context import Context
+from sim.compiler.program.launch.records import Records
 
 __all__ = ["Joiner", "Part"]
 
@@ -73,15 +76,19 @@ class Joiner:
     Parameters
     ----------
     context : Context
-    records : list of KernelRecord
+    records : Records
         Receives the records of kernels; kernels that are joined have one record together.
     """
 
-    def __init__(self, context: Context, records: list[KernelRecord]) -> None:
+    def __init__(self, context: Context, records: Records) -> None:
         self._config = context.config
         self._stream = context.stream
+        self._clock = context.places.memory.clock
         self._records = records
         self._parts: list[Part] = []
+        # The ways to schedule that are left for kernels like those tried before; none if it does
+        # not pay to join them.
+        self._tried: dict[tuple[object, ...], tuple[Options, ...]] = {}
 
     def add(self, part: Part) -> None:
         """Append a kernel; its code is written when other code follows it."""
@@ -95,13 +102,16 @@ class Joiner:
 
     def _write_parts(self) -> None:
         parts, self._parts = self._parts, []
+        separate = sum(part.cycles for part in parts)
         for part in self._joined(parts):
             self._write(part)
+            separate -= part.cycles
+        self._clock.run(-separate)
 
     def _write(self, part: Part) -> None:
         self._stream.stamp()
         self._stream.kernel(part.code, part.symbols)
-        self._records.append(part.record)
+        self._records.add(part.record)
 
     def _joined(self, parts: Sequence[Part]) -> list[Part]:
         """Return the kernels of consecutive parts: all of them joined, or two groups of them.
@@ -126,15 +136,24 @@ class Joiner:
         Code may grow by a bundle for each cycle that is saved: a bundle that does not fit
         instruction memory takes a cycle to load.
         """
+        alike = tuple((part.record.kind, part.cycles, len(part.code), part.operations)
+                      for part in parts)
+        ways = self._tried.get(alike, JOINED)
+        # Kernels that differ only in their addresses have the same outcome, with few exceptions.
+        self._tried[alike] = ()
         machine = join([part.machine for part in parts])
-        try:
-            code = emit(machine, self._config, ladder=JOINED)
-        except RegisterPressureError:
+        while ways:
+            with suppress(RegisterPressureError):
+                code = emit(machine, self._config, ladder=ways[:1])
+                break
+            ways = ways[1:]
+        else:
             return None
         cycles = estimate(code)
         saved = sum(part.cycles for part in parts) - cycles
         if saved <= max(0, len(code) - sum(len(part.code) for part in parts)):
             return None
+        self._tried[alike] = ways
         records = [part.record for part in parts]
         kind = "+".join(dict.fromkeys(record.kind for record in records))
         if (folder := dump_folder()) is not None:

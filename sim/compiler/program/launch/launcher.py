@@ -23,6 +23,7 @@ from sim.compiler.program.launch.buffers import KernelBuffers
 from sim.compiler.program.launch.joiner import Joiner, Part
 from sim.compiler.program.launch.kernel import KernelLowering, lower
 from sim.compiler.program.launch.prefetch import IN_PLACE, Prefetch, Upcoming
+from sim.compiler.program.launch.records import Records
 from sim.compiler.program.places.places import Splat, VectorMemoryError
 from sim.compiler.program.places.scalars import copy_scalars
 from sim.errors import Unsupported, UnsupportedError
@@ -71,7 +72,7 @@ class Launcher:
 
     Attributes
     ----------
-    records : list of KernelRecord
+    records : Records
         Records of the kernels and exchanges that have been written, in order.
     received : dict of int to int
         Number of an exchange -> vector memory address of the value received from the other core.
@@ -88,7 +89,7 @@ class Launcher:
         self._places = context.places
         self._stream = context.stream
         self._counted_rows = 0
-        self.records: list[KernelRecord] = []
+        self.records = Records(context.places.memory.clock)
         self._joiner = Joiner(context, self.records)
         self.received: dict[int, int] = {}
         self.too_large: list[str] = []

@@ -12,16 +12,23 @@ _LATENCY = 50
 
 
 class Clock:
-    """Predicts when transfers complete. The predictions affect only the order of transfers.
+    """Predicts when transfers complete.
+
+    The predictions affect the order of transfers, and are in reports (`KernelRecord.waits`).
 
     A transfer moves one row in each cycle, and begins when the transfer before it ends. The DMA
     engine's queue has room for `QUEUE_DEPTH` transfers; while it is full, an operation that starts
     another transfer holds the core.
+
+    Attributes
+    ----------
+    lost : int
+        Cycles so far in which the core waits for transfers, or is held by the start of one.
     """
 
     def __init__(self, config: Config) -> None:
         self._start = CheckTimes.of(config).total()
-        self._now = 0
+        self._now = self.lost = 0
         self._last = 0
         self._number = 0
         self._ends: deque[tuple[int, int]] = deque(maxlen=QUEUE_DEPTH)
@@ -36,15 +43,23 @@ class Clock:
     def start(self, rows: int, transfers: int) -> None:
         """Account for the start of ``transfers`` transfers, which move ``rows`` rows in all."""
         for _ in range(transfers):
-            self._now += self.hold + self._start
+            self._lose(self.hold + self._start)
             self._last = max(self._last, self._now + _LATENCY) + rows // transfers
             self._number += 1
             self._ends.append((self._number, self._last))
 
     def wait(self, number: int) -> None:
         """Account for a wait for transfer ``number``, counted from 1, and all before it."""
-        self._now = max(self._now, *(end for at, end in self._ends if at <= number), 0)
+        ends = [end - self._now for at, end in self._ends if at <= number]
+        self._lose(max(0, *ends, 0))
+
+    def _lose(self, cycles: int) -> None:
+        self._now += cycles
+        self.lost += cycles
 
     def run(self, cycles: int) -> None:
-        """Account for a kernel that takes ``cycles`` cycles."""
+        """Account for a kernel that takes ``cycles`` cycles.
+
+        A negative number corrects what was accounted for before.
+        """
         self._now += cycles

@@ -82,6 +82,26 @@ def test_measurement_on_rtl() -> None:
     assert f"{first.cycles:,}" in str(report)
 
 
+def test_waits_for_transfers_are_predicted() -> None:
+    """The second kernel's operand arrives long after the first kernel has ended."""
+    m = Maker(f32(4, 4), f32(32, 32))
+    small, large = m.inputs
+    graph = m.returns(m.op("negate", small), m.op("negate", large))
+    executable, given = compile_graph(graph, TINY), arrays_for(graph)
+    with Device.open("tiny") as device:
+        device.execute(executable, *given)
+        cycles = device.last_run[0]["cycles"]
+        _, report = device.profile(executable, *given)
+    first, second = report.kernels
+    assert first.kernel.waits > 10 * first.kernel.cycles
+    # The rest are the first transfer and the host's start of the program.
+    assert 0.65 * cycles < first.kernel.predicted + second.kernel.predicted < cycles
+    # The program ends when the second kernel's result is in HBM.
+    assert second.kernel.waits > second.kernel.cycles
+    assert second.kernel.predicted == pytest.approx(second.cycles, rel=0.15)
+    assert f"{second.kernel.predicted:,}" in str(report)
+
+
 @pytest.mark.parametrize("count", [0, 5])
 def test_kernels_of_loops_run_often(count: int) -> None:
     graph = loop(count)
