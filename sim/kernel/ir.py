@@ -1,10 +1,11 @@
-"""Expressions of a tile: hash-consed, simplified as they are built, narrowed by demanded bits.
+"""Expressions of a tile: equal ones are shared (hash-consing), and simplified as they are built.
 
 There are two kinds of values. A *number* is unsigned and has at most 64 bits; arithmetic is modulo
-2**64, and a narrower width in the netlist becomes an explicit mask. Each number knows which of its
-bits can be one, so most masks fold away, and `narrow` removes those on which no used bit depends. A
-*bit* is a truth value. The result can be evaluated on SIMD lanes of 16, 32 or 64 bits: the
-narrowest that hold all bits that can be one and on which a used bit depends (`lane_bits`).
+2**64, and a narrower width in the netlist becomes an explicit mask. Each number records which of
+its bits can be one, so a mask that clears no such bit is never built; `narrow` removes masks whose
+effect no used bit shows. A *bit* is a truth value. Numbers are evaluated on SIMD lanes of 16, 32
+or 64 bits: the narrowest that hold every bit that can be one and that a used bit depends on
+(`lane_bits`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -315,7 +316,7 @@ class Graph:
         return self._make("sel", (bit, x, y), None, x.bits | y.bits)
 
     def _under(self, bit: Node, x: Node, value: bool) -> Node:
-        """``x``, simplified on condition that ``bit`` has the value ``value``."""
+        """``x``, simplified under the assumption that ``bit`` has the value ``value``."""
         if x.op == "sel" and x.args[0] is bit:
             return x.args[1 if value else 2]
         if bit.op == "test" and not value and x.op == "and" and x.args[1].op == "const":
@@ -434,7 +435,11 @@ class Graph:
         return self._make("test", (x,), mask, is_bit=True)
 
     def _test_or(self, x: Node, mask: int) -> Node | None:
-        """A simpler node for ``test(x, mask)``, where ``x`` is a bitwise or; None if none is."""
+        """A simpler node for ``test(x, mask)``, where ``x`` is a bitwise or; None if there is none.
+
+        An operand without bits under the mask is dropped; a choice between constants is tested by
+        itself.
+        """
         for one, other in (x.args, x.args[::-1]):
             if not other.bits & mask:
                 return self.test(one, mask)
@@ -498,9 +503,9 @@ class Graph:
 
 def topological(roots: Iterable[Node], stop: Callable[[Node], bool] = lambda node: False
                 ) -> list[Node]:
-    """All nodes that the roots depend on, operands first.
+    """The roots and all nodes on which they depend, each after its operands.
 
-    Leaves out the operands of nodes for which ``stop`` is true.
+    Nodes for which ``stop`` is true are included; their operands are not searched.
     """
     found: set[Node] = set()
     pending = list(roots)
@@ -515,11 +520,11 @@ def topological(roots: Iterable[Node], stop: Callable[[Node], bool] = lambda nod
 
 def demands(roots: Iterable[tuple[Node, int]], stop: Callable[[Node], bool] = lambda node: False
             ) -> dict[Node, int]:
-    """For each number, a mask of its bits on which the used bits of the roots depend.
+    """For each node, a mask of its bits on which the used bits of the roots depend.
 
     ``roots`` pairs each root with a mask of its used bits. The search does not continue to the
     operands of nodes for which ``stop`` is true. A mask in the result can include a bit that is
-    always zero, if a used bit is right only because of that.
+    always zero: its zero may be what makes a used bit correct.
     """
     roots = list(roots)
     nodes = topological([root for root, _ in roots], stop)
@@ -534,7 +539,10 @@ def demands(roots: Iterable[tuple[Node, int]], stop: Callable[[Node], bool] = la
 
 
 def _demand(node: Node, mask: int) -> list[int]:
-    """For each operand of a node, a mask of its bits on which the bits ``mask`` depend."""
+    """For each operand of ``node``, a mask of the operand's bits on which some result bits depend.
+
+    These are the bits of the node under ``mask``.
+    """
     up_to = low(mask.bit_length())
     match node.op:
         case "and":
@@ -563,9 +571,9 @@ def _demand(node: Node, mask: int) -> list[int]:
 
 
 def lane_bits(needed: Mapping[Node, int]) -> int:
-    """Width of the narrowest lane (16, 32 or 64 bits) that holds all demanded bits.
+    """Width of the narrowest lane (16, 32 or 64 bits) that holds all demanded bits that can be one.
 
-    ``needed`` maps nodes to masks of demanded bits, as `demands` returns them.
+    ``needed`` maps nodes to masks of their demanded bits, as `demands` returns them.
     """
     widest = max(((mask & node.bits).bit_length() for node, mask in needed.items()
                   if not node.is_bit), default=0)

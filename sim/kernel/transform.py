@@ -15,7 +15,7 @@ _BUILDERS: dict[str, Callable[..., Node]] = {
 
 
 def substitute(graph: Graph, roots: Sequence[Node], values: Mapping[Node, Node]) -> list[Node]:
-    """The roots with the nodes in ``values`` replaced, simplified."""
+    """The ``roots``, rebuilt and simplified with each node in ``values`` replaced by its value."""
     done = dict(values)
     for node in topological(roots):
         if node not in done:
@@ -24,7 +24,7 @@ def substitute(graph: Graph, roots: Sequence[Node], values: Mapping[Node, Node])
 
 
 def narrow(graph: Graph, roots: Sequence[tuple[Node, int]]) -> list[Node]:
-    """The roots, simplified by the removal of parts on which no used bit depends.
+    """The ``roots`` without parts on which no used bit depends; unused bits may change.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def narrow(graph: Graph, roots: Sequence[tuple[Node, int]]) -> list[Node]:
 
 
 def _rebuild(graph: Graph, node: Node, args: Sequence[Node]) -> Node:
-    """The operation of ``node`` with the operands ``args``, simplified."""
+    """The operation of ``node`` applied to the operands ``args``, simplified."""
     if not args:
         return node
     if tuple(args) == node.args:

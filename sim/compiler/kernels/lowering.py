@@ -198,7 +198,7 @@ def _register(table: dict[str, Any], kinds: tuple[str, ...]) -> Callable[[_T], _
     def register(function: _T) -> _T:
         for kind in kinds:
             if kind in table:
-                raise ValueError(f"{kind} must have one rule, not two")
+                raise ValueError(f"{kind} must have only one rule; a second one was registered")
             table[kind] = function
         return function
 

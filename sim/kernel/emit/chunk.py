@@ -52,19 +52,20 @@ class _Chunk:
                 f"return {' | '.join(self._active()) or '0'};"]
 
     def _bit_registers(self) -> list[str]:
-        """C++ statements that set all registers whose next values are pure bits (`Plan.bits`).
+        """C++ statements that update all registers whose next values are pure bits (`Plan.bits`).
 
-        They compute all the values before they store the first.
+        All next values are computed before any is stored, since they may depend on each other's
+        registers.
         """
         values = [f"const uint64_t next{index} = {self._bits.name(value)}{self._valid};"
                   for index, value in self._plan.bits]
         return values + [f"g.b{index}[row + 1][c] = next{index};" for index, _ in self._plan.bits]
 
     def _active(self) -> list[str]:
-        """C++ expressions, one for each register in `Plan.active`.
+        """C++ expressions, one for each register in `Plan.active`, that test the chunk's new state.
 
-        Each is zero if and only if its register is 0 in all tiles of the chunk. If all expressions
-        are zero, these tiles are idle.
+        An expression is zero if and only if its register is 0 in all tiles of the chunk. If all
+        expressions are zero, all tiles of the chunk are idle.
         """
         plan = self._plan
         direct = {index for index, _ in plan.bits}
@@ -78,7 +79,10 @@ class _Chunk:
         return active
 
     def _enables(self) -> list[str]:
-        """C++ statements that compute `Plan.lane_enables`, one vector of tiles at a time."""
+        """C++ statements that compute `Plan.lane_enables` for the chunk, vector by vector.
+
+        Enable i becomes the 64-bit mask ``enable{i}``, with one bit for each tile.
+        """
         enables = self._plan.lane_enables
         if not enables:
             return []
@@ -96,7 +100,10 @@ class _Chunk:
                   for index, node in enumerate(enables)), "}"]
 
     def _group(self, group: Group) -> list[str]:
-        """C++ statements that execute a group's tasks, one vector of tiles at a time."""
+        """C++ statements that execute a group's updates and memory writes, vector by vector.
+
+        They skip vectors in which no tile enables the group.
+        """
         lane = group.lane
         enable = self._bits.name(group.enable)
         inner = [f"const uint64_t present = part<{lane}>(enable, s);",
@@ -108,10 +115,10 @@ class _Chunk:
                 *(f"    {line}" for line in inner), "  }", "}"]
 
     def _vector(self, group: Group) -> list[str]:
-        """C++ statements that execute a group's tasks for one vector of tiles.
+        """C++ statements that execute a group's updates and memory writes for one vector of tiles.
 
-        If no rare bit is set in these tiles, they compute simplified values
-        (`sim.kernel.emit.rare`).
+        If no rare bit is set in these tiles, the statements store simplified values, which are
+        cheaper to compute (`sim.kernel.emit.rare`).
         """
         graph, roots = self._plan.graph, list(group.values())
         rare = rare_bits(graph, [value for value, _ in roots], self._outside)
@@ -134,8 +141,8 @@ class _Chunk:
     def _stores(self, group: Group, roots: Sequence[Node], values: LaneValues) -> list[str]:
         """C++ statements that store the results of a group's updates and memory writes.
 
-        ``roots`` are the group's values, perhaps simplified, in the order of `Group.values`.
-        ``values`` has their C++ names.
+        ``roots`` are the group's values in the order of `Group.values`, or their simplified
+        versions; ``values`` gives the C++ name of each.
         """
         names = map(values.name, roots)
         lines = []
@@ -169,10 +176,10 @@ class _Chunk:
         return f"store({register_pointer(self._plan, update.register)}, {present}, {value});"
 
     def _write(self, group: Group, write: MemoryWrite, names: Iterator[str], present: str) -> str:
-        """C++ statement that stores an entry of a memory, for a write of ``group``.
+        """C++ statement that executes ``write``, a memory write of ``group``.
 
-        ``names`` yields the C++ names of the write's address and data, and of its mask if it has
-        one. ``present`` is the C++ name of a mask of the tiles that write.
+        ``names`` yields the C++ names of the address, of the data and, if the write has a bit mask,
+        of that mask. ``present`` is the C++ name of a mask of the tiles that write.
         """
         memory = f"g.m{write.memory}[row]"
         address, data = next(names), next(names)
@@ -186,7 +193,10 @@ class _Chunk:
     # Groups that store late: after all others, which still read the old values.
 
     def _buffer(self, group: Group, update: Update) -> str:
-        """Name of the C++ variable that buffers an update of a group that stores late."""
+        """Name of the C++ variable that buffers the new value of ``update``'s register.
+
+        ``group`` is the update's group, which stores late.
+        """
         return f"late{self._plan.groups.index(group)}_{update.register}"
 
     def _buffers(self, group: Group) -> list[str]:

@@ -35,18 +35,19 @@ class Fusion:
     merged : set of Node
         Nodes that are computed only as part of their user.
     logic : dict of Node to list of Node
-        For each bitwise operation, the two or three values that it combines: each merged operand is
-        replaced by that operand's own operands.
+        For each bitwise operation, the two or three values that its instruction combines: the
+        operands of a merged operand take that operand's place.
     conditional : dict of Node to Node
-        For a sum or a bitwise or, its operand that is a choice between a value and zero. One
-        instruction adds (or ORs) the value in those lanes only that choose it.
+        For each fused sum or bitwise or, its operand that is a choice between a value and zero. One
+        instruction adds (or ORs) the value, only in the lanes that choose it.
     masked : dict of Node to Node
-        For a conjunction of bits, its operand that is a comparison, which is evaluated with the
-        other operand as its mask.
+        For each fused conjunction of bits, its operand that is a comparison. The comparison
+        instruction takes the other operand as its mask, and so computes the conjunction.
     flipped : dict of Node to Node
-        For a choice between x and ``x ^ constant``, the node ``x ^ constant``.
+        For each fused choice between x and ``x ^ constant``, the node ``x ^ constant``. One
+        instruction inverts these bits of x, only in the lanes that choose so.
     inverted : set of Node
-        Comparisons of which the opposite is computed instead: ``ne`` for ``eq``, for example.
+        Comparisons that are replaced by their opposites, ``eq`` by ``ne`` for example.
     """
 
     def __init__(self, nodes: Mapping[Node, int], roots: Iterable[Node],
@@ -79,7 +80,7 @@ class Fusion:
     def is_plain(self, choice: Node) -> bool:
         """Whether a choice needs a select instruction.
 
-        It does if it is not fused and neither of the numbers that it chooses from is 0.
+        A fused choice does not. Nor does a choice between a number and 0, which is a masked move.
         """
         return choice not in self.merged and choice not in self.flipped \
             and not any(map(is_zero, choice.args[1:]))
@@ -91,8 +92,9 @@ class Fusion:
     def _inverted(self, nodes: Iterable[Node], roots: Iterable[Node]) -> set[Node]:
         """Find the comparisons to invert, among the bits that ``nodes`` use.
 
-        Where such a comparison is false, a number is added (or ORed). Its other uses, if any, are
-        choices, whose values can change places. It is not one of the ``roots``.
+        A comparison is inverted if a number is added (or ORed) where it is false: instructions add
+        only where a mask is true. All its other uses must be choices, whose two values can change
+        places, and it must not be one of the ``roots``.
         """
         added: set[Node] = set()
         otherwise: set[Node] = set()
@@ -148,9 +150,9 @@ class Fusion:
                 return
 
     def _fuse_logic(self, node: Node) -> None:
-        """Replaces bitwise operands of a bitwise operation by their own operands.
+        """Merges bitwise operands of the bitwise operation ``node`` into it.
 
-        The operation then combines at most three values (`logic`).
+        The operation then combines at most three values (`logic`) by one instruction.
         """
         leaves = list(dict.fromkeys(node.args))
         for arg in node.args:

@@ -98,9 +98,9 @@ class LaneValues:
         return self._scope.constants.name(self._lane, value) if value else f"zero<{self._lane}>()"
 
     def _conditional(self, node: Node) -> str:
-        """C++ expression of the sum or bitwise or ``node``, one operand of which is conditional.
+        """C++ expression of the sum or bitwise or ``node`` with a conditional operand.
 
-        That operand (`Fusion.conditional`) is a choice between a value and zero.
+        The conditional operand (`Fusion.conditional`) is a choice between a value and zero.
         """
         chosen = self._fusion.conditional[node]
         other = node.args[1] if node.args[0] is chosen else node.args[0]
@@ -162,7 +162,7 @@ class LaneValues:
     def _mul(self, node: Node) -> str:
         """Name of the cheapest C++ function that computes the product ``node``.
 
-        Narrow operands, or few demanded bits of the product, allow a cheaper one.
+        Functions for narrow operands, or for the low bits of the product alone, are cheaper.
         """
         x, y = (arg.bits for arg in node.args)
         if self._lane == 32 and max(x, y) < 1 << 15:
@@ -173,7 +173,10 @@ class LaneValues:
         return "mul32" if self._lane == 64 and max(x, y) < 1 << 32 else "mul"
 
     def _pointer(self, node: Node) -> str:
-        """C++ pointer to the value of a leaf (register or input) in the vector's first tile."""
+        """C++ pointer to the value of the leaf ``node`` in the vector's first tile.
+
+        The leaf is a register of the tile, or an input, which may be a neighbour's register.
+        """
         kind, key = node.origin
         if kind == "reg":
             return register_pointer(self._plan, key)
@@ -230,7 +233,8 @@ class LaneValues:
     def _compare(self, node: Node, under: str) -> str:
         """C++ expression of a comparison or its negation.
 
-        ``under`` is the C++ mask of the lanes to compare, followed by a comma; empty for all lanes.
+        ``under`` is the first argument of the call, followed by a comma: a C++ mask of the lanes to
+        compare. If ``under`` is empty, all lanes are compared.
         """
         inverted = node.op == "notb" or node in self._fusion.inverted
         if node.op == "notb":

@@ -73,7 +73,7 @@ def linked_port(link: Link) -> str | None:
 
 
 def linked_register(plan: Plan, link: Link) -> int:
-    """Number of the register that holds the tile output of a link."""
+    """Index in `Plan.registers` of the register that drives the tile output of ``link``."""
     return plan.outputs[link.source if isinstance(link, Chain) else link.port]
 
 
@@ -83,31 +83,32 @@ def storage_type(width: int) -> str:
 
 
 def padding(width: int) -> int:
-    """Number of entries, of ``width`` bits, before tile 0 of each row of a register's array.
+    """Number of entries before tile 0 in each row of the array of a register of ``width`` bits.
 
-    They take 64 bytes, so rows stay aligned.
+    They take 64 bytes, the alignment of rows, so that tile 0 is aligned, too. The last of them is
+    the value beyond the west edge.
     """
     return 512 // storage(width)
 
 
 def input_index(plan: Plan, name: str) -> int:
-    """Number of the tile input ``name``, for C++ names: port names need not be C++ identifiers."""
+    """Number that C++ names use for the tile input ``name``, which need not be a C++ identifier."""
     return list(plan.inputs).index(name)
 
 
 def register_pointer(plan: Plan, register: int | None, row: str = "row + 1",
                      lane: str = "lane") -> str:
-    """C++ pointer to an entry of register number ``register``, which is wider than one bit.
+    """C++ pointer to an entry in the array of register number ``register``, wider than one bit.
 
-    ``row`` and ``lane`` are C++ expressions: the row of the register's array, in which row 0 lies
-    beyond the north edge, and the tile in that row.
+    ``row`` and ``lane`` are C++ expressions: a row of the array, counted from the row beyond the
+    north edge, and the column of a tile.
     """
     assert register is not None
     return f"&g.r{register}[{row}][{padding(plan.registers[register].width)} + {lane}]"
 
 
 def can_skip(grid: TileGrid, plan: Plan) -> bool:
-    """Whether the kernel skips idle chunks."""
+    """Whether the kernel skips idle chunks: idleness is proven, and a row's flags fit a byte."""
     return plan.active is not None and grid.cols <= CHUNK * MAX_SKIP_CHUNKS
 
 

@@ -48,7 +48,7 @@ def rare_bits(graph: Graph, values: Sequence[Node], outside: Callable[[Node], bo
 
 
 def without(graph: Graph, values: Sequence[Node], bits: Sequence[Node]) -> list[Node]:
-    """The values, simplified on condition that all ``bits`` are 0."""
+    """The ``values``, simplified under the assumption that all ``bits`` are 0."""
     return substitute(graph, values, dict.fromkeys(bits, graph.bit(0)))
 
 

@@ -67,10 +67,10 @@ def _initial_outputs(grid: TileGrid, plan: Plan, ports: Ports) -> dict[str, str]
 
 
 def _serial(name: str, ports: Ports) -> tuple[list[str], list[str], str]:
-    """Verilog that steps the kernel of grid ``name`` at the rising edge of the clock: three parts.
+    """Three parts of the shim of grid ``name`` if the kernel steps at the rising edge of the clock.
 
-    These are the imports of functions, the beginning of the clocked block, and the call that steps
-    the kernel. The call returns whether the outputs can have changed.
+    These are the imports of C functions, the beginning of the clocked block, and the call that
+    steps the kernel and returns whether the outputs can have changed.
     """
     functions = [*_import(name, "new", [], "chandle"),
                  *_import(name, "step", ["input chandle self", *_taken(ports)], "bit")]
@@ -78,9 +78,9 @@ def _serial(name: str, ports: Ports) -> tuple[list[str], list[str], str]:
 
 
 def _parallel(name: str, ports: Ports) -> tuple[list[str], list[str], str]:
-    """Like `_serial`, for a kernel that gets its inputs at the falling edge.
+    """Like `_serial`, for a parallel kernel.
 
-    The kernel steps between the falling and the rising edge.
+    The shim passes the inputs at the falling edge; the kernel may step until the rising edge.
     """
     functions = [*_import(name, "new", ["input string path"], "chandle"),
                  *_import(name, "posted", ["input chandle self"], "bit"),
@@ -95,7 +95,7 @@ def _parallel(name: str, ports: Ports) -> tuple[list[str], list[str], str]:
 
 
 def _taken(ports: Ports) -> list[str]:
-    """Arguments for the grid's inputs, as Verilog's import of a C function declares them."""
+    """Declarations of the grid's inputs as arguments, for the Verilog import of a C function."""
     return [f"input bit {_range(port)}{port.variable}" for port in ports.inputs.values()]
 
 

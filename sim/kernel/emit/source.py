@@ -107,8 +107,9 @@ def _parallel(grid: TileGrid, plan: Plan, ports: Ports, step: Sequence[str],
               length: int) -> list[str]:
     """C++ of the exported functions of a kernel whose steps may run on another thread.
 
-    ``post`` offers a step to the threads, ``finish`` waits for it. ``step`` has the C++ lines that
-    step the grid. ``length`` is the number of lines that step a chunk: a measure of its cost.
+    ``{module}_post`` offers the step to the threads; ``{module}_finish`` returns when it is done.
+    ``step`` lists the C++ lines that step the grid. ``length`` is the number of C++ lines that step
+    a chunk, from which the cost of a step is estimated.
     """
     module = grid.module
     copies = [f"job.{port.variable}_bit = {port.variable}_bit;" if port.is_bit else
@@ -155,7 +156,7 @@ def _work_class(grid: TileGrid, plan: Plan, ports: Ports, step: Sequence[str],
                 length: int) -> list[str]:
     """C++ class of a step that any thread of the model can run: state and a copy of the inputs.
 
-    ``step`` has the C++ lines that step the grid, ``length`` the number of those that step a chunk.
+    For ``step`` and ``length``, see `_parallel`.
     """
     # A line takes about a nanosecond for all vectors of eight tiles of a full chunk.
     row_cost = max(1, length * -(-grid.cols // 8) // 8)

@@ -31,7 +31,7 @@ def tables(plan: Plan) -> list[str]:
 
 
 def state_struct(grid: TileGrid, plan: Plan, constants: Constants) -> list[str]:
-    """C++ structure of all registers and memories; its constructor sets their initial values."""
+    """C++ structure of a grid's registers and memories; its constructor sets the initial values."""
     lines = ["// Row 0 and the entries before lane 0 of each register lie beyond the grid's edge.",
              "struct State {"]
     start: list[str] = []
@@ -79,9 +79,10 @@ def _memory_start(index: int, memory: Memory) -> list[str]:
 
 
 def _edges(plan: Plan) -> list[str]:
-    """C++ members that hold inputs of the row being stepped.
+    """C++ members that hold the grid's inputs for the row that is being stepped.
 
-    These are the values of 1-bit registers beyond the west edge, and each tile's bits of a port.
+    They hold the values of 1-bit registers beyond the west edge, and the slices of ports that are
+    wired to each tile.
     """
     west = sorted({source.source for source in plan.inputs.values()
                    if source.kind == "east" and source.width == 1 and source.source is not None})

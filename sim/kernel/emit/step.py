@@ -56,7 +56,7 @@ def step_body(grid: TileGrid, plan: Plan, ports: Ports, uniform: UniformValues) 
 
 @dataclass(frozen=True)
 class _Loads:
-    """C++ statements that copy the grid's inputs to where tiles read them.
+    """C++ statements that copy the grid's inputs to the arrays from which tiles read them.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class _Loads:
     west : list of str
         Values of registers beyond the west edge: copied before each row is stepped.
     slices : list of str
-        Each tile's bits of a port: copied before each row is stepped.
+        The slices of ports that are wired to each tile: copied before each row is stepped.
     """
 
     north_bits: list[str]
@@ -102,8 +102,8 @@ def _edge_registers(plan: Plan, ports: Ports,
                     toward: str) -> Iterable[tuple[int | None, Port, int]]:
     """Registers whose values beyond one edge of the grid come from a port of the grid.
 
-    ``toward`` selects the edge: ``east`` the west edge, ``south`` the north edge. Each register is
-    included once, as (its number, the port, its width).
+    ``toward`` is the direction in which the values enter: ``east`` from the west edge, ``south``
+    from the north edge. Each register is yielded once, as (its number, the port, its width).
     """
     return dict.fromkeys((source.source, ports.inputs[source.port], source.width)
                          for source in plan.inputs.values()
@@ -111,10 +111,10 @@ def _edge_registers(plan: Plan, ports: Ports,
 
 
 def _packing(function: str, width: int) -> tuple[str, str]:
-    """C++ function that packs or unpacks elements of ``width`` bits: its name and last argument.
+    """Name and last argument of the C++ function that packs or unpacks elements of ``width`` bits.
 
-    ``function`` is its name for more than one bit. The argument begins with a comma; it is empty
-    for one bit.
+    ``function`` is the function's name for elements of several bits. The argument is a comma and
+    the width; for elements of one bit, the function takes no width, and the argument is empty.
     """
     return (f"{function}_bits", "") if width == 1 else (function, f", {width}")
 
@@ -137,7 +137,10 @@ def _step_all(loads: _Loads) -> list[str]:
 
 
 def _step_active(grid: TileGrid, plan: Plan, ports: Ports, loads: _Loads) -> list[str]:
-    """C++ statements that step the chunks that can change; they skip eight idle rows at once."""
+    """C++ statements that step only the chunks that can change.
+
+    Where eight adjacent rows are idle, one test skips all of them.
+    """
     west = [ports.inputs[source.port].variable
             for source in _waking(plan, "east") if source.port is not None]
     slices = [name for name in plan.activity if plan.inputs[name].kind == "each"]
@@ -179,10 +182,11 @@ def _step_active(grid: TileGrid, plan: Plan, ports: Ports, loads: _Loads) -> lis
 
 
 def _wake_up(grid: TileGrid, plan: Plan, west: list[str]) -> list[str]:
-    """C++ statements that find which tiles the inputs wake.
+    """C++ statements that find which chunks the grid's inputs wake.
 
-    These can be all tiles, chunks of row 0, and the first chunks of rows at the west edge. ``west``
-    has the C++ names of the ports whose bits wake the first chunks of rows, one bit for each row.
+    A shared input wakes all chunks, an input at the north edge those of row 0 whose bits are set,
+    and an input at the west edge the first chunk of each row whose bit is set. ``west`` lists the
+    C++ names of the ports at the west edge, which have one bit for each row.
     """
     shared = [f"port{input_index(plan, name)}" for name, source in plan.inputs.items()
               if source.kind == "shared" and name in wakers(plan)]
@@ -204,15 +208,15 @@ def _wake_up(grid: TileGrid, plan: Plan, west: list[str]) -> list[str]:
 
 
 def _waking(plan: Plan, kind: str) -> list[Input]:
-    """Activity inputs (`Plan.activity`) of the kind ``kind`` (`Input.kind`)."""
+    """Activity inputs (`Plan.activity`) whose `Input.kind` is ``kind``."""
     return [plan.inputs[name] for name in plan.activity if plan.inputs[name].kind == kind]
 
 
 def work_estimate(grid: TileGrid, plan: Plan, ports: Ports, row_cost: int) -> list[str]:
     """C++ statements that return the estimated cost of a step: ``row_cost`` for each row to step.
 
-    If an input wakes all tiles, all rows count; otherwise, the rows that are active before the
-    step.
+    If an input wakes all tiles, all rows are counted; otherwise, only rows with an active tile
+    before the step are.
     """
     full = f"return ROWS * {row_cost};"
     if not can_skip(grid, plan):

@@ -18,13 +18,13 @@ _UNIFORM = {
     "sel": "{0} ? {1} : {2}", "selb": "{0} ? {1} : {2}",
     "test": "({0} & {attr:#x}ull) != 0", "eq": "{0} == {1}", "ltu": "{0} < {1}",
 }
-"""C++ expression of each operation on 64-bit numbers and on bits, which are 0 or 1."""
+"""C++ expression of each operation on 64-bit numbers, and on bits as C++ integers 0 and 1."""
 
 _BITWISE = {
     "andb": "{0} & {1}", "orb": "{0} | {1}", "xorb": "{0} ^ {1}", "notb": "~{0}",
     "selb": "({0} & {1}) | (~{0} & {2})",
 }
-"""C++ expression of each operation on 64-bit masks, which hold one bit of each of 64 tiles."""
+"""C++ expression of each bit operation for the 64 tiles of a chunk: a mask has a bit for each."""
 
 
 class UniformValues:
@@ -78,7 +78,7 @@ class ChunkBits:
         return self._names[root]
 
     def define(self, node: Node, name: str) -> None:
-        """Declares that the C++ variable ``name`` holds ``node`` for all tiles of the chunk."""
+        """Declares that the C++ variable ``name`` is the 64-bit mask of ``node`` in the chunk."""
         self._names[node] = name
 
     def _known(self, node: Node) -> bool:
@@ -116,10 +116,10 @@ class ChunkBits:
 class Constants:
     """Constants that the vector code reads from memory.
 
-    The C++ compiler must not know their values. Otherwise, where vector registers run out, it
-    rebuilds a constant at each use from a general-purpose register, on the execution units that the
-    computation needs. An operand in memory costs nothing. 16-bit instructions cannot broadcast an
-    operand from memory, so a 16-bit constant fills a whole vector there.
+    The constants are variables, so that the C++ compiler does not know their values. If it did, it
+    would rebuild a constant at each use once vector registers run out, on the execution units that
+    the computation needs; an operand in memory needs none. Instructions on 16-bit lanes cannot
+    broadcast an operand from memory, so a 16-bit constant is stored as a whole vector.
     """
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class Constants:
         return f"load<16>({variable})" if lane == 16 else f"bcast<{lane}>({variable})"
 
     def members(self) -> list[str]:
-        """C++ members of the state that hold the constants."""
+        """Declarations of the variables that hold the constants, as C++ members of the state."""
         return [f"alignas(64) uint16_t k16_{value:x}[32];" if lane == 16
                 else f"uint{lane}_t k{lane}_{value:x} = {value:#x}ull;"
                 for lane, value in sorted(self._used)]

@@ -21,9 +21,9 @@ _ARITHMETIC: dict[str, Callable[[Graph, Node, Node], Node]] = {
 _ONE_BIT: dict[str, Callable[[Graph, Node, Node], Node]] = {
     "$and": Graph.andb, "$or": Graph.orb, "$xor": Graph.xorb, "$xnor": Graph.xorb,
     "$add": Graph.xorb, "$sub": Graph.xorb, "$mul": Graph.andb}
-"""Functions of two-operand cells: `_ARITHMETIC` on numbers, `_ONE_BIT` on bits.
+"""Functions that compute two-operand cells: `_ARITHMETIC` on numbers, `_ONE_BIT` on bits.
 
-The result of a ``$xnor`` cell must then be inverted.
+For a ``$xnor`` cell, the function computes the exclusive or, which the caller inverts.
 """
 COMBINATIONAL = frozenset((*LOW_BITS, *_COMPARES, *_SHIFTS, *_REDUCTIONS))
 """Types of cells that `Cells` evaluates."""
@@ -49,14 +49,14 @@ class Cells:
         self._wires = wires
 
     def value(self, name: str, cell: Mapping[str, Any], width: int) -> Node:
-        """Value of the output of ``cell``, of which the lowest ``width`` bits are used.
+        """The lowest ``width`` bits of the output of ``cell``, which are all that is used of it.
 
         ``name`` is the cell's name, for messages.
 
         Raises
         ------
         ValueError
-            If an operand or the output is too wide.
+            If an operand or the output has more than 64 bits.
         """
         graph = self._wires.graph
         kind, connections = cell["type"], cell["connections"]
@@ -188,10 +188,10 @@ class Cells:
         return graph.sel(self._wires.bit(bits[-1]), graph.shlv(a, opposite), right)
 
     def _count(self, bits: Sequence[Bit], what: str) -> Node:
-        """The distance of a shift, of the connection ``bits``, as a number.
+        """The shift distance on the connection ``bits``, as a number.
 
-        A distance of 64 or more may become another one of 64 or more, which has the same effect.
-        ``what`` names the cell in messages.
+        A distance of 64 or more may be replaced by another such distance, since the shift's result
+        is the same. ``what`` names the cell in messages.
         """
         graph = self._wires.graph
         if len(bits) <= WIDTH:
@@ -200,7 +200,7 @@ class Cells:
         return graph.sel(excess, graph.const(WIDTH), self._count(bits[:WIDTH], what))
 
     def _clamped(self, count: Node) -> Node:
-        """``count``, limited to 255 if it can have more than 16 bits, so that lanes stay narrow."""
+        """``count``, limited to 255 if it can need more than 16 bits, so that lanes stay narrow."""
         if count.bits < 1 << 16:
             return count
         graph = self._wires.graph

@@ -1,4 +1,4 @@
-"""Converts connections of a netlist, which are lists of single bits, to numbers and bits."""
+"""Converts connections of a netlist, which Yosys writes as lists of bits, to expressions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -82,9 +82,10 @@ class Connections:
         return source if source.is_bit else self.graph.test(source, 1 << index)
 
     def concatenation(self, bits: Sequence[Bit], what: str) -> Node:
-        """The connection ``bits`` as a number: fields of its sources, shifted into place and ORed.
+        """The connection ``bits`` as a number, with bit i of the number driven by ``bits[i]``.
 
-        ``what`` names the connection in messages.
+        Each run of bits from one source is shifted into place; the runs are combined by a bitwise
+        or. ``what`` names the connection in messages.
         """
         graph = self.graph
         fields: dict[tuple[Node, int], int] = {}
@@ -136,9 +137,9 @@ class Connections:
         return result
 
     def _pieces(self, bits: Sequence[Bit]) -> list[tuple[int, int, int, Node | int]]:
-        """Runs of bits that are consecutive in one source.
+        """Split ``bits`` into the longest runs of bits that are consecutive in one source.
 
-        Each is (position in ``bits``, length, lowest bit in the source, source). The source of a
+        A run is (position in ``bits``, length, lowest bit in the source, source). The source of a
         constant bit is the integer 0 or 1.
         """
         pieces: list[tuple[int, int, int, Node | int]] = []

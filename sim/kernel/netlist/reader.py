@@ -1,8 +1,8 @@
 """Reads a tile's Verilog: Yosys makes a netlist, from which registers and expressions are rebuilt.
 
-Yosys only parses, flattens and merges. Its optimisations that would split numbers into bits are
-left out, because vector instructions compute numbers. The netlist connects single bits;
-`sim.kernel.netlist.connections` joins them again.
+Yosys only parses and flattens the Verilog and merges equal cells. Its optimisations that would
+split numbers into bits are left out, because vector instructions compute whole numbers. A netlist
+lists the nets of single bits; `sim.kernel.netlist.connections` joins them to numbers again.
 """
 
 import json
@@ -134,7 +134,7 @@ class _Reader:
                     self._drivers[bit] = Driver(name, port, index)
 
     def _index_uses(self) -> None:
-        """Finds how many low bits of each cell output are used."""
+        """Finds, for each cell output, the number of low bits that include all bits read."""
         readers = [bits for _, bits in self._ports("output")]
         readers += [bits for name in self._cells for bits in self._operands(name)]
         readers += [bits for _, ports in self._write_cells for bits in ports.values()]
@@ -146,7 +146,10 @@ class _Reader:
                     self._used[key] = max(self._used.get(key, 0), driver.index + 1)
 
     def _registers(self) -> list[tuple[Register, dict[str, Any]]]:
-        """Registers whose next values are still to be read, each with its flip-flop cell."""
+        """Make a register for each flip-flop cell; return the pairs.
+
+        The register's next value is its own value until `_next` reads it from the cell.
+        """
         init, names = self._nets()
         registers: list[tuple[Register, dict[str, Any]]] = []
         for name, cell in self._cells.items():
@@ -166,7 +169,7 @@ class _Reader:
         return registers
 
     def _nets(self) -> tuple[dict[Bit, str], dict[Bit, str]]:
-        """Initial values of nets, as binary digits, and names of nets."""
+        """Initial value of each net that has one, as a binary digit, and the names of nets."""
         init: dict[Bit, str] = {}
         names: dict[Bit, str] = {}
         for name, net in self._netlist["netnames"].items():
@@ -222,7 +225,7 @@ class _Reader:
     # Values
 
     def _driven(self, driver: Driver) -> Node:
-        """Value of ``driver``, the cell output or module input that drives a net."""
+        """Value of the whole cell output or module input to which ``driver`` refers."""
         key = driver.cell, driver.port
         if key not in self._values:
             if driver.cell is None:
@@ -233,7 +236,7 @@ class _Reader:
         return self._values[key]
 
     def _evaluate(self, root: str) -> None:
-        """Computes the output of the combinational cell ``root``, after its operands."""
+        """Computes the output of the combinational cell ``root`` and of all cells it depends on."""
         pending = [root]
         while pending:
             name = pending[-1]

@@ -9,9 +9,9 @@ __all__ = ["Memory", "Read", "Register", "Tile", "Write"]
 
 @dataclass(eq=False)
 class Register:
-    """A register: the node ``leaf`` is its value, ``next`` its value after the clock edge.
+    """A register of ``width`` bits with the initial value ``init``.
 
-    Its initial value is ``init``.
+    The node ``leaf`` is its value before a clock edge, ``next`` its value after the edge.
     """
 
     name: str
@@ -23,9 +23,9 @@ class Register:
 
 @dataclass(eq=False)
 class Write:
-    """A write port: if ``enable`` is set, the bits of ``data`` under ``mask`` are stored.
+    """A write port: if ``enable`` is one, it stores the bits of ``data`` under ``mask``.
 
-    If ``mask`` is None, all bits are stored.
+    If ``mask`` is None, it stores all bits.
     """
 
     enable: Node
@@ -36,9 +36,10 @@ class Write:
 
 @dataclass(eq=False)
 class Memory:
-    """A memory of ``depth`` entries, addressed by the lowest ``address_bits`` bits of an address.
+    """A memory of ``depth`` entries of ``width`` bits; addresses have ``address_bits`` bits.
 
-    ``writes`` happen at the clock edge, in order.
+    ``init`` lists the entries' initial values. All ``writes`` take effect at the clock edge; where
+    several store to one entry, a later one in the list overwrites an earlier one.
     """
 
     name: str
@@ -58,7 +59,11 @@ class Read:
 
 @dataclass
 class Tile:
-    """A module: one clock, inputs as leaves, registers, memories, and outputs as expressions."""
+    """A module with one clock, as expressions in ``graph``.
+
+    ``inputs`` has a leaf for each input except the clock, ``outputs`` an expression for each
+    output; ``widths`` gives the number of bits of each port.
+    """
 
     name: str
     graph: Graph

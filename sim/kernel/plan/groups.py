@@ -1,9 +1,9 @@
 """The order of groups that read each other's registers.
 
 Each group (`sim.kernel.plan.plan.Group`) reads the state before the clock edge and overwrites it,
-so a group that reads a register comes before the group that writes it. Where these dependencies
-form a cycle, some groups of the cycle store late, after all others. If none of these groups has an
-enable that is the same in all tiles, all groups of the cycle are merged instead.
+so a group that reads a register is executed before the group that writes it. Where these
+dependencies form a cycle, it is broken by groups that *store late*, after all others. If no
+group of the cycle has an enable that is the same in all tiles, all its groups are merged instead.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def order_groups(plan: Plan, groups: Sequence[Group]) -> tuple[list[list[int]], 
             break
 
         def cost(index: int) -> tuple[int, int, int]:
-            """Cost of storing group ``index`` late: number of groups still in dependency cycles.
+            """Cost of storing group ``index`` late: number of groups that remain in cycles.
 
             Ties are broken by the number of registers stored late, then by the group's number.
             """
@@ -77,10 +77,10 @@ def _reads(plan: Plan, group: Group) -> set[_Storage]:
 
 def _successors(reads: Sequence[set[_Storage]], stores: Sequence[set[_Storage]],
                 late: set[int]) -> list[int]:
-    """Return, for each group, a mask of the groups that must come after it.
+    """Return, for each group, a mask of the groups that must be executed after it.
 
-    ``reads`` and ``stores`` have what each group reads and stores. Groups in ``late`` store after
-    all groups have read.
+    ``reads`` and ``stores`` list the registers and memories that each group reads and stores.
+    Groups in ``late`` store after all groups have read, so they need not follow any reader.
     """
     result = []
     for reader, seen in enumerate(reads):

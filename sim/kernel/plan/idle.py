@@ -120,14 +120,20 @@ class _Search:
         return active
 
     def _when_zero(self, active: Iterable[int], values: Sequence[Node]) -> list[Node]:
-        """The values, simplified on condition that activity inputs and active registers are 0."""
+        """The ``values``, simplified under the assumption that certain inputs and registers are 0.
+
+        These are the activity inputs, the reset, and the registers in ``active``.
+        """
         graph = self._plan.graph
         leaves = [*self._inputs, *(self._plan.registers[index].leaf for index in active)]
         return substitute(graph, values, {leaf: graph.bit(0) if leaf.is_bit else graph.const(0)
                                           for leaf in leaves})
 
     def _changing(self, values: Sequence[Node], active: Sequence[int]) -> list[int]:
-        """Registers outside ``active`` that may change if ``values`` are the next values."""
+        """Registers outside ``active`` that may change at a clock edge.
+
+        ``values`` are the registers' next values, simplified by `_when_zero` for ``active``.
+        """
         return [index for index, register in enumerate(self._plan.registers)
                 if index not in active and values[index] is not register.leaf
                 and not self._constant(index) and not self._follows(index, values, active)]
@@ -140,9 +146,9 @@ class _Search:
     def _follows(self, index: int, values: Sequence[Node], active: Sequence[int]) -> bool:
         """Whether register ``index`` keeps its value because it always follows other registers.
 
-        Its value is then a fixed function of theirs (``_followed``). It keeps its value if the
-        function of the registers' present values is ``values[index]``, its next value. The
-        registers in ``active`` are assumed to be 0.
+        Such a register always equals a function of other registers (``_followed``). It keeps its
+        value if ``values[index]``, its next value, is that function of their present values, under
+        the assumption that the registers in ``active`` are 0.
         """
         if index not in self._followed:
             return False

@@ -26,7 +26,7 @@ def storage(width: int) -> int:
 def stored(width: int) -> int:
     """Mask of all bits of the C++ type that stores a number of ``width`` bits.
 
-    The bits above ``width`` must be zero.
+    Stores demand all of them, because the stored bits above ``width`` must be zero.
     """
     return low(storage(width))
 
@@ -38,9 +38,10 @@ class Input:
     Attributes
     ----------
     kind : str
-        ``shared``: the grid's port ``port``. ``each``: the tile's bits of ``port``. ``east``,
-        ``south``: register ``source`` of the tile to the west or the north; at the grid's edge the
-        tile's row or column of ``port``, or zero if there is none.
+        ``shared``: from the grid's port ``port``, the same value for all tiles. ``each``: from the
+        slice of ``port`` that is wired to the tile. ``east``, ``south``: from register ``source``
+        of the tile to the west or the north. At the grid's edge, where there is no such tile: from
+        the slice of ``port`` for the tile's row or column, or zero if ``port`` is None.
     """
 
     kind: str
@@ -51,7 +52,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Update:
-    """Register number ``register``, of ``width`` bits, takes ``value`` where ``enable`` is set."""
+    """Stores ``value`` in register number ``register``, of ``width`` bits, if ``enable`` is one."""
 
     register: int
     enable: Node
@@ -61,9 +62,9 @@ class Update:
 
 @dataclass(frozen=True)
 class MemoryWrite:
-    """Memory number ``memory``, of ``width`` bits, takes ``data`` at ``address`` where ``enable``.
+    """Stores ``data`` at ``address`` of memory number ``memory`` if ``enable`` is one.
 
-    Only bits under ``mask`` are written; all bits if it is None.
+    Entries have ``width`` bits. Only bits under ``mask`` are written; all bits if it is None.
     """
 
     memory: int
@@ -76,11 +77,10 @@ class MemoryWrite:
 
 @dataclass
 class Group:
-    """Updates and writes that are done together where ``enable`` is set.
+    """Updates and memory writes that vector code computes together, in tiles that set ``enable``.
 
-    SIMD lanes of ``lane`` bits compute them.
-
-    If ``late``, the updates are stored after all groups, and there are no writes.
+    SIMD lanes of ``lane`` bits compute them. If ``late``, the new values are stored only after all
+    groups are computed; such a group has no memory writes.
     """
 
     enable: Node
@@ -95,7 +95,7 @@ class Group:
         return [*self.updates, *self.writes]
 
     def values(self) -> Iterator[tuple[Node, int]]:
-        """Values to compute, each with a mask of its bits that are used."""
+        """Values that the group computes, each with a mask of its bits that are used."""
         for update in self.updates:
             yield update.value, stored(update.width)
         for write in self.writes:
@@ -176,9 +176,9 @@ class Plan:
 def lane_for(plan: Plan, roots: Sequence[tuple[Node, int]], widths: Sequence[int] = ()) -> int:
     """Width in bits of the SIMD lanes in which ``roots`` are computed.
 
-    ``roots`` pairs each value with a mask of its used bits. A lane holds all bits on which these
-    depend. It also holds each number that the roots read, and numbers of ``widths`` bits, in the
-    width in which they are stored (`storage`).
+    ``roots`` pairs each value with a mask of its used bits. A lane is wide enough for all bits on
+    which these depend. It is also as wide as the storage (`storage`) of each register, input and
+    memory entry that the roots read, and of numbers of ``widths`` bits.
     """
     needed = demands(roots, lambda node: plan.pure(node) or plan.uniform(node))
     widths = [*widths]

@@ -65,9 +65,9 @@ def _narrowed(tile: Tile, registers: Sequence[Register], added: Mapping[int, Nod
               ) -> tuple[list[Node], list[MemoryWrite], dict[int, Node]]:
     """Remove bits that nothing uses from all values that a tile computes.
 
-    These are the next values of ``registers``, the memory writes, and the functions in ``added``:
-    those that the registers added by `_outputs` always equal, by the register's number. All are
-    narrowed together, so that they still share nodes.
+    Returns the next values of ``registers``, the memory writes, and the narrowed ``added``. In
+    ``added``, the number of each register that `_outputs` added maps to the function that the
+    register always equals. All values are narrowed together, so that they still share nodes.
     """
     graph = tile.graph
     writes = [(index, write) for index, memory in enumerate(tile.memories)
@@ -123,9 +123,10 @@ def _check_registered(tile: Tile, name: str, value: Node) -> None:
 
 
 def _following(tile: Tile, name: str, value: Node, number: int) -> Register:
-    """A new register, with number ``number``, for tile output ``name``.
+    """A new register, with number ``number``, that drives the tile output ``name``.
 
-    It always equals ``value``, a function of the tile's registers.
+    It always equals ``value``, a function of the tile's registers: its next value is that function
+    of their next values.
     """
     graph = tile.graph
     initial, = substitute(graph, [value], {
@@ -170,9 +171,10 @@ def _check_edges(grid: TileGrid, outputs: Mapping[str, int]) -> None:
 
 
 def _split(graph: Graph, value: Node, hold: Node) -> tuple[Node, Node]:
-    """Splits a register's next value into an enable and a value to store where it is set.
+    """Splits a register's next value ``value`` into an enable and a value to store.
 
-    Where the enable is clear, the next value is ``hold``, the register's present value.
+    Where the enable is 0, ``value`` equals ``hold``, the register's present value, so nothing needs
+    to be stored.
     """
     if value is hold:
         return graph.bit(0), value
@@ -191,13 +193,14 @@ def _split(graph: Graph, value: Node, hold: Node) -> tuple[Node, Node]:
 
 
 _CASE_SAVING = 12
-"""Minimum number of operations on numbers that splitting a choice in two groups must save."""
+"""Minimum number of operations that only one alternative of a choice needs, for it to be split."""
 
 
 def _cases(plan: Plan, enable: Node, value: Node) -> list[tuple[Node, Node]]:
-    """Splits the update to ``value`` under ``enable`` where a uniform bit selects the value.
+    """Splits an update to ``value`` under ``enable`` if a uniform bit selects between alternatives.
 
-    Returns the enable and the value of each part. At most one of the enables is set in any tile.
+    Returns the enable and the value of each part: a single part if the update is not split. At most
+    one of the enables is set in any tile.
     """
     if value.op not in ("sel", "selb") or not plan.uniform(value.args[0]):
         return [(enable, value)]
@@ -215,7 +218,7 @@ def _cases(plan: Plan, enable: Node, value: Node) -> list[tuple[Node, Node]]:
 
 
 def _simplified(graph: Graph, task: Update | MemoryWrite) -> Update | MemoryWrite:
-    """The task, its values simplified under the assumption that its enable is set."""
+    """``task`` with its values simplified under the assumption that its enable is set."""
     known: dict[Node, Node] = {}
 
     def assume(node: Node, value: bool) -> None:
@@ -256,10 +259,10 @@ def _rewritten(graph: Graph, tasks: Sequence[Update | MemoryWrite]) -> list[Upda
 
 
 def _groups(plan: Plan, tasks: Sequence[Update | MemoryWrite]) -> list[Group]:
-    """Puts tasks of equal enable into groups, and orders the groups.
+    """Puts tasks of equal enable into groups, and orders the groups by `order_groups`.
 
-    No group reads what an earlier group has overwritten. Groups that read each other's registers
-    are merged; the enable of the merged group is set where that of one of them is.
+    No group reads what an earlier group has overwritten. If groups must be merged for this, the
+    enable of the merged group is the OR of theirs.
     """
     graph = plan.graph
     by_enable: dict[Node, Group] = {}

@@ -87,9 +87,9 @@ class _Series:
     width: int
 
     def replacements(self, graph: Graph, known: set[Node]) -> dict[Node, Node]:
-        """The replacement of each number except the first, and of each condition.
+        """The replacements of the numbers after each step, and of the steps' conditions.
 
-        ``known`` are all nodes that may be replaced.
+        Only nodes in ``known`` are replaced.
         """
         word = self.steps[-1].before
         most = 2 * self.steps[-1].distance - 1

@@ -55,7 +55,8 @@ def evaluates(*kinds: str) -> Callable[[_R], _R]:
     def register(function: _R) -> _R:
         for kind in kinds:
             if kind in _RULES:
-                raise ValueError(f"{kind} must have one interpreter rule, not two")
+                raise ValueError(f"{kind} must have only one interpreter rule; a second one was "
+                                 f"registered")
             _RULES[kind] = function
         return function
 

@@ -139,7 +139,8 @@ def axes(*kinds: str) -> Callable[[Rule], Rule]:
     def register(function: Rule) -> Rule:
         for kind in kinds:
             if kind in _RULES:
-                raise ValueError(f"{kind} must have one rule of axes, not two")
+                raise ValueError(f"{kind} must have only one rule of axes; a second one was "
+                                 f"registered")
             _RULES[kind] = function
         return function
 

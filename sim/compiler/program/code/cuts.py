@@ -67,8 +67,7 @@ def cuts(linear: Linear, soft: int, hard: int, descriptors: int) -> list[int]:
         most = int(reach[at])
         if most == at < length:
             needed = len(np.unique(linear.transfers[linear.transfers[:, 0] == at, 2]))
-            raise MemoryError(f"a bundle needs {needed} descriptors, but a segment has room for "
-                              f"{descriptors}")
+            raise MemoryError(f"a bundle must use at most {descriptors} descriptors, not {needed}")
         near, far = min(at + soft, most), min(at + hard, most)
         if near == length or (at == 0 and far == length):
             return found

@@ -132,7 +132,7 @@ def test_segments_use_as_many_descriptors_as_they_hold() -> None:
     transfers = linear.transfers.copy()
     transfers[:, 0] = 5
     with pytest.raises(MemoryError, match=r"descriptors for each segment; a bundle "
-                       r"needs 60 descriptors, but a segment has room for \d+: choose a chip"):
+                       r"must use at most \d+ descriptors, not 60: choose a chip"):
         overlay(replace(linear, transfers=transfers), np.zeros(0, np.uint32), TINY, "program")
 
 
