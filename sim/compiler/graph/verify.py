@@ -80,7 +80,7 @@ def _check(operation: Operation) -> None:
     """Check an operation's numbers of operands, results and regions, and its attributes' types."""
     kind = KINDS.get(operation.kind)
     if kind is None:
-        raise ValueError("the kind is unknown")
+        raise ValueError(f"kind {operation.kind!r} is unknown")
     numbers = {"operands": (len(operation.operands), kind.operands),
                "regions": (len(operation.regions), kind.regions)}
     if not kind.variadic:

@@ -159,10 +159,10 @@ def _swap_sides(axes: Sequence[Axis]) -> list[Axis]:
 
 
 def _batch_start(place: Place, window: Sequence[int], number: Index) -> list[IndexLike]:
-    """Return the coordinates in ``place`` of the first element of a window.
+    """Return the coordinates of a window's first element in ``place``, which holds all windows.
 
-    They are ``number``, that of the window's index vector, in the batch dimension, and 0 in the
-    dimensions listed in ``window``.
+    The coordinate is 0 in the dimensions of a window, listed in ``window``. In the batch dimension,
+    it is ``number``, the number of the index vector that selects the window.
     """
     return [0 if d in window else number for d in range(len(place.tiling.shape))]
 

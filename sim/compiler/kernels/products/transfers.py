@@ -227,7 +227,7 @@ class Plan:
 
     @property
     def half_step(self) -> int:
-        """Number of the step that waits for a chunk in its middle; -1 if none does."""
+        """Number of the step that, halfway through, waits for a chunk; -1 if no step does."""
         return self.blocks - 1 if self.halves else -1
 
     @property
@@ -440,7 +440,7 @@ class Transfers:
 
     @property
     def half_step(self) -> int:
-        """Number of the step that waits for a chunk in its middle; -1 if none does."""
+        """Number of the step that, halfway through, waits for a chunk; -1 if no step does."""
         return self._plan.half_step
 
     @property

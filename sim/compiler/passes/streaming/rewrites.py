@@ -260,9 +260,9 @@ def _place(at: Expansion, start: Value, most: int, lanes: int) -> tuple[Value, V
 
 
 def _corner(at: Expansion, row: Value, along: int) -> list[Value]:
-    """Return, for each dimension, the start index of a slice that begins with row ``row``.
+    """Return the start indices, one per dimension, of a slice that begins with row ``row``.
 
-    Rows are enumerated along dimension ``along``, the last but one.
+    The index is ``row`` in dimension ``along``, the second to last, and 0 in all others.
     """
     zero = at.constant(0, DType.S32)
     return [*[zero] * along, row, zero]
