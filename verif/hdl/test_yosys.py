@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from amaranth.back import rtlil
-from amaranth.hdl import Elaboratable, Module, Mux, Signal
+from amaranth.hdl import Cat, Elaboratable, Instance, Module, Mux, Signal
 
 from hdl import yosys
 
@@ -34,6 +34,23 @@ class Accumulator(Elaboratable):
     def rtlil(self, name: str) -> str:
         ports = [self.a, self.b, self.total, self.add, self.clear]
         return rtlil.convert(self, name=name, ports=ports, emit_src=False)
+
+
+class Wires(Elaboratable):
+    """Only instances, and wires between slices of their ports."""
+
+    def __init__(self) -> None:
+        self.a, self.b = Signal(8), Signal(8)
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        halves = [Signal(4, name=f"half_{number}") for number in range(2)]
+        for number, half in enumerate(halves):
+            m.submodules[f"tile_{number}"] = Instance(
+                "tile", i_a=self.a.word_select(1 - number, 4), i_west=halves[number - 1], o_b=half)
+        unused = Signal(8)
+        m.d.comb += [self.b.eq(Cat(halves)), unused.eq(self.a)]
+        return m
 
 
 def test_output_is_returned(tmp_path: pathlib.Path) -> None:
@@ -75,6 +92,19 @@ def test_verilog_of_a_module_depends_on_no_other(empty_caches: list[pathlib.Path
     alone = yosys.write_verilog({"second": modules["second"]})
     assert "combine_resets" in alone["second"]
     assert alone["second"] == both["second"]
+
+
+def test_modules_without_logic_need_fewer_passes(empty_caches: list[pathlib.Path],
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    wires = Wires()
+    modules = {"wires": rtlil.convert(wires, name="wires", ports=[wires.a, wires.b],
+                                      emit_src=False)}
+    assert not yosys._LOGIC.search(modules["wires"])
+    few = yosys.write_verilog(modules)
+    assert few["wires"].count("tile ") == 2
+    monkeypatch.setenv("SYSTOLITH_BUILD", str(empty_caches[1]))
+    monkeypatch.setattr(yosys, "_WIRE_PASSES", yosys._LOGIC_PASSES)
+    assert yosys.write_verilog(modules) == few
 
 
 @pytest.mark.usefixtures("empty_caches")
