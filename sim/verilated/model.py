@@ -1,6 +1,7 @@
 """Verilated models that run in this process."""
 
 import ctypes
+import functools
 import operator
 import os
 import pathlib
@@ -45,7 +46,7 @@ class Port:
     is_input: bool
     index: int
 
-    @property
+    @functools.cached_property
     def words(self) -> int:
         """Number of 32-bit words that hold a value of the port."""
         return -(-self.width // _WORD_BITS)
@@ -152,20 +153,15 @@ class Model(Closeable):
         """
         handle = self.handle
         port = self._settable(name)
-        words = self._to_words(port, value)
-        self.library.systolith_poke(handle, port.index, words.ctypes.data)
+        self.library.systolith_poke(handle, port.index, _bytes_of(port, value))
 
     def peek(self, name: str) -> int:
         """Value of port ``name`` after combinational logic has settled."""
-        return int.from_bytes(self.peek_words(name).astype("<u4").tobytes(), "little")
+        return int.from_bytes(self._value(name), "little")
 
     def peek_words(self, name: str) -> Words:
         """Value of port ``name`` after combinational logic has settled, as words, lowest first."""
-        handle = self.handle
-        port = self._port(name)
-        words = np.zeros(port.words, np.uint32)
-        self.check(self.library.systolith_peek(handle, port.index, words.ctypes.data))
-        return words
+        return np.frombuffer(memoryview(self._value(name)), np.uint32)
 
     def tick(self, cycles: int = 1) -> None:
         """Runs clock cycles. Each samples the inputs at its rising edge, and ends just after it.
@@ -298,13 +294,13 @@ class Model(Closeable):
             raise ValueError(f"port must be an input other than {_CLOCK}, not {name!r}")
         return port
 
-    def _to_words(self, port: Port, value: SupportsIndex | npt.NDArray[np.generic]) -> Words:
-        if isinstance(value, np.ndarray):
-            return _fitting(port, value, 1)
-        number = operator.index(value)
-        if number < 0 or number >> port.width:
-            raise ValueError(f"value of {port.name} must fit {port.width} bits, not {value!r}")
-        return np.frombuffer(number.to_bytes(4 * port.words, "little"), np.uint32)
+    def _value(self, name: str) -> ctypes.Array[ctypes.c_uint32]:
+        # Tests call this in every cycle: NumPy takes longer to give an array's address.
+        handle = self.handle
+        port = self._port(name)
+        words = (ctypes.c_uint32 * port.words)()
+        self.check(self.library.systolith_peek(handle, port.index, words))
+        return words
 
     def _advance(self, cycles: int, inputs: Sequence[Port], sources: Sequence[Words],
                  outputs: Sequence[Port], sinks: Sequence[Words]) -> None:
@@ -319,11 +315,13 @@ class Model(Closeable):
                                "ended the simulation ($finish, $stop or $fatal); create another "
                                "Model to simulate it again")
 
-        def indices(ports: Sequence[Port]) -> ctypes.Array[ctypes.c_uint32]:
-            return (ctypes.c_uint32 * len(ports))(*(port.index for port in ports))
+        def indices(ports: Sequence[Port]) -> ctypes.Array[ctypes.c_uint32] | None:
+            return (ctypes.c_uint32 * len(ports))(
+                *(port.index for port in ports)) if ports else None
 
-        def pointers(arrays: Sequence[Words]) -> ctypes.Array[ctypes.c_void_p]:
-            return (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
+        def pointers(arrays: Sequence[Words]) -> ctypes.Array[ctypes.c_void_p] | None:
+            return (ctypes.c_void_p * len(arrays))(
+                *(array.ctypes.data for array in arrays)) if arrays else None
 
         self.check(self.library.systolith_run(
             handle, cycles, len(inputs), indices(inputs), pointers(sources),
@@ -334,6 +332,16 @@ class Model(Closeable):
         if status:
             message = self.library.systolith_error(self.handle).decode(errors="replace")
             raise RuntimeError(f"model {self.path.parent.name}: {message}")
+
+
+def _bytes_of(port: Port, value: SupportsIndex | npt.NDArray[np.generic]) -> bytes:
+    """Checks a value of ``port``; returns the bytes of its words, for C code."""
+    if isinstance(value, np.ndarray):
+        return _fitting(port, value, 1).tobytes()
+    number = operator.index(value)
+    if number < 0 or number >> port.width:
+        raise ValueError(f"value of {port.name} must fit {port.width} bits, not {value!r}")
+    return number.to_bytes(4 * port.words, "little")
 
 
 def _fitting(port: Port, words: npt.NDArray[np.generic], axes: int) -> Words:
