@@ -71,7 +71,7 @@ def system_library(config: Config, divisor: int = DIVISOR) -> pathlib.Path:
         lambda: VerilogLibrary(Target.ECP5).write("serial_system",
                                                   lambda: SerialSystem(config, divisor)),
         code=SerialSystem)
-    return build_model("serial_system", sources, waivers=LINT_WAIVERS, optimise=None)
+    return build_model("serial_system", sources, waivers=LINT_WAIVERS, optimise=False)
 
 
 def bit_levels(line: bytes, cycles: float) -> Levels:
