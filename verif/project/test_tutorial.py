@@ -62,11 +62,10 @@ def test_program_prints_what_the_page_shows(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.fixture
 def copy(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A copy of the repository, with this environment as its own."""
+    """A copy of the repository and its bytecode, with this environment as its own."""
     for name in SOURCES:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, tmp_path / name,
-                            ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / name, tmp_path / name)
         else:
             shutil.copy2(ROOT / name, tmp_path / name)
     (tmp_path / ".venv").symlink_to(sys.prefix)
@@ -86,8 +85,7 @@ def test_changes_of_the_operation_apply(copy: pathlib.Path) -> None:
 
 def execute(command: str, root: pathlib.Path) -> tuple[int, str]:
     """The exit status and the output of a command line; builds are shared with this tree."""
-    environment = {**os.environ, "SYSTOLITH_BUILD": str(build_folder()),
-                   "PYTHONDONTWRITEBYTECODE": "1", "MAKEFLAGS": ""}
+    environment = {**os.environ, "SYSTOLITH_BUILD": str(build_folder()), "MAKEFLAGS": ""}
     done = subprocess.run(command, shell=True, cwd=root, env=environment, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
                           timeout=COMMAND_SECONDS)
