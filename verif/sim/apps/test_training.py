@@ -127,7 +127,7 @@ def test_first_step_of_a_model_is_that_of_jax(name: str) -> None:
 
     On one core, because dropout and batch normalisation are those of a core's part of the batch.
     """
-    task = dataclasses.replace(command.MODELS[name](batch=8), steps=1, steps_per_call=1,
+    task = dataclasses.replace(command.MODELS[name](batch=2), steps=1, steps_per_call=1,
                                predict=lambda parameters, x: jax.numpy.zeros(1))
     with Device.open(Config.preset("v2", cores=1), "golden") as device:
         run = train(task, device)
