@@ -169,9 +169,9 @@ def _require_complaint(root: pathlib.Path, wanted: Sequence[str]) -> None:
 
 
 def mirror(apt: pathlib.Path = pathlib.Path("/etc/apt")) -> list[str]:
-    """URL of the first mirror of Debian 12 in the host's apt configuration, in a list of one.
+    """Return a list with the URL of the first mirror of Debian 12 in the host's apt configuration.
 
-    The list is empty if there is no mirror.
+    The list is empty if there is no such mirror.
     """
     for path in [apt / "sources.list", *sorted((apt / "sources.list.d").glob("*.list"))]:
         text = path.read_text(errors="replace") if path.is_file() else ""
@@ -229,7 +229,10 @@ def _settings() -> dict[str, str]:
 
 
 def local_paths(name: str, value: str) -> Iterator[str]:
-    """Yield the existing files and folders of the host in the ``value`` of setting ``name``."""
+    """Yield the host's existing files and folders that the ``value`` of setting ``name`` needs.
+
+    For the URL of a package index, this is the folder that contains the index.
+    """
     for word in value.split():
         path = pathlib.Path(word.removeprefix("file://"))
         if not path.is_absolute() or not path.exists():

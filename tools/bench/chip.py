@@ -65,10 +65,10 @@ def _check(chip: ChipModel) -> None:
 
 
 def _busy(chip: ChipModel) -> tuple[float, float]:
-    """Measure the simulation speed with all units of all cores busy.
+    """Run the program that all cores hold; measure the simulation speed.
 
-    Return simulated cycles a second, and the share of cycles in which an activation row enters the
-    array: the smallest share of all cores.
+    Return simulated cycles a second, and the share of cycles in which an activation row enters a
+    core's array, for the core where it is smallest.
     """
     cores = range(chip.config.cores)
     for core in cores:
@@ -90,10 +90,11 @@ def _idle(chip: ChipModel) -> float:
 
 
 def _transfer(chip: ChipModel, places: Transfers) -> float:
-    """Throughput, in bytes a cycle, of concurrent transfers: one on each core.
+    """Total throughput, in bytes a cycle, of concurrent transfers: one on each core.
 
     Each transfer is as large as vector memory; ``places(core)`` gives its source and destination.
-    The cycles in which the host starts the transfers count, and so does the memory's latency.
+    The measured cycles include the memory's latency and those in which the host starts the
+    transfers.
     """
     config = chip.config
     rows = config.vmem_vectors * config.sublanes
@@ -111,7 +112,7 @@ def _transfers(chip: ChipModel) -> dict[str, float]:
     Raises
     ------
     RuntimeError
-        If the data in HBM differ after the two transfers.
+        If the rows that the second transfers store differ from those that the first ones loaded.
     """
     config = chip.config
     size, rows = config.vmem_bytes, config.vmem_vectors * config.sublanes
@@ -182,8 +183,8 @@ def _loaded(config: Config) -> Iterator[ChipModel]:
 def ecp5_chip(config: Config) -> dict[str, int]:
     """Size of a whole chip on a Lattice ECP5, by Yosys ``synth_ecp5 -nodsp``, without pins.
 
-    Every module is synthesised once, and its cells are counted for each of its instances. Nothing
-    is optimised across modules, which would need much memory, so the figures are an upper bound.
+    Every module is synthesised once, and its cells are counted once for each instance. Modules are
+    not optimised together, as this would need much memory, so the figures are an upper bound.
 
     Returns
     -------
@@ -207,7 +208,7 @@ def ecp5_chip(config: Config) -> dict[str, int]:
 
 
 def count_cells(counts: Mapping[str, int]) -> dict[str, int]:
-    """Return the figures of `ecp5_chip`, from the number of cells of each type."""
+    """Return the figures of `ecp5_chip`; ``counts`` is the number of cells by Yosys cell type."""
     # Cell types that Yosys derives from others have longer names.
     return {name: sum(count for kind, count in counts.items() if kind.endswith(cell))
             for name, cell in _ECP5_CELLS.items()}

@@ -36,11 +36,10 @@ def _address_of_stores(config: Config) -> int:
 def busy_program(config: Config, loops: int) -> Program:
     """A program of ``loops`` iterations that keeps every unit busy.
 
-    An iteration pushes a weight tile and ``array`` rows, as many as the array has.
-
-    Each bundle of the loop multiplies in one vector slot and adds in the other, loads and stores a
-    vector, and counts in a scalar slot. The bundles push vectors of rows and of weights, and pop
-    vectors of results, at the rate of the array: one row a cycle.
+    An iteration pushes a weight tile and ``array`` rows of activations. Each of its bundles
+    multiplies in one vector slot and adds in the other, loads and stores a vector, and computes
+    the next address in a scalar slot. Rows and weights are pushed, and results popped, at the rate
+    of the array: one row a cycle.
 
     Raises
     ------
@@ -82,7 +81,7 @@ def busy_program(config: Config, loops: int) -> Program:
 
 
 def vector_program(config: Config, loops: int) -> Program:
-    """A program like `busy_program`, with ``loops`` iterations, but without pushes and pops."""
+    """The program `busy_program` of ``loops`` iterations, but without pushes and pops."""
     asm = Assembler(config)
     _begin(asm, loops)
     _loop(asm, config, 8 * len(_PRODUCTS), array=False)
@@ -125,7 +124,7 @@ def _begin(asm: Assembler, loops: int) -> None:
 
 
 def _loop(asm: Assembler, config: Config, length: int, *, array: bool) -> None:
-    """Write a loop of ``length`` bundles, with pushes and pops if ``array`` is true."""
+    """Append a loop of ``length`` bundles to ``asm``, with pushes and pops if ``array`` is true."""
     stores = _address_of_stores(config)
     group_length = config.sublanes
     asm.label("loop")
@@ -184,7 +183,7 @@ def _check(core: CoreModel, program: Program) -> None:
 
 
 def core_figures(config: Config) -> dict[str, float]:
-    """Measure simulated cycles a second, and the share of cycles in which the array was busy.
+    """Measure the core's simulated cycles a second, and the share of cycles with a busy array.
 
     Raises
     ------

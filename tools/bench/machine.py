@@ -12,7 +12,7 @@ _CPU = pathlib.Path("/proc/cpuinfo")
 
 
 def _field(name: str) -> str:
-    """Field ``name`` of the first processor in /proc/cpuinfo; empty if it is not there."""
+    """Field ``name`` of the first processor in /proc/cpuinfo; empty if the field is missing."""
     if _CPU.is_file():
         for line in _CPU.read_text().splitlines():
             if line.startswith(name):

@@ -25,16 +25,17 @@ A is float32."""
 
 
 def predicted(executable: Executable) -> int:
-    """Predicted cycles of an executable, on the core that needs the most."""
+    """The compiler's prediction of an executable's cycles, on the core with the most cycles."""
     return max(sum(kernel.predicted for kernel in core.kernels)
                for core in compiled_of(executable).cores)
 
 
 def product_figures(config: Config) -> dict[str, float]:
-    """Measure the share of the arrays' peak, and predicted and measured cycles, of each product.
+    """Measure the utilization of the arrays, and predicted and measured cycles, of each product.
 
-    All cycles from the start of the programs to their end count. Of the multiplications, only those
-    of the product itself count, not those of padding.
+    The utilization is the number of multiply-accumulate operations, divided by the number that all
+    cells could execute in all cycles from the programs' start to their end. Operations on padding
+    are not counted.
 
     Raises
     ------

@@ -8,7 +8,7 @@ __all__ = ["resnet_figures"]
 
 
 def resnet_figures(config: Config, side: int = SIDE) -> dict[str, float]:
-    """Measure the share of the arrays' peak, the cycles, and the seconds of simulation.
+    """Measure the arrays' utilization, the cycles, and the seconds that the simulation takes.
 
     Images have ``side`` x ``side`` pixels.
     """

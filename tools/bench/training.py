@@ -13,16 +13,16 @@ from systolith import Device
 __all__ = ["cores_figures", "step", "transformer_figures"]
 
 WIDTH, LAYERS, BATCH = 256, 3, 256
-"""Width and number of layers of the trained network, and examples in the batch of each core: the
+"""Width and number of layers of the trained network, and number of examples for each core: the
 batch of a step on both cores is twice as large."""
 RATE = 0.1
 
 
 def _part(layers: Any, x: Any, y: Any, cores: int) -> Any:
-    """Take a step of gradient descent; runs on each of ``cores`` cores, with its part of the batch.
+    """Compute one core's share of a step of gradient descent on ``cores`` cores.
 
-    ``x`` are the inputs of this part, and ``y`` the wanted outputs. Return the loss of the whole
-    batch and the new layers.
+    ``layers`` lists the weight matrices. ``x`` and ``y`` are the inputs and the wanted outputs of
+    this core's part of the batch. Return the loss of the whole batch and the new layers.
     """
     import jax
     import jax.numpy as jnp
@@ -76,7 +76,7 @@ def cores_figures(config: Config) -> dict[str, float]:
 
 
 def transformer_figures(config: Config) -> dict[str, float]:
-    """Measure a transformer's training step on all cores: share of the arrays' peak, and cycles."""
+    """Measure a transformer's training step on all cores: the arrays' utilization, and cycles."""
     task = transformer()
     with Device.open(config) as device:
         cycles = step_cycles(task, device)

@@ -69,7 +69,7 @@ _WRITTEN = (Kind.SCALAR_OUT, Kind.SCALAR_INOUT, Kind.VECTOR_OUT, Kind.MASK_OUT)
 
 
 def syntax(operation: Operation) -> str:
-    """Markdown of an operation in the text form, with the fields of its operands in italics."""
+    """Assembly syntax of an operation as Markdown, with the operands' field names in italics."""
     text = ""
     closing = ""
     for operand in operation.operands:

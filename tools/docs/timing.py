@@ -42,10 +42,10 @@ class Diagram:
     program : str
         The program in text form.
     rows : sequence of (str, function)
-        The label of each row, and a function from the values of all signals in a cycle to the text
-        for that cycle.
+        The label of each row, and a function that returns the row's text for a cycle, given the
+        values of all signals in that cycle.
     signals : mapping of int to (int, int)
-        What the host adds to semaphores: (number of the semaphore, amount) by cycle.
+        Semaphores to which the host adds: (number of the semaphore, amount) by cycle.
     """
 
     program: str
@@ -54,10 +54,10 @@ class Diagram:
 
 
 def _when(*conditions: str, show: str = "", prefix: str = "") -> Callable[[Values], str]:
-    """Return a function that gives the text of a row for a cycle, from the signals' values.
+    """Return a row's function (`Diagram.rows`), which shows a signal under conditions.
 
-    The text is empty unless all the signals ``conditions`` are 1. Then it is ``prefix`` and the
-    value of the signal ``show``, or "x" if ``show`` is empty.
+    The row's text is empty unless all signals named in ``conditions`` are 1. Then it is ``prefix``
+    and the value of the signal ``show``, or "x" if ``show`` is empty.
     """
     def cell(values: Values) -> str:
         if not all(values[condition] for condition in conditions):
@@ -110,7 +110,8 @@ DIAGRAMS: Mapping[str, Diagram] = {
 def _waveform(lines: Iterator[str]) -> Iterator[dict[str, int]]:
     """Yield the values of all signals, by name, in each cycle of a waveform file (VCD).
 
-    The values are those just before the clock edge that ends the cycle.
+    ``lines`` are the lines of the file. The values are those just before the clock edge that ends
+    the cycle.
     """
     names: dict[str, list[str]] = {}
     scope: list[str] = []

@@ -1,4 +1,4 @@
-"""Area by module: which part of the design a cell of the flattened netlist belongs to."""
+"""Area by module: assigns the cells of the flattened netlist to the instances of the design."""
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
@@ -24,9 +24,10 @@ def _named(netlist: Mapping[str, Any], modules: Mapping[str, ModuleInterface],
            instances: Mapping[str, str]) -> dict[int, str]:
     """Find, for each bit that has a name in the source, the path of the instance that drives it.
 
-    ``instances`` has the module of each instance, by path. A bit has a name in every instance that
-    it passes through. The name is an input of all these instances, except the driver and those that
-    contain the driver. So the driver is the one with the longest path among these exceptions.
+    ``instances`` maps the path of each instance to its module. A bit has a name in every instance
+    that it passes through. This name is an input port of each of these instances, except of the
+    driver and of the instances that contain the driver. The driver lies inside all the others of
+    these exceptions, so it is the one with the longest path.
     """
     found: dict[int, str] = {}
     for name, net in netlist["netnames"].items():
@@ -43,7 +44,7 @@ def _named(netlist: Mapping[str, Any], modules: Mapping[str, ModuleInterface],
 
 def owners(netlist: Mapping[str, Any], top: str,
            modules: Mapping[str, ModuleInterface]) -> dict[str, str]:
-    """Path of the instance that each cell belongs to, such as ``system.chip.node_0``.
+    """Map each cell's name to the path of its instance, such as ``system.chip.node_0``.
 
     A memory belongs to the instance in which it is declared. A cell whose output has a name in the
     source belongs to the instance that drives this name. Any other cell belongs to the same
@@ -91,7 +92,7 @@ def owners(netlist: Mapping[str, Any], top: str,
 
 
 def _prefixes(path: str) -> Iterator[str]:
-    """A path and all paths above it, to the empty one."""
+    """Yield a path and the paths of all instances that contain it, up to the empty path."""
     while path:
         yield path
         path = path.rpartition(".")[0]
@@ -100,7 +101,7 @@ def _prefixes(path: str) -> Iterator[str]:
 
 def areas(netlist: Mapping[str, Any], top: str,
           modules: Mapping[str, ModuleInterface]) -> dict[str, Counter[str]]:
-    """Count the cells of each instance and of the instances in it, by path.
+    """Count the cells of each instance, including those of the instances in it, by path.
 
     The parameters are those of `owners`.
 

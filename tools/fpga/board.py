@@ -38,11 +38,11 @@ __all__ = ["DIVISOR", "HBM_BYTES", "LineReceiver", "SimulatedBoard", "bit_levels
 HBM_BYTES = 1 << 17
 """Size of the memory in block RAM: 64 of the FPGA's 208 blocks."""
 DIVISOR = 4
-"""Number of cycles of a bit on the simulated board's line: the fewest, so that the line is fast."""
+"""Number of clock cycles for a bit on the simulated line: the minimum, to make the line fast."""
 _CHUNK = 512
-"""Number of cycles between two looks at the port."""
+"""Number of cycles simulated between two reads of the port while the host sends nothing."""
 _QUIET_CYCLES = 1 << 14
-"""Number of cycles for which the line must be quiet before the clock stops."""
+"""Number of cycles for which the line must be quiet before the simulation pauses."""
 _BYTES = 64
 """Largest number of bytes from the host that are simulated at once."""
 _TERMIOS2 = struct.Struct("IIIIB19BII")
@@ -75,7 +75,10 @@ def system_library(config: Config, divisor: int = DIVISOR) -> pathlib.Path:
 
 
 def bit_levels(line: bytes, cycles: float) -> Levels:
-    """Levels of a line in each cycle, while it sends bytes; a bit takes ``cycles`` cycles."""
+    """Levels, cycle by cycle, of a UART line that sends the bytes ``line``.
+
+    A bit takes ``cycles`` clock cycles, which need not be an integer.
+    """
     bits = np.unpackbits(np.frombuffer(line, np.uint8)[:, np.newaxis], axis=1, bitorder="little")
     framed = np.pad(bits, ((0, 0), (1, 1)), constant_values=((0, 0), (0, 1))).reshape(-1)
     at = np.arange(int(framed.size * cycles)) / cycles
@@ -83,7 +86,7 @@ def bit_levels(line: bytes, cycles: float) -> Levels:
 
 
 class LineReceiver:
-    """Finds bytes in the levels of a line, as a UART does: it samples each bit in its middle.
+    """Decodes the bytes on a UART line by sampling each bit in its middle.
 
     A byte without a stop bit is received, too, as by the UARTs of most hosts.
     """
@@ -93,7 +96,10 @@ class LineReceiver:
         self._broken = False
 
     def receive(self, levels: Levels, cycles: float) -> bytes:
-        """Take the next levels, ``cycles`` for each bit; return the bytes that are now complete."""
+        """Take the line's levels in the next cycles; return the bytes that are now complete.
+
+        A bit takes ``cycles`` cycles.
+        """
         known = np.concatenate([self._levels, levels])
         found = bytearray()
         here = 0
@@ -114,9 +120,9 @@ class LineReceiver:
 
 
 def _next(levels: Levels, here: int, level: int) -> int:
-    """Number of the first cycle, from ``here`` on, in which the line has level ``level``.
+    """Index of the first cycle at or after ``here`` in which the line has level ``level``.
 
-    If there is none, the number of cycles.
+    If there is no such cycle, the length of ``levels``.
     """
     found = np.flatnonzero(levels[here:] == level)
     return here + int(found[0]) if found.size else len(levels)
@@ -125,8 +131,8 @@ def _next(levels: Levels, here: int, level: int) -> int:
 class SimulatedBoard(Closeable):
     """The system of an FPGA board in Verilator, at the other end of a pseudo-terminal.
 
-    `run` simulates, in another thread or process than the host. The chip's clock stops while the
-    line is quiet.
+    `run` simulates the board; it must run in another thread or process than the host. The
+    simulation pauses while the line is quiet.
 
     Parameters
     ----------
@@ -171,7 +177,7 @@ class SimulatedBoard(Closeable):
         return self
 
     def power_cycle(self) -> None:
-        """Switch the board off and on: everything is as after the load of the bitstream."""
+        """Switch the board off and on: it returns to its state after the load of the bitstream."""
         self._restart = True
 
     def disconnect(self) -> None:
@@ -224,7 +230,10 @@ class SimulatedBoard(Closeable):
         return int(_TERMIOS2.unpack(found)[-1])
 
     def _from_host(self, seconds: float) -> bytes:
-        """Bytes from the host, as they arrive; wait at most ``seconds`` for the first."""
+        """Bytes from the host as they arrive at the board, at most `_BYTES`, perhaps none.
+
+        Waits at most ``seconds`` for the first of them.
+        """
         if not select.select([self._ours], [], [], seconds)[0]:
             return b""
         return self._line(os.read(self._ours, _BYTES))

@@ -63,11 +63,11 @@ def synthesise(folder: pathlib.Path, modules: dict[str, ModuleInterface]) -> dic
 
 
 def open_carries(netlist: Mapping[str, Any]) -> int:
-    """Disconnect inputs and outputs of carry chains that have no effect; return the number of them.
+    """Disconnect carry outputs and carry inputs that have no effect; return the number of them.
 
     These are carry outputs that drive nothing, and constant carry inputs of chains whose first
-    position ignores them, such as those of ``carry.v``. For each, nextpnr would spend two
-    combinational cells to lead it out of or into its chain.
+    position ignores them, such as those of ``carry.v``. For each of them, nextpnr would spend two
+    combinational cells to route it out of or into its chain.
     """
     used: set[int | str] = set()
     for port in netlist["ports"].values():
@@ -92,8 +92,8 @@ def open_carries(netlist: Mapping[str, Any]) -> int:
 def _takes_carry(cell: Mapping[str, Any], used: set[int | str]) -> bool:
     """Whether the carry input of ``cell``, a CCU2C, has an effect.
 
-    The input has none if it is constant, the cell's first LUT4 is always 0, and the cell's first
-    sum is not among the ``used`` bits.
+    The input has no effect if it is constant, the cell's first LUT4 is always 0, and the cell's
+    first sum is not among the ``used`` bits: those that some cell or port reads.
     """
     pins = cell["connections"]
     constant = pins["CIN"][0] in ("0", "1", "x")

@@ -1,4 +1,4 @@
-"""Verilog of a netlist of ECP5 cells, for simulation: each cell by its function."""
+"""Verilog of a netlist of ECP5 cells, for simulation: each cell is replaced by its function."""
 
 import pathlib
 from collections import defaultdict
@@ -13,13 +13,14 @@ CELLS = pathlib.Path(__file__).with_name("cells.v")
 
 WAIVERS = "".join(f"lint_off -rule {rule}\n" for rule in (
     "DECLFILENAME", "PROCASSINIT", "UNUSED", "WIDTH"))
-"""Warnings of Verilator that this Verilog raises: one file has all models, registers have initial
-values, outputs of cells may drive nothing, and a block RAM has the widest data of all."""
+"""Waivers of the Verilator warnings that this Verilog causes: one file holds all models, registers
+have initial values, outputs of cells may drive nothing, and the model of a block RAM always has its
+maximum data width."""
 
 Bit = int | str
 """A bit of a netlist: the number of a net, or a constant "0", "1" or "x"."""
 _LOW_BITS = {1: 0, 2: 1, 4: 2, 9: 3, 18: 4, 36: 5}
-"""Low bits of a block RAM's address that do not select a word, by data width."""
+"""Number of low address bits of a block RAM that do not select an entry, by data width in bits."""
 _OFF = {"DP16KD": ("WEB", "RSTA", "RSTB", *(f"CS{port}{bit}" for port in "AB" for bit in range(3))),
         "MULT18X18D": ("SOURCEA", "SOURCEB", *(f"C{bit}" for bit in range(18)))}
 """Pins that must be constant 0, by type of cell."""
@@ -42,7 +43,7 @@ def expression(table: int, inputs: Sequence[str]) -> str:
     Parameters
     ----------
     table : int
-        Bit i is the output if the inputs, the first one lowest, are the number i.
+        Bit i is the output for inputs that, with the first as the lowest bit, encode the number i.
     inputs : sequence of str
         Verilog expressions of one bit: names, or the constants ``1'b0`` and ``1'b1``.
     """
@@ -123,7 +124,7 @@ class _Writer:
             yield f"reg n{net} = {value};"
 
     def _processes(self) -> Iterator[str]:
-        """Processes of the flip-flops: one for all with the same clock, reset and enable."""
+        """Yield one process for each set of flip-flops that share clock, reset and enable."""
         for (clock, reset, enable), flops in self._clocked.items():
             loads = " ".join(f"{q} <= {d};" for q, d, _ in flops)
             clears = " ".join(f"{q} <= {value};" for q, _, value in flops)
@@ -135,7 +136,7 @@ class _Writer:
             yield f"always @(posedge {clock}) {body}"
 
     def _bit(self, bit: Bit) -> str:
-        """Verilog of a bit; undefined bits (x) are 0 and 1 by turns."""
+        """Verilog of a bit; undefined bits (x) become 0 and 1 alternately."""
         if isinstance(bit, int):
             return f"n{bit}"
         return f"1'b{next(self._open) if bit not in '01' else bit}"

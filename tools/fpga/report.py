@@ -9,7 +9,7 @@ from typing import Any
 __all__ = ["figures", "markdown", "write_report"]
 
 _LEAST_SHARE = 0.01
-"""Modules with a smaller share of the design's combinational cells are not in the table."""
+"""Smallest share of the design's combinational cells with which a module appears in the table."""
 _MAX_HOPS = 60
 
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 __all__ = ["CARRY", "SHIFT", "comb", "passes"]
 
 _WEIGHTS = {"LUT4": 1, "CCU2C": 2, "TRELLIS_DPR16X4": 6}
-"""Number of combinational cells that place and route uses for each cell of the netlist. A pair of
-carry bits needs two. A memory of 16 words of 4 bits needs four, and two for its write port."""
+"""Number of combinational cells that place and route uses for each cell of the netlist, by type.
+A CCU2C, two bits of a carry chain, needs two. A TRELLIS_DPR16X4, a memory of 16 x 4 bits, needs
+four for its bits and two for its write port."""
 
 CARRY = pathlib.Path(__file__).with_name("carry.v")
 """Map of Yosys' ``techmap`` for adders with a constant carry input."""
@@ -18,9 +19,9 @@ SHIFT = pathlib.Path(__file__).with_name("shift.v")
 def passes(top: str) -> str:
     """Yosys commands that flatten a design and map it to an ECP5, with its multipliers.
 
-    These are the steps of ``synth_ecp5 -nowidelut``, with two changes. ``share`` and ``fsm`` are
-    left out: ``share`` merges read ports of register files through the fault logic, which makes
-    long paths. ``shift.v`` maps shifters, and ``carry.v`` maps adders.
+    These are the steps of ``synth_ecp5 -nowidelut``, with two changes. First, ``share`` and ``fsm``
+    are left out; ``share`` would merge read ports of register files through the fault logic, which
+    makes long paths. Second, ``shift.v`` maps shifters, and ``carry.v`` maps some adders.
     """
     return f"""\
 design -push

@@ -32,7 +32,9 @@ _SCALARS = (type(jnp.float32),)
 
 
 def calls(title: str, name: str, function: Callable[..., Any]) -> Iterator[tuple[str, Call]]:
-    """Yield (description, call) for calls of a function to try; the description is of its arrays.
+    """Yield (description, call) for each call of a function to try.
+
+    The description gives the element type, and in most cases the shape, of the call's arrays.
 
     Parameters
     ----------
@@ -65,7 +67,8 @@ def _by_parameters(make: Maker, function: Callable[..., Any],
                    table: dict[str, Callable[[Maker], Any]]) -> Call | None:
     """A call of ``function`` with a value for each parameter that has no default.
 
-    ``table`` has functions that make the values, by parameter name. None if one is missing.
+    ``table`` maps the name of a parameter to a function that makes its value. Returns None if the
+    table lacks a parameter.
     """
     try:
         parameters = inspect.signature(function).parameters.values()

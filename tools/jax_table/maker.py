@@ -26,7 +26,7 @@ class Maker:
         self._random = np.random.default_rng(SIDE)
 
     def array(self, *shape: int, kind: str | None = None) -> Any:
-        """A random array of ``shape`` and element type ``kind``; both have the maker's defaults."""
+        """A random array; the maker has defaults for ``shape`` and the element type ``kind``."""
         return self.of(shape or self.shape, kind)
 
     def of(self, shape: tuple[int, ...], kind: str | None = None) -> Any:

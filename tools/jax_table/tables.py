@@ -81,7 +81,10 @@ def _matrices(count: int) -> Callable[[Maker], tuple[Any, ...]]:
 
 
 def _over_cores(*more: Any, **options: Any) -> Callable[[Maker], Any]:
-    """Make arguments of a collective: an array, the device axis ``x``, ``more`` and ``options``."""
+    """Return a function that makes arguments of a collective operation.
+
+    These are an array, the device axis ``x``, and the further arguments ``more`` and ``options``.
+    """
     return lambda make: ((make.array(2 * SIDE, SIDE), "x", *more), options)
 
 

@@ -24,7 +24,7 @@ __all__ = ["TOLERANCE", "main"]
 TOLERANCE = {"float32": (2e-5, 1e-5), "bfloat16": (1e-2, 1e-2)}
 """Permitted (relative, absolute) error by element type; results of other types must be equal."""
 MOST = 2
-"""Number of element types of arguments after which a function is not tried with further ones."""
+"""Maximum number of element types of arguments with which a function is run."""
 _KINDS = ("float32", "bfloat16", "bool", "int32", "uint32", "int16", "uint16", "int8", "uint8")
 
 
@@ -38,7 +38,7 @@ def main(names: list[str]) -> None:
 
 
 def _run(title: str, name: str, function: Callable[..., Any]) -> tuple[str, str]:
-    """Run a function on chip and CPU; return its outcome and the reason, as `run.run` does.
+    """Run a function on chip and CPU; return its outcome and the reason (see `run.run`).
 
     ``title`` is the name of the function's module, and ``name`` that of the function in it.
     """

@@ -26,9 +26,9 @@ _CHIP_WIDTH, _CHIP_HEIGHT = 838, 436
 _HBM_LEFT, _HBM_RIGHT = 962, _WIDTH - 24
 _NODE_LEFT, _NODE_RIGHT = 214, 850
 _NODES = (40, 104), (208, 212)
-"""For each core: top edge in the chip's panel, and height."""
+"""For each core: (distance of its box from the top of the chip's panel, height of its box)."""
 _IN_NODE = (226, 154), (408, 124), (560, 146), (742, 96)
-"""(left edge, width) of a core, of its arbiters, of its engine and of its port to the HBM."""
+"""(left edge, width) of the boxes of a core, its arbiters, its DMA engine and its HBM port."""
 _TIMES = "\N{MULTIPLICATION SIGN}"
 # Steps of one stage of the datapath, such as the coarse and the fine shift, share a box.
 STAGES = tuple(dict.fromkeys(

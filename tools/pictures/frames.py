@@ -29,7 +29,7 @@ NEXT_WEIGHTS: Matrix = ((12, 17, 11), (15, 18, 13), (19, 14, 16))
 X: Matrix = ((1, 4, 7), (2, 5, 8), (3, 6, 9))
 
 CYCLES = 16
-"""Number of frames of the picture: the last row of results leaves in the last of them."""
+"""Number of frames of the picture; in the final one, the last row of results leaves."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,8 @@ class Frame:
     lanes : tuple of Lane
         The lanes, lane 0 first.
     results : tuple of (float or None)
-        Output of each column at the bottom of the array (the grid's ``p``), if ``p_valid`` is set.
+        Output of each column at the bottom of the array (the grid's output ``p``); None in a column
+        whose ``p_valid`` is 0.
     w_row, x_row, y_row : tuple of float, or None
         Rows that the streams of weights, activations and results transfer at the end of the cycle.
     """
