@@ -36,7 +36,7 @@ RATE = 0.1
 MOMENTUM = 0.9
 DECAY = 1e-4
 TOLERANCE = 0.005
-"""Largest loss of accuracy, as a fraction of the images, that bfloat16 may cause."""
+"""Largest permitted loss of accuracy by bfloat16 arithmetic, as a fraction of the test images."""
 
 Array = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
@@ -84,7 +84,7 @@ class Network:
 
     @property
     def layers(self) -> list[Dense]:
-        """The network's layers for a device."""
+        """Return the network's layers as `Device.dense` takes them."""
         return [Dense(self.w1, self.b1, relu=True), Dense(self.w2, self.b2)]
 
     def outputs(self, images: Array) -> list[Array]:

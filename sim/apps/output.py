@@ -38,7 +38,10 @@ def parse(parser: argparse.ArgumentParser, traced: str
 
 
 def print_trace(trace: pathlib.Path | None) -> None:
-    """Print the paths of a trace's files and the programs that open them; nothing for None."""
+    """Print the paths of a trace's files, and which programs open them.
+
+    ``trace`` is the path without extensions from `parse`; if it is None, nothing is printed.
+    """
     if trace is not None:
         print(f"trace:   {trace}.json (open it at https://ui.perfetto.dev)")
         print(f"waves:   {trace}.vcd (for a waveform viewer, such as GTKWave or Surfer)")

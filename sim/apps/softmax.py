@@ -30,7 +30,10 @@ Float32 = npt.NDArray[np.float32]
 
 def operands(config: Config, rows: int, depth: int, seed: int = SEED
              ) -> tuple[Float32, Float32, Float32]:
-    """Random x, W and b of shapes (rows, depth), (depth, lanes) and (lanes,), from ``seed``."""
+    """Random x, W and b of shapes (rows, depth), (depth, lanes) and (lanes,).
+
+    ``lanes`` is that of ``config``; ``seed`` seeds the random numbers.
+    """
     rng = np.random.default_rng(seed)
     lanes = config.lanes
     x = rng.standard_normal((rows, depth)).astype(np.float32)

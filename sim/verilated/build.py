@@ -49,7 +49,7 @@ def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] 
 
     The inputs are the sources, the options, the versions of the tools and, if the compiler targets
     the machine that it runs on, that machine. Concurrent callers, in this process or others, wait
-    for each other. The next call repeats a build that was killed.
+    for each other. A build that was killed is repeated by the next call.
 
     Parameters
     ----------
@@ -59,21 +59,21 @@ def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] 
         Sources by file name, or by module name (to which ``.v`` is added).
     cpp : mapping of str to str
         C++ files of the library by file name; files that end in ``.cpp`` are compiled. They can
-        include each other, ``Vmodel__Dpi.h`` (the prototypes of the functions that the Verilog
-        imports), ``Vmodel.h`` (the verilated class), and ``model.hpp``, through which exported
-        functions use the model. All instances of the model share the files' static variables. A
-        file that includes none of these three is compiled without the model's macros, and once for
-        all models that contain it. The others are compiled together as one file, so no two of them
-        may define the same C++ name.
+        include each other, and three headers: ``Vmodel__Dpi.h`` (prototypes of the functions that
+        the Verilog imports), ``Vmodel.h`` (the verilated class), and ``model.hpp``, through which
+        exported functions use the model. All instances of the model share the files' static
+        variables. A file that includes none of the three headers is compiled without the model's
+        macros, and once for all models that contain it. The others are compiled together as one
+        file, so no two of them may define the same C++ name.
     hierarchical : sequence of str
         Modules to verilate separately, once for all instances.
     waivers : str
         Statements of a Verilator configuration file. All warnings are errors, except those that a
         ``lint_off`` here names.
     optimise : bool or None
-        True for a fast model. False for a faster build. None for the fastest build, for a model
-        that runs only a few thousand cycles. Files of ``cpp`` that do not depend on the model are
-        always optimised.
+        True for a fast model, False for a faster build. None for the fastest build, if the model
+        will run for only a few thousand cycles. Files of ``cpp`` that include none of the three
+        headers are always optimised.
     threads : int
         Number of threads of the verilated class.
     trace : bool
@@ -241,7 +241,7 @@ def _build(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
 def _verilate(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
     """Translates the Verilog to C++ in ``folder / "obj"``.
 
-    The C++ of a hierarchical block is in a folder of its own within it, named ``V`` and the block.
+    The C++ of a hierarchical block ``name`` is in the subfolder ``Vname``.
     """
     blocks = [f'hier_block -module "{name}"' for name in recipe.hierarchical]
     (folder / "model.vlt").write_text(
@@ -260,9 +260,9 @@ class _Classes:
     Attributes
     ----------
     folder : pathlib.Path
-        Where it is.
+        Folder of the C++ files.
     prefix : str
-        What the names of its files begin with.
+        Common beginning of the files' names.
     optimise : bool or None
         As in `build_model`.
     """
@@ -272,7 +272,7 @@ class _Classes:
     optimise: bool | None
 
     def listed(self, *variables: str) -> list[str]:
-        """The C++ files that variables of Verilator's makefile list."""
+        """The C++ files that the ``variables`` of Verilator's makefile list."""
         makefile = (self.folder / f"{self.prefix}_classes.mk").read_text()
         blocks = [block for variable in variables
                   for block in re.findall(_LIST.format(variable), makefile, re.MULTILINE)]
@@ -292,7 +292,7 @@ class _Classes:
 
     def compile(self, part: str, names: Sequence[str], flags: Sequence[str],
                 headers: Sequence[str], tools: Toolchain, log: pathlib.Path) -> pathlib.Path:
-        """Object file of a block's C++ files ``names``, compiled at most once for equal C++.
+        """Return the object file of a block's C++ files ``names``; equal C++ is compiled once.
 
         Verilator names a block's files, classes and functions by the block alone, so all models
         with the block can share the object. ``part``, such as ``fast``, is added to the name of the
@@ -319,7 +319,7 @@ def _joined(path: pathlib.Path, units: Sequence[str]) -> pathlib.Path:
 
 
 def _ports(header: str) -> str:
-    """A ``PORT`` line of C++ for each port that the class in the text ``header`` declares.
+    """C++ text with a line ``PORT(...)`` for each port that the class in ``header`` declares.
 
     Raises
     ------

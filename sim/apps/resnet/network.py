@@ -40,8 +40,8 @@ def images(batch: int, side: int) -> Any:
 def parameters(stages: tuple[int, ...] = STAGES, width: int = 64, classes: int = 1000) -> Any:
     """Random parameters for `forward`, as a pytree of numpy arrays.
 
-    ``stages`` has the number of blocks of each stage, ``width`` is the number of features after the
-    first layer, and ``classes`` that of logits.
+    ``stages`` lists the number of blocks in each stage. ``width`` is the number of features after
+    the first layer, ``classes`` the number of logits for an image.
     """
     seed = iter(range(1000))
 
@@ -69,8 +69,8 @@ def forward(parameters: Any, x: Any, stages: tuple[int, ...] = STAGES,
             training: bool = False) -> Any:
     """Logits, shape (batch, classes), of images ``x``, shape (batch, side, side, 3).
 
-    ``parameters`` are those from `parameters`, for the same ``stages``. Without ``training``, batch
-    normalisation only multiplies by a scale and adds a shift.
+    ``parameters`` is the result of the function `parameters` for the same ``stages``. Unless
+    ``training`` is true, batch normalisation only multiplies by a scale and adds a shift.
     """
     kernel, scale, shift = parameters["stem"]
     x = jax.nn.relu(_norm(_convolve(x, kernel, 2), scale, shift, training))

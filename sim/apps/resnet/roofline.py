@@ -1,4 +1,4 @@
-"""Costs of kernels against the limits of a core: a table, and a picture.
+"""Compares the cycles of kernels with the limits of a core, in a table and in a picture.
 
 In each cycle, the array executes at most array² multiply-accumulates, the vector unit two vector
 operations, and memory moves one row. The picture is the roofline of S. Williams, A. Waterman and
@@ -22,13 +22,13 @@ _COLOURS = {"array": "#2f6fb0", "vector unit": "#2c8a72", "memory": "#b8405e"}
 
 @dataclass(frozen=True)
 class Limits:
-    """Least cycles of a kernel, by resource.
+    """Lower bounds of a kernel's cycles, one for each resource.
 
     Attributes
     ----------
     array, vector, memory : float
-        Least cycles for the kernel's multiply-accumulates, for its vector operations, and for the
-        HBM rows that are moved for it.
+        Minimum number of cycles for the kernel's multiply-accumulates, for its vector operations,
+        and for the HBM rows that its transfers move.
     """
 
     array: float
@@ -52,9 +52,9 @@ class Limits:
 def table(report: Report) -> str:
     """Table of all kernels: limits, predicted and measured cycles, and the ratio limit / cycles.
 
-    The rows of a transfer count for the kernel that starts the transfer, although many are moved
-    while later kernels run. So only the last line, for the whole program, compares memory's limit
-    with cycles.
+    A kernel's ratio uses the larger of its limits for array and vector unit. Memory's limit is left
+    out, because the rows of a transfer are charged to the kernel that starts it, although many are
+    moved while later kernels run. The last line, for the whole program, uses all three limits.
     """
     config = report.compiled.config
     lines = [f"{'kernel':>6}  {'operation':20}{'array':>12}{'vector':>12}{'memory':>12}"
@@ -79,9 +79,10 @@ def _line(number: str, kind: str, figures: list[float], limit: float) -> str:
 
 
 def draw(report: Report, path: pathlib.Path) -> None:
-    """Plot each kernel of ``report``: its multiply-accumulates per cycle over those per HBM row.
+    """Plot each kernel of ``report`` as a point in the roofline picture, written to ``path``.
 
-    Kernels without multiply-accumulates, or without transfers, are not in the picture.
+    The vertical axis is multiply-accumulates per cycle, the horizontal one multiply-accumulates per
+    HBM row. Kernels without multiply-accumulates, or without transfers, are left out.
     """
     matplotlib.use("Agg")
     from matplotlib import pyplot

@@ -1,11 +1,11 @@
 """A step of training of ResNet-50 on the chip, and the check of every value that its products use.
 
-At initialisation, this network in training mode amplifies differences: batch statistics of few
-elements divide by small numbers, and products round their operands to bfloat16. A change of the
-inputs by 2^-24 changes most gradients by about their own size, on any machine. So results of
-the whole step cannot be compared with a reference. Instead, the program also returns the operands
-and results of all products. Each value is compared with what a reference computes from the values
-of the chip before it, so differences cannot grow from one product to the next.
+At initialisation, this network in training mode amplifies differences: batch normalisation divides
+by deviations of few elements, which can be small, and products round their operands to bfloat16. A
+change of the inputs by 2^-24 changes most gradients by about their own size, on any machine, so
+results of the whole step cannot be compared with a reference. Instead, the program also returns the
+operands and results of all products. Each value is compared with what a reference computes from the
+chip's own values of earlier operations, so differences do not accumulate over products.
 """
 
 from collections.abc import Iterator, Mapping
@@ -112,9 +112,9 @@ class Difference:
 def by_interpreter(compiled: Step, found: tuple[Any, ...]) -> Iterator[Difference]:
     """Compare each output with the interpreter, which rounds operands of products as the chip does.
 
-    ``found`` are the outputs that the chip computed for ``compiled``. Each of them is compared with
-    what the interpreter computes from outputs of the chip: in float64, with the result of each
-    operation rounded to float32.
+    ``found`` are the outputs that the chip computed for ``compiled``. For each of them, the
+    interpreter takes the chip's values of earlier outputs, computes in float64, and rounds the
+    result of each operation to float32.
     """
     chip = dict(zip(compiled.graph.outputs, found, strict=True))
     names = dict(zip(compiled.graph.outputs, compiled.names, strict=False))
@@ -129,10 +129,10 @@ def by_interpreter(compiled: Step, found: tuple[Any, ...]) -> Iterator[Differenc
 
 
 def by_jax(compiled: Step, found: tuple[Any, ...]) -> Iterator[Difference]:
-    """Compare the result of each product with JAX on the CPU, in fp32, from rounded operands.
+    """Compare the result of each product with that of JAX on the CPU for the same operands.
 
-    ``found`` are the outputs that the chip computed for ``compiled``. They contain the operands of
-    the products, which are rounded to bfloat16 before JAX multiplies them.
+    ``found`` are the outputs that the chip computed for ``compiled``, which include the operands of
+    the products. JAX multiplies in fp32, after the operands are rounded to bfloat16.
     """
     chip = dict(zip(compiled.graph.outputs, found, strict=True))
     chip |= dict(zip(compiled.graph.inputs, compiled.arrays, strict=True))
@@ -155,7 +155,7 @@ def _difference(name: str, found: Any, wanted: Any) -> Difference:
 def _product(operation: Operation, arrays: Mapping[Value, Any]) -> Any:
     """Compute the product ``operation`` in fp32, after its operands are rounded to bfloat16.
 
-    ``arrays`` has the array of each operand.
+    ``arrays`` maps each operand to its array.
     """
     a, b = (jax.lax.reduce_precision(arrays[value], 8, 7) for value in operation.operands)
     given = operation.attributes

@@ -1,8 +1,9 @@
 """``make sim``: trains a model on the chip in RTL.
 
 Both cores of the chip compute the random weights, all training steps, and the classes of held-out
-inputs; the program is plain JAX. A call makes several steps: while it runs, the host writes batches
-to the chip's memory and reads losses from it. After each call, it writes a checkpoint.
+inputs; the program is plain JAX. A call of the chip makes several steps, during which the host
+writes batches to the chip's memory and reads losses from it. After each call, the host writes a
+checkpoint.
 """
 
 import argparse
@@ -52,7 +53,7 @@ _LOOK_SECONDS = 0.5
 
 
 class _Bar:
-    """Progress bar of a training: steps, last loss, and simulated cycles per second."""
+    """Progress bar of a training: steps, most recent loss, and simulated cycles per second."""
 
     def __init__(self, task: Task, bar: tqdm) -> None:
         self._task = task
@@ -86,7 +87,7 @@ def report(task: Task, config: Config, *, everything: bool = False, progress: bo
     task : Task
     config : Config
     everything : bool
-        Let the golden model repeat all steps, not only a sample (`GoldenCheck`).
+        Compare all steps with the golden model, not only a sample (`GoldenCheck`).
     progress : bool
         Show progress bars.
     folder : path, optional
@@ -94,9 +95,9 @@ def report(task: Task, config: Config, *, everything: bool = False, progress: bo
     trace : path, optional
         Run one more step, and trace it to this path with ``.json`` and with ``.vcd`` added.
     run : Run, optional
-        A training that ended after some of its steps, to be continued.
+        An interrupted training to continue.
     save : callable
-        Called with the run so far after each call.
+        Called with the run so far after each call of the chip.
 
     Returns
     -------
@@ -131,9 +132,9 @@ def report(task: Task, config: Config, *, everything: bool = False, progress: bo
 
 
 def _draw(task: Task, run: Run, device: Device, folder: pathlib.Path) -> None:
-    """Draw a training's losses; run one more step, and draw what its cycles were spent on.
+    """Draw a training's losses to ``loss.png`` and a step's cycles to ``cycles.png`` in ``folder``.
 
-    The pictures are ``loss.png`` and ``cycles.png`` in ``folder``.
+    For the latter, ``device`` runs one more step, whose cycles are shown by cause.
     """
     draw_loss(run.losses, task.title, folder / "loss.png")
     draw_cycles(measure_step(task, run.state, device),

@@ -1,7 +1,8 @@
 """Checkpoints: files of numpy arrays from which a training can continue.
 
-A checkpoint holds the parameters, the optimizer's memory and the number of the next step, which
-determines random numbers and batches; also the losses and counters of the steps so far.
+A checkpoint holds the parameters, the optimizer's memory and the number of the next step, from
+which random numbers and the choice of batches follow. It also holds the losses and counters of the
+steps so far.
 """
 
 import hashlib
@@ -124,7 +125,7 @@ class Checkpoint:
 
 
 def _named(state: State) -> dict[str, Any]:
-    """The arrays of a state, in order, by paths such as ``parameters/w1``."""
+    """Map paths such as ``parameters/w1`` to the arrays of a state, in the state's order."""
     import jax
 
     return {"/".join([name, *(jax.tree_util.keystr([key], simple=True) for key in path)]): leaf

@@ -1,10 +1,10 @@
 """Images for convolutional networks, and their convolutions.
 
-A digit of 28 x 28 pixels becomes, with a border, an image of 8 x 8 with 16 channels, one for each
-pixel of a block of 4 x 4. A convolution's channels fill the depth of the array, and a single
-channel would leave most of it unused. Images have the shape (rows, columns, channels, batch), and a
-convolution is a product with patches. So elements need not move within vectors, forward or
-backward, and examples fill the lanes.
+A digit of 28 x 28 pixels is padded to 32 x 32 and becomes an image of 8 x 8 positions with 16
+channels, one for each pixel of a block of 4 x 4. The channels of a convolution occupy rows of the
+array, most of which a single channel would leave unused. Images have the shape (rows, columns,
+channels, batch), so examples fill the lanes. A convolution is a product with patches, which consist
+of whole positions. So elements need not move within vectors, forward or backward.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ def image_task(name: str, title: str, batch: int, epochs: int, init: Callable[[A
         A word that names the task, and one line that describes it, to which the number of digits
         is added.
     batch, epochs : int
-        Number of digits in a step, and how often each digit is used.
+        Number of digits in a step, and number of passes over all digits.
     init : callable
         Makes random parameters, a pytree, from a key of ``jax.random``.
     logits : callable

@@ -28,9 +28,9 @@ class Optimizer(Protocol):
 
 
 def exponential_decay(peak: float, ramp: int, half_life: float) -> Schedule:
-    """A learning rate that rises linearly to ``peak`` in ``ramp`` steps, and decays exponentially.
+    """A learning rate that rises linearly to ``peak`` in ``ramp`` steps, then decays exponentially.
 
-    It halves every ``half_life`` steps.
+    The decay halves the rate every ``half_life`` steps.
     """
     def rate(step: Any) -> Any:
         import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Pictures of a training: the loss, and what the cycles of a step were spent on."""
+"""Pictures of a training: the loss, and the cycles of a step by cause."""
 
 import pathlib
 import re
@@ -39,9 +39,9 @@ def draw_loss(losses: npt.NDArray[np.float32], title: str, path: pathlib.Path) -
 
 
 def draw_cycles(report: Report, title: str, path: pathlib.Path) -> None:
-    """Draw a step's kernels on a time line, coloured by what their cycles were spent on.
+    """Draw a step's kernels on a time line, coloured by the causes of their cycles, to ``path``.
 
-    A second plot shows the products under a roofline.
+    A second plot in the same file shows the products under a roofline.
     """
     pyplot = _pyplot()
     figure, (line, roof) = pyplot.subplots(2, 1, figsize=(11, 7), layout="constrained",
@@ -73,7 +73,7 @@ def _time_line(axis: Any, kernels: Sequence[KernelCost]) -> None:
 
 
 def _roofline(axis: Any, report: Report) -> None:
-    """Plot multiplications per cycle over multiplications per byte moved between HBM and vmem."""
+    """Plot each product: multiplications per cycle over multiplications per byte of HBM traffic."""
     config = report.compiled.config
     peak, bandwidth = config.array ** 2, config.row_bytes
     points = [(cost.kernel.kind, cost.kernel.products, cost.kernel.rows * config.row_bytes,

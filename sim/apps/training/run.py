@@ -22,7 +22,7 @@ __all__ = ["GoldenCheck", "Run", "accuracy", "float32_accuracy", "measure_step",
            "show", "step_cycles", "trace_step", "train"]
 
 Progress = Callable[["Run", int, float], object]
-"""Function of the run so far, and of the cycles and seconds of the present call so far."""
+"""Function of the run so far, and of the cycles and host seconds of the call in progress."""
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Run:
     predicted : array of int32 or None
         Predicted classes of the held-out inputs; None until the training has ended.
     shown : list of float
-        The losses of the present call so far.
+        The losses so far of the call in progress.
     """
 
     losses: npt.NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
@@ -57,12 +57,12 @@ class Run:
 
     @property
     def state(self) -> State:
-        """The state after the last step so far."""
+        """The state after the most recent step."""
         return self.states[len(self.losses)]
 
     @property
     def cycles(self) -> int:
-        """Sum over all calls of the cycles of the core that took longest."""
+        """Cycles of all calls: the sum, over the calls, of the cycles of the slowest core."""
         return sum(max(core["cycles"] for core in call) for call in self.calls)
 
     @property
@@ -73,7 +73,7 @@ class Run:
 
 
 class _Trainer:
-    """Compiles and makes the calls that train one task on chips of one configuration."""
+    """Compiles the program that trains one task on chips of one configuration, and calls it."""
 
     def __init__(self, task: Task, config: Config) -> None:
         self._task = task
@@ -85,9 +85,9 @@ class _Trainer:
         return jit(self._task.start)(np.int32(self._task.seed), device=device)
 
     def program(self, steps: int) -> CompiledProgram:
-        """The program that makes ``steps`` steps, compiled once for each number of steps.
+        """The program that makes ``steps`` steps, compiled once for each value of ``steps``.
 
-        Batches are its infeed, losses its outfeed.
+        The program takes batches from its infeed, and writes losses to its outfeed.
         """
         import jax
 
@@ -103,8 +103,8 @@ class _Trainer:
         """Make ``steps`` steps from ``state`` on; return the new state and the losses.
 
         ``first`` is the number of the first of these steps, which selects the batches. ``progress``
-        is called repeatedly during the call; ``show`` is called with each loss as soon as the parts
-        of the loss from all cores are in HBM.
+        is called repeatedly while the chip runs; ``show`` is called with each loss as soon as all
+        cores have written their parts of it to HBM.
         """
         import jax
 
@@ -133,7 +133,7 @@ def train(task: Task, device: Device,
     progress : callable
         A `Progress`, called repeatedly during each call of the chip, and after it.
     run : Run, optional
-        A training that ended after some of its steps, to be continued.
+        An interrupted training to continue.
     save : callable
         Called after each call of the chip, with the run so far.
 
@@ -168,9 +168,9 @@ def train(task: Task, device: Device,
 class GoldenCheck:
     """Compares losses of a run with those of the golden model, bit by bit.
 
-    The golden chip repeats the first steps from the same seed. Of each later call that this process
-    made, the golden chip repeats the first step, from the state that the simulated chip had then.
-    With ``everything``, the golden chip repeats all steps from the seed.
+    The golden chip repeats the first ``first`` steps from the same seed. For each later call that
+    this process made, it repeats the first step, starting from the simulated chip's state before
+    that call. With ``everything``, it repeats all steps from the seed.
 
     Parameters
     ----------
@@ -206,9 +206,9 @@ class GoldenCheck:
 
 
 def show(task: Task, state: State, device: Device) -> str | None:
-    """Text that shows what was learned, computed on the device from the parameters in ``state``.
+    """Return ``task.show``'s text about what was learned, computed on ``device``.
 
-    None if ``task.show`` is None.
+    The parameters are those of ``state``. None if ``task.show`` is None.
     """
     if task.show is None:
         return None
@@ -250,7 +250,7 @@ def products(task: Task, config: Config) -> int:
 
 
 def step_cycles(task: Task, device: Device) -> int:
-    """Cycles that the first step takes on all cores of a device: those of the slowest core."""
+    """Run the first step on all cores of ``device``; return the cycles of the slowest core."""
     trainer = _Trainer(task, device.config)
     trainer.call(trainer.start(device), 0, 1, device)
     return max(counts["cycles"] for counts in device.last_run.values())
@@ -259,7 +259,7 @@ def step_cycles(task: Task, device: Device) -> int:
 def measure_step(task: Task, state: State, device: Device) -> Report:
     """Run a training step from ``state`` on one core, and measure each of its kernels.
 
-    The batch is the part of the first batch that the core has if all cores share it.
+    The step's batch is the part of the first batch that one core gets when all cores share it.
     """
     import jax
 

@@ -44,7 +44,7 @@ class Task:
     labels : array of int32
         Classes of the held-out inputs.
     steps, steps_per_call : int
-        Number of steps in all, and in one call of the chip.
+        Number of steps of the whole training, and of one call of the chip.
     seed : int
         Seed of the random parameters.
     axis : mapping of str to int
@@ -78,7 +78,7 @@ class Task:
 
     @cached_property
     def start(self) -> Callable[[Any], State]:
-        """The function that makes the state before the first step from a seed."""
+        """A function of a seed that returns the state before the first step."""
         import jax
         import jax.numpy as jnp
 
@@ -89,15 +89,15 @@ class Task:
         return start
 
     def batches(self, first: int, steps: int) -> dict[str, Array]:
-        """The batches of ``steps`` steps from step number ``first`` on, which counts from 0."""
+        """The batches for ``steps`` steps, the first of which is step number ``first`` (from 0)."""
         return {name: batches[np.arange(first, first + steps) % len(batches)]
                 for name, batches in self.data.items()}
 
     def train(self, cores: int) -> Callable[[State, Mapping[str, Any]], Any]:
         """The training loop: a function of a state and batches that makes one step with each batch.
 
-        It returns the new state, and the losses of shape (steps, cores): the cores' parts of the
-        losses, whose sums are the losses of the batches.
+        It returns the new state, and an array of shape (steps, cores) with each core's part of each
+        loss; a batch's loss is the sum over the cores.
 
         Parameters
         ----------
@@ -149,9 +149,9 @@ def _over_cores(function: Callable[..., Any], cores: int, cuts: Any, results: An
                 ) -> Callable[..., Any]:
     """Return a function that runs ``function`` on all cores.
 
-    Each core gets a copy of the first argument and a part of the second. ``cuts`` says how the
-    second argument is split: in place of each of its arrays, ``cuts`` has the list that `Task._cut`
-    returns. ``results`` are the PartitionSpecs of the results.
+    Each core gets a copy of the first argument and a part of the second. ``cuts`` has the structure
+    of the second argument, with the result of `Task._cut` in place of each array. ``results`` are
+    the PartitionSpecs of the function's results.
     """
     import jax
     from jax.sharding import AbstractMesh, PartitionSpec
@@ -166,8 +166,8 @@ def _over_cores(function: Callable[..., Any], cores: int, cuts: Any, results: An
 
 
 def wrapped(count: int, size: int) -> npt.NDArray[np.int64]:
-    """Indices of ``count`` examples, then of the first ones again to fill the last batch.
+    """Indices 0 to ``count`` - 1, followed by indices from 0 again that fill the last batch.
 
-    Batches have ``size`` examples; the result is an array of shape (batches * size,).
+    A batch has ``size`` examples; the result has the shape (batches * size,).
     """
     return np.arange(-(-count // size) * size) % count

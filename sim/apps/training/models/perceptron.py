@@ -45,10 +45,10 @@ def dense_classifier(sizes: tuple[int, int, int], digits: Digits, batch: int,
     digits : Digits
         Images with any number of pixels, and labels.
     batch : int
-        Number of images in a step. The first images fill up the last batch of an epoch.
+        Number of images in a step. The last batch of an epoch is filled with the first images.
     optimizer : Optimizer
     epochs, epochs_per_call : int
-        Number of passes over the images: in all, and in one call of the chip.
+        Number of passes over the images: in the whole training, and in one call of the chip.
     """
     pixels, hidden, classes = sizes
     images, labels = digits.images, digits.labels

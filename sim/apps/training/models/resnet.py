@@ -61,9 +61,9 @@ def _layer(x: Any, layer: Any) -> Any:
 
 
 def _normalised(x: Any, layer: Any) -> Any:
-    """Batch normalisation of ``x``, one core's part of the batch, by this part's own statistics.
+    """Normalise ``x``, one core's part of the batch, by the mean and variance of this part.
 
-    There are no running means: the test uses the statistics of its own inputs.
+    No running means are kept: the test uses the statistics of its own inputs.
     """
     import jax
 

@@ -75,9 +75,9 @@ def _init(key: Any) -> Any:
 
 
 def _logits(parameters: Any, text: Any) -> Any:
-    """Logits of each next character, shape (batch, time, characters).
+    """Logits of the character after each position of ``text``: (batch, time, characters).
 
-    ``text`` has shape (batch, time).
+    ``text`` has the shape (batch, time) and holds indices into `CHARACTERS`.
     """
     import jax
     import jax.numpy as jnp
@@ -105,8 +105,9 @@ def _normalised(x: Any, scale: Any) -> Any:
 def _sample(parameters: Any, seed: Any) -> Any:
     """Draw `SAMPLED` characters that continue the beginning of the documentation.
 
-    Each is drawn from the model's distribution given the characters before it, with logits 1.5
-    times as large, so that probable characters are preferred. ``seed`` is that of the draws.
+    Each character is drawn from the distribution that the model predicts from the characters before
+    it. The logits are multiplied by 1.5 first, which favours probable characters. ``seed`` seeds
+    the random numbers.
     """
     import jax
     import jax.numpy as jnp
