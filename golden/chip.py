@@ -14,6 +14,7 @@ from golden.torus.egress import Packet
 from hdl.checks import integer
 from hdl.config import Config
 from hdl.isa import Fault
+from hdl.link.format import MAX_SIDE
 
 __all__ = ["ChipRun", "GoldenChip"]
 
@@ -90,6 +91,8 @@ class GoldenChip:
 
     @torus.setter
     def torus(self, shape: tuple[int, int]) -> None:
+        for side in shape:
+            integer("side of the torus", side, 1, MAX_SIDE)
         for core in self.cores:
             core.torus = shape
 

@@ -82,7 +82,7 @@ class Chip(wiring.Component):
     link_busy : Out(1)
         A packet is in this chip, or is not known to have left the buffer of the chip to which this
         chip sent it. If no chip of a torus is busy, no packet is under way, and all have had their
-        effects. Stays set if packets wait for a link that is down. Present only if ``status`` is
+        effects. Present only if ``status`` is
         true and the chip has links.
 
     Raises

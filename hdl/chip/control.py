@@ -21,6 +21,7 @@ from ..core.interface import (
 from ..dma.format import DESCRIPTOR_WORDS
 from ..dma.remote import PLACE_PORTS
 from ..isa import BUNDLE_WORDS
+from ..link.format import MAX_SIDE
 from ..mxu.mxu import COUNTER_BITS
 from ..tiles import instantiate
 from .registers import (
@@ -314,8 +315,14 @@ class ControlSlave(wiring.Component):
         super().__init__({"axi": In(Axi4Lite(CONTROL_ADDRESS_BITS)),
                           "core": Out(CoreSide(self._links)).array(config.cores),
                           "interrupt": Out(1),
-                          **({name: Out(width) for name, width in PLACE_PORTS.items()}
-                             if self._links else {})})
+                          **(self._place_ports() if self._links else {})})
+
+    @staticmethod
+    def _place_ports() -> dict[str, wiring.Member]:
+        registers = [LINK_REGISTERS[name] for name in ("TORUS", "POSITION")]
+        start = {field: value for register in registers
+                 for field, value in register.unpack(register.reset or 0).items()}
+        return {name: Out(width, init=start[name.upper()]) for name, width in PLACE_PORTS.items()}
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -360,6 +367,24 @@ class ControlSlave(wiring.Component):
         for name, value in constants.items():
             m.d.comb += getattr(block, name.lower()).eq(value)
         if self._links:
-            place = (_fields(LINK_REGISTERS["TORUS"], block.torus)
-                     | _fields(LINK_REGISTERS["POSITION"], block.position))
-            m.d.comb += [getattr(self, name).eq(place[name.upper()]) for name in PLACE_PORTS]
+            self._place(m, block)
+
+    def _place(self, m: Module, block: RegisterBlock) -> None:
+        """Connect the registers TORUS and POSITION, which refuse what the chip cannot be."""
+        written = {name: _fields(LINK_REGISTERS[name], block.access.data)
+                   for name in ("TORUS", "POSITION")}
+        side, at = written["TORUS"], written["POSITION"]
+        wrong = {"TORUS": [(side[name] == 0) | (side[name] > MAX_SIDE)
+                           for name in ("WIDTH", "HEIGHT")],
+                 "POSITION": [at["X"] >= self.width, at["Y"] >= self.height]}
+        for register, fields in written.items():
+            name = register.lower()
+            write, error = (getattr(block, f"{name}_{end}") for end in ("write", "error"))
+            m.d.comb += [getattr(block, f"{name}_done").eq(1),
+                         error.eq(write & Cat(wrong[register]).any())]
+            shown = _fields(LINK_REGISTERS[register], getattr(block, name))
+            for field, value in fields.items():
+                port = getattr(self, field.lower())
+                m.d.comb += shown[field].eq(port)
+                with m.If(write & ~error):
+                    m.d.sync += port.eq(value)

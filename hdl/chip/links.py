@@ -43,8 +43,8 @@ class ChipLinks(wiring.Component):
     error : Out(1)
         A link is down, or a packet that arrived was wrong.
     busy : Out(1)
-        A packet is not known to have left this chip, or has not been delivered to its core. Packets
-        for a link that is down do not count.
+        A packet is not known to have left this chip, or has not been delivered to its core. A link
+        that is down drops the packets that wait for it, so they do not keep the chip busy.
     """
 
     def __init__(self, config: Config) -> None:

@@ -193,11 +193,13 @@ class CoreNode(wiring.Component):
     def _connect_links(self, m: Module, platform: object) -> None:
         """Connect the egress of remote transfers, and the packets that arrive."""
         engine, egress, arrivals = self._engine, self._egress, self._arrivals
+        missed = Signal()  # an error during a reset, of which the core does not know
+        m.d.sync += missed.eq(self.control.resetting & (self.link_error | missed))
         m.d.comb += [
             egress.push.eq(engine.remote_push), egress.transfer.eq(engine.remote_transfer),
             engine.remote_room.eq(egress.room), egress.stop.eq(engine.abort),
             *(getattr(engine, name).eq(getattr(self, name)) for name in PLACE_PORTS),
-            self._core.link_error.eq(self.link_error),
+            self._core.link_error.eq(self.link_error | missed),
             self.link_busy.eq(egress.busy | egress.full | arrivals.busy)]
         for inside, outside in zip(egress.flit, self.flit, strict=True):
             connect(m, inside, flipped(outside))

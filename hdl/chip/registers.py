@@ -235,14 +235,16 @@ GLOBAL_REGISTERS = _table((
 
 LINK_REGISTERS = _table((
     Register("LINK_BYTES", 0x034, Access.RO, "Bytes of data in a flit of a link."),
-    Register("TORUS", 0x050, Access.RW, "Shape of the torus of chips. Equal in all of them.", (
+    Register("TORUS", 0x050, Access.RW, "Shape of the torus of chips. Equal in all of them. A side "
+             "out of range is refused.", (
         Field("WIDTH", 0, 8, "Chips along X, 1 to 32."),
         Field("HEIGHT", 8, 8, "Chips along Y, 1 to 32."),
-    ), 0x0101),
-    Register("POSITION", 0x054, Access.RW, "Place of the chip on the torus.", (
+    ), 0x0101, acts=True),
+    Register("POSITION", 0x054, Access.RW, "Place of the chip on the torus. A coordinate outside "
+             "TORUS is refused.", (
         Field("X", 0, 8, "Coordinate along X, less than TORUS.WIDTH."),
         Field("Y", 8, 8, "Coordinate along Y, less than TORUS.HEIGHT."),
-    ), 0),
+    ), 0, acts=True),
 ))
 """Further registers of a chip with links, by name."""
 assert not {register.offset for register in LINK_REGISTERS.values()} & {

@@ -29,6 +29,14 @@ def arrival() -> data.StructLayout:
                               "semaphore": SEMAPHORE_BITS, "amount": 32})
 
 
+def _stored(config: Config) -> data.StructLayout:
+    """Entry of a sink's queue: an `arrival`, or the rows of a wrong packet.
+
+    If ``stale_rows`` is not 0, so many rows are to be discarded, and ``packet`` does not matter.
+    """
+    return data.StructLayout({"packet": arrival(), "stale_rows": range(config.sublanes + 1)})
+
+
 class PacketSink(wiring.Component):
     """Collects the flits of a port into whole packets, and drops packets that are wrong.
 
@@ -52,10 +60,9 @@ class PacketSink(wiring.Component):
         The rows of the vectors, in the order of the packets.
     wrong : Out(1)
         For one cycle: a packet is for another chip, for a core or an address that does not exist,
-        or of a wrong length. This packet is dropped. After a packet of a wrong length, all further
-        ones are dropped, too.
+        or of a wrong length. This packet is dropped.
     full : Out(1)
-        A packet has begun and has not left.
+        A packet has arrived as a whole, and has not left.
 
     Raises
     ------
@@ -74,46 +81,66 @@ class PacketSink(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         config = self._config
-        rows, kind = buffer_rows(config), arrival()
+        rows, kind = buffer_rows(config), _stored(config)
         depth = max(2, 1 << ceil_log2(rows // config.sublanes))
         buffer = instantiate(m, platform, "rows", Fifo.module(row_bits(config), rows),
                              lambda: Fifo(row_bits(config), rows))
         packets = instantiate(m, platform, "packets", Fifo.module(kind.size, depth),
                               lambda: Fifo(kind.size, depth))
-        total = flits_per_row(config) * config.sublanes
+        parts = flits_per_row(config)
+        total = parts * config.sublanes
         number = Signal(range(max(total, 2)))  # of the flit in its packet
-        moves, good, dropped, broken, begun = Signal(), Signal(), Signal(), Signal(), Signal()
+        moves, good, dropped = Signal(), Signal(), Signal()
         left = Signal(range(depth + 3))
         payload = data.View(payload_layout(config), self.flit.payload.payload)
         header, tail = payload.header, self.flit.payload.tail
         length = Signal()  # the packet ends where it should
-        enters = Signal()
+        enters, leaves, stale = Signal(), Signal(), Signal()
         m.d.comb += [
             self.flit.ready.eq(buffer.input.ready & packets.input.ready),
             moves.eq(self.flit.valid & self.flit.ready),
             good.eq((header.x == self.x) & (header.y == self.y) & (header.core < config.cores)
                     & (~header.vector | (header.address < config.vmem_vectors))
-                    & ~dropped & ~broken),
-            length.eq(tail == (~header.vector | (number == total - 1))),
-            self.wrong.eq(moves & ~dropped & ~broken & ~(good & length)),
-            enters.eq(moves & tail & good & length),
+                    & length & ~dropped),
+            length.eq(Mux(header.vector, tail == (number == total - 1), tail & (number == 0))),
+            self.wrong.eq(moves & ~dropped & ~good),
+            # The rows of a packet that turns out to be wrong are in the buffer already.
+            stale.eq(self.wrong & (number >= parts)),
+            enters.eq((moves & tail & good) | stale),
             packets.input.valid.eq(enters),
-            self.full.eq(begun | (left != 0))]
+            self.full.eq(left != 0)]
         entry = data.View(kind, packets.input.payload)
-        m.d.comb += [*(entry[name].eq(header[name])
+        m.d.comb += [*(entry.packet[name].eq(header[name])
                        for name in ("core", "vector", "address", "signal", "semaphore")),
-                     entry.amount.eq(Mux(header.vector, 1, payload.data[:32]))]
-        m.d.sync += left.eq(left + enters - (self.packet.valid & self.packet.ready))
+                     entry.packet.amount.eq(Mux(header.vector, 1, payload.data[:32])),
+                     entry.stale_rows.eq(Mux(stale, number // parts, 0))]
+        m.d.sync += left.eq(left + enters - leaves)
         with m.If(moves):
-            m.d.sync += [begun.eq(~tail), dropped.eq(~tail & ~good),
-                         broken.eq(broken | (good & ~length)),
-                         number.eq(Mux(tail, 0, number + 1))]
-        self._gather(m, buffer, payload.data, number, moves & good & length & header.vector)
-        wiring.connect(m, buffer.output, wiring.flipped(self.row))
-        m.d.comb += [self.packet.valid.eq(packets.output.valid),
-                     self.packet.payload.eq(packets.output.payload),
-                     packets.output.ready.eq(self.packet.ready)]
+            m.d.sync += [dropped.eq(~tail & ~good), number.eq(Mux(tail, 0, number + 1))]
+        self._gather(m, buffer, payload.data, number, moves & good & header.vector)
+        m.d.comb += leaves.eq(packets.output.valid & packets.output.ready)
+        self._offer(m, buffer, packets)
         return m
+
+    def _offer(self, m: Module, buffer: Fifo, packets: Fifo) -> None:
+        """Offer the packets and their rows, and discard the rows of wrong packets.
+
+        ``buffer`` has the rows and ``packets`` the packets, of layout `_stored`.
+        """
+        entry = data.View(_stored(self._config), packets.output.payload)
+        discarded = Signal(range(self._config.sublanes + 1))
+        discards, last = Signal(), Signal()
+        m.d.comb += [
+            discards.eq(packets.output.valid & (entry.stale_rows != 0)),
+            last.eq(buffer.output.valid & (discarded == entry.stale_rows - 1)),
+            self.packet.valid.eq(packets.output.valid & ~discards),
+            self.packet.payload.eq(entry.packet),
+            self.row.valid.eq(buffer.output.valid & ~discards),
+            self.row.payload.eq(buffer.output.payload),
+            buffer.output.ready.eq(Mux(discards, 1, self.row.ready)),
+            packets.output.ready.eq(Mux(discards, last, self.packet.ready))]
+        with m.If(discards & buffer.output.valid):
+            m.d.sync += discarded.eq(Mux(last, 0, discarded + 1))
 
     def _gather(self, m: Module, buffer: Fifo, part: Value, number: Signal,
                 moves: Value) -> None:

@@ -63,6 +63,7 @@ class Fabric(wiring.Component):
             sender = instantiate(m, platform, f"sender_{port}", LinkSender.module(config),
                                  lambda: LinkSender(config))
             m.d.comb += [
+                receiver.down.eq(sender.down), router.down[port].eq(sender.down),
                 receiver.valid.eq(self.rx_valid[port]), receiver.frame.eq(self.rx_frame[port]),
                 router.received[port].eq(receiver.received),
                 router.from_channel[port].eq(receiver.channel),

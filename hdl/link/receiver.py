@@ -28,13 +28,16 @@ def report_layout(config: LinkConfig) -> data.StructLayout:
         was lost arrives.
     repeated : 1
         A flit arrived for the second time, because its acknowledgement was lost or late.
+    inside : 1
+        Of a packet, some flits have arrived and the tail has not.
     expected : count_bits
         Number of the next flit to arrive.
     """
     count = config.count_bits
     return data.StructLayout({
         "heard": 1, "poll": 1, "resend": 1, "known": 1, "fresh": 1, "acknowledge": count,
-        "freed": data.ArrayLayout(count, CHANNELS), "lost": 1, "repeated": 1, "expected": count})
+        "freed": data.ArrayLayout(count, CHANNELS), "lost": 1, "repeated": 1, "inside": 1,
+        "expected": count})
 
 
 class LinkReceiver(wiring.Component):
@@ -50,6 +53,8 @@ class LinkReceiver(wiring.Component):
     ----------
     valid, frame : In(1), In(frame_layout)
         From the wire.
+    down : In(1)
+        The link was given up: drop all frames.
     received, channel, flit : Out(1), Out(1), Out(flit_layout)
         A flit, for one cycle. The buffer of its channel has room: the other end counts credits.
     report : Out(report_layout)
@@ -65,7 +70,7 @@ class LinkReceiver(wiring.Component):
         instance("config", config, LinkConfig)
         self._config = config
         super().__init__({
-            "valid": In(1), "frame": In(frame_layout(config)),
+            "valid": In(1), "frame": In(frame_layout(config)), "down": In(1),
             "received": Out(1), "channel": Out(1), "flit": Out(flit_layout(config)),
             "report": Out(report_layout(config))})
 
@@ -84,7 +89,8 @@ class LinkReceiver(wiring.Component):
                      right.eq((check.check == self.frame.check) & (self.frame.zeros == 0))]
         good, bad = Signal(), Signal()
         body = Signal(frame_body(config), reset_less=True)
-        m.d.sync += [good.eq(self.valid & right), bad.eq(self.valid & ~right)]
+        m.d.sync += [good.eq(self.valid & right & ~self.down),
+                     bad.eq(self.valid & ~right & ~self.down)]
         with m.If(self.valid):
             m.d.sync += body.eq(self.frame.body)
 
@@ -92,6 +98,7 @@ class LinkReceiver(wiring.Component):
         ahead = Signal(config.count_bits)  # the upper half of its values is behind
         arrived, lost = Signal(), Signal()
         waiting = Signal()  # until the flit that was lost arrives
+        inside = Signal(CHANNELS)  # of a packet
         m.d.comb += [
             ahead.eq(body.sequence - expected),
             arrived.eq(good & body.carries),
@@ -102,12 +109,14 @@ class LinkReceiver(wiring.Component):
             self.report.heard.eq(good),
             self.report.lost.eq(lost & ~waiting),
             self.report.repeated.eq(arrived & ahead[-1]),
+            self.report.inside.eq(inside.any()),
             self.report.expected.eq(expected),
             *(getattr(self.report, name).eq(getattr(body, name))
               for name in ("poll", "resend", "known", "fresh", "acknowledge", "freed")),
         ]
         with m.If(self.received):
-            m.d.sync += [expected.eq(expected + 1), waiting.eq(0)]
+            m.d.sync += [expected.eq(expected + 1), waiting.eq(0),
+                         inside.bit_select(body.channel, 1).eq(~body.flit.tail)]
         with m.Elif(lost):
             m.d.sync += waiting.eq(1)
         return m

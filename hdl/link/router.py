@@ -3,7 +3,7 @@
 from functools import reduce
 from operator import or_
 
-from amaranth import Cat, Module, Mux, Signal, Value
+from amaranth import C, Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -19,7 +19,8 @@ __all__ = ["ChannelBuffer", "PacketMux", "Router"]
 class ChannelBuffer(wiring.Component):
     """The flits of a virtual channel that have arrived and not left.
 
-    A flit that arrives at an empty buffer can leave in the same cycle.
+    A flit that arrives at an empty buffer can leave in the same cycle. If the link dies inside a
+    packet, the buffer ends the packet with a tail whose payload is all ones, which no sink accepts.
 
     Parameters
     ----------
@@ -29,6 +30,8 @@ class ChannelBuffer(wiring.Component):
     ----------
     arrives, flit : In(1), In(flit_layout)
         A flit arrives. There is room: the other end of the link counts the flits that left.
+    down : In(1)
+        The link was given up: no more flits arrive.
     output : Out(stream of flit_layout)
         The oldest flit.
     """
@@ -36,7 +39,7 @@ class ChannelBuffer(wiring.Component):
     def __init__(self, config: LinkConfig) -> None:
         self._config = config
         flit = flit_layout(config)
-        super().__init__({"arrives": In(1), "flit": In(flit),
+        super().__init__({"arrives": In(1), "flit": In(flit), "down": In(1),
                           "output": Out(stream.Signature(flit))})
 
     @staticmethod
@@ -46,21 +49,29 @@ class ChannelBuffer(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        width, depth = flit_layout(self._config).size, self._config.depth
+        flit, depth = flit_layout(self._config), self._config.depth
+        width = flit.size
         fifo = instantiate(m, platform, "fifo", Fifo.module(width, depth),
                            lambda: Fifo(width, depth))
         stored = Signal(range(depth + 1))
-        empty = Signal()
+        empty, inside, cut = Signal(), Signal(), Signal()
+        hops = Signal(data.StructLayout({name: flit[name].shape for name in ("dx", "dy")}),
+                      reset_less=True)  # of the flit that left last
+        end = Signal(flit)
+        leaves = self.output.payload
         m.d.comb += [
-            empty.eq(stored == 0),
-            self.output.valid.eq(Mux(empty, self.arrives, fifo.output.valid)),
-            self.output.payload.eq(Mux(empty, self.flit, fifo.output.payload)),
+            empty.eq(stored == 0), cut.eq(empty & inside & self.down),
+            end.as_value().eq(C(-1, width)), end.dx.eq(hops.dx), end.dy.eq(hops.dy),
+            self.output.valid.eq(Mux(empty, self.arrives | cut, fifo.output.valid)),
+            leaves.eq(Mux(empty, Mux(cut, end, self.flit), fifo.output.payload)),
             fifo.output.ready.eq(self.output.ready & ~empty),
             fifo.input.valid.eq(self.arrives & ~(empty & self.output.ready)),
             fifo.input.payload.eq(self.flit),
         ]
         m.d.sync += stored.eq(stored + fifo.input.valid
                               - (fifo.output.valid & fifo.output.ready))
+        with m.If(self.output.valid & self.output.ready):
+            m.d.sync += [inside.eq(~leaves.tail), hops.dx.eq(leaves.dx), hops.dy.eq(leaves.dy)]
         return m
 
 
@@ -194,6 +205,9 @@ class Router(wiring.Component):
     room, send, to_channel, to_flit : In(CHANNELS).array(4), Out(1).array(4), Out(1).array(4), \
 Out(flit_layout).array(4)
         To the `LinkSender` of each direction.
+    down : In(4)
+        The link in this direction was given up: packets that it has cut are ended by a tail whose
+        payload is all ones.
     wraps : In(4)
         The link in this direction crosses the dateline of its ring: the link from the last chip to
         the first, and the one back.
@@ -218,7 +232,8 @@ Out(flit_layout).array(4)
             "from_flit": In(flit).array(ports), "freed": Out(CHANNELS).array(ports),
             "room": In(CHANNELS).array(ports), "send": Out(1).array(ports),
             "to_channel": Out(1).array(ports), "to_flit": Out(flit).array(ports),
-            "wraps": In(ports), "inject": In(stream.Signature(flit)).array(ports),
+            "wraps": In(ports), "down": In(ports),
+            "inject": In(stream.Signature(flit)).array(ports),
             "eject": Out(stream.Signature(flit)).array(ports)})
 
     @staticmethod
@@ -248,7 +263,7 @@ Out(flit_layout).array(4)
                                  lambda: ChannelBuffer(config))
             m.d.comb += [
                 buffer.arrives.eq(self.received[port] & (self.from_channel[port] == channel)),
-                buffer.flit.eq(self.from_flit[port]),
+                buffer.flit.eq(self.from_flit[port]), buffer.down.eq(self.down[port]),
                 self.freed[port][channel].eq(buffer.output.valid & buffer.output.ready)]
             found.append(_Source(m, f"{port}_{channel}", buffer.output, channel))
         return found

@@ -28,7 +28,7 @@ class LinkSender(wiring.Component):
     Attributes
     ----------
     room : Out(CHANNELS)
-        A flit of this channel can be accepted in this cycle.
+        A flit of this channel can be accepted in this cycle. Always set while ``down``.
     send, channel, flit : In(1), In(1), In(flit_layout)
         Accept a flit; only if its channel has ``room``.
     freed : In(CHANNELS)
@@ -39,7 +39,8 @@ class LinkSender(wiring.Component):
         To the wire.
     down : Out(1)
         The link is given up, until the reset: the other end did not answer ``retries`` repetitions,
-        or was reset, or acknowledges or frees what was not sent. No flit has ``room`` then.
+        or was reset, or acknowledges or frees what was not sent. It then drops all flits that it
+        accepts, so that nothing waits for it.
     busy : Out(1)
         A flit is not known to have left the other end's buffer; never set while ``down``.
 
@@ -74,18 +75,22 @@ class LinkSender(wiring.Component):
         timer = instantiate(m, platform, "timer", RetryTimer.module(config),
                             lambda: RetryTimer(config))
         poll = Signal()  # ask for a frame with the next frame
-        repeat = Signal()
+        repeat, accepts = Signal(), Signal()
         m.d.comb += [
-            credits.send.eq(self.send), credits.channel.eq(self.channel),
+            credits.send.eq(accepts), credits.channel.eq(self.channel),
             credits.heard.eq(report.heard), credits.freed.eq(report.freed),
-            window.send.eq(self.send),
+            window.send.eq(accepts),
             window.heard.eq(report.heard), window.acknowledge.eq(report.acknowledge),
             window.back.eq((report.heard & report.resend) | (timer.expired & window.unanswered)),
+            # In the middle of a packet, this end asks whether the other one still lives: the rest
+            # of the packet would hold its channels for ever.
+            timer.waiting.eq(window.unanswered | credits.owed | report.inside),
             # While flits are not acknowledged, no other frame counts as an answer.
-            timer.waiting.eq(window.unanswered | credits.owed),
             timer.answered.eq(Mux(window.unanswered, window.progress, report.heard)),
             repeat.eq(window.next != window.new),
-            self.room.eq(Mux(slots.free & ~repeat & ~window.full & ~self.down, credits.free, 0)),
+            accepts.eq(self.send & ~self.down),
+            self.room.eq(Mux(slots.free & ~repeat & ~window.full, credits.free, 0)
+                         | self.down.replicate(CHANNELS)),
         ]
         again, control, leaving = Signal(), Signal(), Signal()
         alone, known, fresh = self._greet(m, leaving)
@@ -94,17 +99,17 @@ class LinkSender(wiring.Component):
             m.d.sync += self.down.eq(1)
         m.d.comb += [
             again.eq(slots.free & repeat & ~window.back & ~self.down),
-            control.eq(slots.free & ~self.send & ~again & due & ~leaving & ~self.down),
-            slots.use.eq(self.send | again | control),
+            control.eq(slots.free & ~accepts & ~again & due & ~leaving & ~self.down),
+            slots.use.eq(accepts | again | control),
             window.again.eq(again),
-            self.busy.eq(timer.waiting & ~self.down),
+            self.busy.eq((window.unanswered | credits.owed) & ~self.down),
         ]
         m.d.sync += leaving.eq(slots.use)
         with m.If(timer.expired):
             m.d.sync += poll.eq(1)
         with m.Elif(leaving):
             m.d.sync += poll.eq(0)
-        self._frame(m, platform, again, leaving, news, window)
+        self._frame(m, platform, accepts, again, leaving, news, window)
         return m
 
     def _greet(self, m: Module, leaving: Signal) -> tuple[Signal, Signal, Signal]:
@@ -158,12 +163,13 @@ class LinkSender(wiring.Component):
             m.d.sync += resend.eq(1)
         return news, due
 
-    def _frame(self, m: Module, platform: object, again: Signal, leaving: Signal,
-               news: data.View, window: Window) -> None:
+    def _frame(self, m: Module, platform: object, accepts: Signal, again: Signal,
+               leaving: Signal, news: data.View, window: Window) -> None:
         """Store new flits, and build the frame of the flit that was chosen one cycle ago.
 
-        ``again``: flit number ``window.next`` is chosen, to be sent again. ``leaving``: the frame
-        leaves in this cycle. ``news`` is the first result of `_news`.
+        ``accepts``: ``flit`` is sent, as a new one. ``again``: flit number ``window.next`` is
+        chosen, to be sent again. ``leaving``: the frame leaves in this cycle. ``news`` is the first
+        result of `_news`.
         """
         config = self._config
         entry = data.StructLayout({"flit": flit_layout(config), "channel": 1})
@@ -175,12 +181,12 @@ class LinkSender(wiring.Component):
         number = Signal(config.count_bits, reset_less=True)
         new = Signal(entry.size, reset_less=True)
         m.d.comb += [
-            kept.write.eq(self.send), kept.write_address.eq(window.new),
+            kept.write.eq(accepts), kept.write_address.eq(window.new),
             kept.write_data.eq(Cat(self.flit, self.channel)),
             kept.read.eq(again), kept.read_address.eq(window.next),
         ]
-        m.d.sync += [carries.eq(self.send | again), repeated.eq(again), number.eq(window.next)]
-        with m.If(self.send):
+        m.d.sync += [carries.eq(accepts | again), repeated.eq(again), number.eq(window.next)]
+        with m.If(accepts):
             m.d.sync += new.eq(kept.write_data)
 
         chosen = data.View(entry, Mux(repeated, kept.read_data, new))

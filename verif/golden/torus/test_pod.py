@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from golden.chip import GoldenChip
 from golden.dma import Descriptor, check_remote
 from golden.torus.egress import Packet
 from golden.torus.pod import GoldenPod, Place
@@ -279,3 +280,9 @@ def test_remote_transfers_that_cannot_be(options: dict[str, Any], message: str) 
 def test_a_remote_signal_needs_a_remote_transfer() -> None:
     with pytest.raises(ValueError, match="remote_semaphore must be None unless destination is in"):
         descriptor(CONFIG, vmem(0), vmem(9), rows=4, remote_semaphore=sem[1])
+
+
+@pytest.mark.parametrize("shape", [(33, 1), (2, 0)])
+def test_sides_of_a_torus_that_cannot_be(shape: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="side of the torus must be from 1 to 32, not"):
+        GoldenChip(CONFIG).torus = shape

@@ -35,6 +35,8 @@ from verif.hdl.link.torus import (
 CONFIG = LinkConfig(payload_bytes=16, depth=128, retry_cycles=256)
 HOP_CYCLES = 3
 """Cycles that a fabric needs to pass a flit on, from wire to wire."""
+LINK_DIES = (CONFIG.retries + 3) * CONFIG.retry_cycles
+"""Cycles within which an end finds out that the other one does not answer."""
 X_PLUS, X_MINUS, Y_PLUS, Y_MINUS = Direction
 
 
@@ -110,17 +112,47 @@ def test_wire_that_is_dead_for_a_while_costs_cycles_only() -> None:
 
 
 def test_wire_that_stays_dead_takes_its_link_down_and_no_other() -> None:
-    """It dies inside a packet. What arrives until then is right, and the rest does not arrive."""
+    """It dies inside packets. What arrives until then is right; nothing waits for the rest."""
     shape = (3, 3)
     dead = {(0, X_PLUS), (1, X_MINUS)}
     packets = Packets.random(np.random.default_rng(7), shape, 800, 4)
     with torus(shape, 6, 3) as fabrics:
         fabrics.faults({wire: WireFaults(dead=(100, 1 << 40)) for wire in dead})
-        limit = (CONFIG.retries + 3) * CONFIG.retry_cycles
-        delivery = fabrics.run(packets, cycles=limit)
-        delivery.check(complete=False)
+        delivery = fabrics.run(packets, cycles=2 * LINK_DIES)
+        delivery.check(complete=False, cut=True)
         assert 0 < len(delivery.records) < packets.flits.sum()
         assert fabrics.down() == dead
+        assert delivery.injected == packets.flits.sum()
+        assert not fabrics.busy()
+
+
+def test_packet_that_a_dead_wire_cuts_is_ended_and_holds_no_channel() -> None:
+    """Only one wire dies. The end that waits for the rest of the packet finds out by itself."""
+    with torus((3, 1), 4, 1) as fabrics:
+        fabrics.faults({(0, X_PLUS): WireFaults(dead=(30, 1 << 40))})
+        delivery = fabrics.run(one(0, 2, 0, flits=40), cycles=2 * LINK_DIES)
+        delivery.check(complete=False, cut=True)
+        assert 2 < len(delivery.records) < 40
+        assert fabrics.down() == {(0, X_PLUS), (1, X_MINUS)}
+        assert delivery.injected == 40
+        assert not fabrics.busy()
+        fabrics.run(one(1, 1, 0, flits=3, count=5)).check()
+
+
+def test_starved_credits_cost_cycles_only_while_the_other_end_answers() -> None:
+    packets = one(0, 1, 0, flits=4, count=2 * CONFIG.depth)
+    with torus((2, 1), 6, 1) as fabrics:
+        delivery = fabrics.run(packets, closed=3 * LINK_DIES)
+        delivery.check()
+        assert delivery.cycles > 3 * LINK_DIES
+        assert not fabrics.down()
+    with torus((2, 1), 6, 1) as fabrics:
+        fabrics.faults({(1, X_MINUS): WireFaults(dead=(200, 1 << 40))})
+        delivery = fabrics.run(packets, cycles=2 * LINK_DIES)
+        delivery.check(complete=False, cut=True)
+        assert (0, X_PLUS) in fabrics.down()
+        assert delivery.injected == packets.flits.sum()
+        assert not fabrics.busy()
 
 
 @pytest.mark.parametrize("end", [0, 1])

@@ -426,7 +426,8 @@ def test_packets_are_written_whole_before_their_signals(changes: dict[str, int],
             vectors_before(wanted), vectors_before(found), strict=True))
 
 
-@pytest.mark.parametrize("case", ["x", "y", "core", "address", "short", "long"])
+@pytest.mark.parametrize("case", ["x", "y", "core", "address", "short", "tail", "long", "cut",
+                                  "signal"])
 def test_wrong_packet_is_dropped_with_a_fault(case: str) -> None:
     config = Config.preset("tiny", cores=1, link_bytes=8)
     bench = EjectionBench(config, 2, 0.8)
@@ -436,16 +437,27 @@ def test_wrong_packet_is_dropped_with_a_fault(case: str) -> None:
     bench.queue(port, int(case == "core"), config.vmem_vectors if case == "address" else 5, 4,
                 at=at)
     queue = bench.queues[port]
+    flits = config.sublanes * config.row_bytes // config.link_bytes
     if case == "short":
         del queue[-2]  # its tail comes too early
+    if case == "tail":
+        for _ in range(flits - 1):  # it has no other flit
+            del queue[-2]
     if case == "long":
         queue.insert(-1, queue[-2])
+    if case == "cut":  # as `ChannelBuffer` ends a packet whose link dies behind its first row
+        for _ in range(flits // 2):
+            queue.pop()
+        queue.append((1 << flit_layout(link_config(config)).size) - 1)
+    if case == "signal":  # its last flit claims to be a signal alone
+        queue.pop()
+        bench.queue(port, 0, None, 4)
     behind = bench.queue(port, 0, 6, 5)
     elsewhere = bench.queue(Direction.X_PLUS, 0, 8, 6)
 
     run(bench.dut, bench.run)
     assert bench.wrong == 1
-    expected = [*before, *elsewhere, *(() if case in ("short", "long") else behind)]
+    expected = [*before, *elsewhere, *behind]
     assert sorted(bench.writes[0], key=repr) == sorted(expected, key=repr)
 
 

@@ -46,6 +46,7 @@ struct Traffic {
     uint64_t count;            // flits ejected so far
     uint64_t words;            // of a flit
     uint32_t offer, accept;    // probability of an offer, and of readiness, of 65536
+    uint64_t closed;           // first cycle in which ejectors may be ready
 };
 
 struct Torus {
@@ -93,7 +94,7 @@ struct Torus {
             const Signals& s = signals[port];
             const uint32_t injector = node * LINKS + port;
             const uint32_t* const frame =
-                wires[systolith::arriving_wire(node, port, columns, rows)].arriving();
+                wires[systolith::arriving_wire(node, port, columns, rows)].arriving(cycle);
             bit(model, s.rx_valid) = frame != nullptr;
             if (frame)
                 std::memcpy(model->data[s.rx_frame], frame, systolith::PORTS[s.rx_frame].bytes);
@@ -106,7 +107,7 @@ struct Torus {
                             systolith::PORTS[s.inject_payload].bytes);
             }
             bit(model, s.inject_valid) = offered[injector];
-            bit(model, s.eject_ready) = random.chance(traffic.accept);
+            bit(model, s.eject_ready) = random.chance(traffic.accept) && cycle >= traffic.closed;
         }
     }
 

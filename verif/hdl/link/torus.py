@@ -49,7 +49,8 @@ class _Traffic(ctypes.Structure):
     _fields_ = (*((name, ctypes.c_void_p) for name in (
                     "flits", "begin", "next", "ejected", "records")),
                 *((name, ctypes.c_uint64) for name in ("capacity", "count", "words")),
-                ("offer", ctypes.c_uint32), ("accept", ctypes.c_uint32))
+                ("offer", ctypes.c_uint32), ("accept", ctypes.c_uint32),
+                ("closed", ctypes.c_uint64))
 
 
 RECORD = np.dtype([("node", "<u4"), ("port", "<u4"), ("cycle", "<u8")])
@@ -194,6 +195,10 @@ class Torus:
         for (node, port), kinds in faults.items():
             self._library.systolith_torus_faults(self._torus, node * PORTS + port, kinds)
 
+    def busy(self) -> bool:
+        """Whether a flit is not known to have left a link."""
+        return any(node.peek("busy") for node in self.nodes)
+
     def down(self) -> set[tuple[int, Direction]]:
         """Links that were given up."""
         return {(number, port) for number, node in enumerate(self.nodes) for port in Direction
@@ -207,8 +212,11 @@ class Torus:
         return frames, flits
 
     def run(self, packets: Packets, *, offer: float = 1.0, accept: float = 1.0,
-            cycles: int = 100_000) -> "Delivery":
-        """Sends the packets, until all have arrived; for ``cycles`` cycles at most."""
+            closed: int = 0, cycles: int = 100_000) -> "Delivery":
+        """Sends the packets, until all have arrived; for ``cycles`` cycles at most.
+
+        Ejectors accept nothing before cycle ``closed``.
+        """
         number = np.repeat(np.arange(len(packets)), packets.flits)
         place = np.arange(len(number)) - np.repeat(
             np.cumsum(packets.flits) - packets.flits, packets.flits)
@@ -223,7 +231,7 @@ class Torus:
         records = np.zeros(len(flits), RECORD)
         traffic = _Traffic(*(array.ctypes.data for array in (
             flits, begin, following, ejected, records)), len(flits), 0, flits.shape[1],
-            round(offer * _RATE), round(accept * _RATE))
+            round(offer * _RATE), round(accept * _RATE), closed)
         # Without packets, all cycles run.
         error = self._library.systolith_torus_run(self._torus, traffic, cycles, max(1, len(flits)))
         if error:
@@ -249,14 +257,30 @@ class Delivery:
     flits: npt.NDArray[np.uint32]
     injected: int
 
-    def check(self, *, complete: bool = True) -> None:
+    def check(self, *, complete: bool = True, cut: bool = False) -> None:
         """Checks every flit; ``complete``: that every packet has arrived.
+
+        ``cut``: links have died, and nothing is under way. A packet of which only a part has
+        arrived has been ended by a tail whose payload is all ones.
 
         A flit must have the payload that was sent, no hop left, and arrive at the right port of the
         right fabric. Flits of a packet follow one another without those of another packet.
         Packets of equal source, hops and injector arrive in the order in which they were sent.
         """
         payload = _payload_words(self.config, self.flits)
+        ends = (payload == 0xFFFFFFFF).all(axis=1)
+        assert cut or not ends.any(), "a packet was cut"
+        if ends.any():
+            assert (self.flits[ends, 0] & 1).all()
+            whole = Delivery(self.config, self.shape, self.packets, self.records[~ends],
+                             self.flits[~ends], self.injected)
+            partial = whole._check(payload[~ends], complete=False)
+            assert partial == np.count_nonzero(ends)
+        else:
+            assert not self._check(payload, complete=complete) or not cut
+
+    def _check(self, payload: npt.NDArray[np.uint64], *, complete: bool) -> int:
+        """Checks flits that are no ends of cut packets; returns the packets that lack flits."""
         number, place = payload[:, 0].astype(np.int64), payload[:, 1].astype(np.int64)
         packets = self.packets
         assert len(number)
@@ -274,6 +298,7 @@ class Delivery:
         assert (counts <= packets.flits).all(), "a flit arrived twice"
         if complete:
             np.testing.assert_array_equal(counts, packets.flits)
+        return int(np.count_nonzero((counts > 0) & (counts < packets.flits)))
 
     def _check_order(self, number: npt.NDArray[np.int64], place: npt.NDArray[np.int64]) -> None:
         packets = self.packets
