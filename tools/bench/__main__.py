@@ -20,6 +20,7 @@ from tools.bench.cell import ecp5_cell, xc7_cell
 from tools.bench.chip import chip_figures, ecp5_chip
 from tools.bench.core import core_figures
 from tools.bench.fpga import fpga_figures
+from tools.bench.links import link_figures
 from tools.bench.machine import processor
 from tools.bench.products import product_figures
 from tools.bench.resnet import resnet_figures
@@ -50,6 +51,7 @@ _PARTS: dict[str, Callable[[], dict[str, float]]] = {
     "array": lambda: array_figures(Config.preset("v2")),
     "core": lambda: core_figures(Config.preset("v2")),
     "chip": lambda: chip_figures(Config.preset("v2")),
+    "links": link_figures,
     "products": lambda: product_figures(Config.preset("v2")),
     "resnet50": lambda: resnet_figures(Config.preset("v2")),
     "cores": lambda: cores_figures(Config.preset("v2")),

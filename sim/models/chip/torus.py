@@ -1,6 +1,7 @@
 """Simulated chips on a torus, joined by wires that delay, lose and damage frames."""
 
 import ctypes
+import os
 from collections.abc import Mapping
 
 import numpy as np
@@ -18,6 +19,7 @@ from sim.models.hbm import HbmOptions
 __all__ = ["ChipTorus", "WireFaults", "longest_wire"]
 
 _RATE = 1 << 16
+_MAX_THREADS = 1024
 _TURNAROUND = 16
 """Maximum number of cycles that a frame and its acknowledgement do not spend on wires."""
 
@@ -63,7 +65,7 @@ class WireFaults(ctypes.Structure):
 def _declare(library: ctypes.CDLL) -> None:
     pointer, u32 = ctypes.c_void_p, ctypes.c_uint32
     for name, result, arguments in (
-            ("create", pointer, (pointer, u32, u32, u32, pointer, ctypes.c_uint64)),
+            ("create", pointer, (pointer, u32, u32, u32, pointer, ctypes.c_uint64, u32, u32)),
             ("destroy", None, (pointer,)),
             ("faults", None, (pointer, u32, ctypes.POINTER(WireFaults))),
             ("sent", None, (pointer, pointer))):
@@ -72,7 +74,7 @@ def _declare(library: ctypes.CDLL) -> None:
 
 
 class ChipTorus(Closeable):
-    """Equal chips on a torus, which run in lockstep: a call that runs one of them runs all.
+    """Equal chips on a torus, which run together: a call that runs one of them runs all.
 
     Each chip knows the torus and its own place (registers TORUS and POSITION). `ChipModel.run` of
     any chip until rest runs until all chips rest and no packet is under way.
@@ -90,6 +92,13 @@ class ChipTorus(Closeable):
         As in `ChipModel`.
     seed : int
         Seed of the wires' faults.
+    quantum : int, optional
+        Number of cycles, at most, that a chip runs before another one follows, from 1 to the
+        shortest latency, which is the default. A frame takes longer than that, so results do not
+        depend on it. Until all chips rest, 9 cycles are the limit.
+    threads : int, optional
+        Number of threads that run chips; by default the number of processors. More threads than
+        chips make no difference.
 
     Attributes
     ----------
@@ -103,7 +112,8 @@ class ChipTorus(Closeable):
     """
 
     def __init__(self, config: Config, shape: tuple[int, int], latencies: npt.ArrayLike = 64, *,
-                 kernels: bool = True, memory: HbmOptions | None = None, seed: int = 1) -> None:
+                 kernels: bool = True, memory: HbmOptions | None = None, seed: int = 1,
+                 quantum: int | None = None, threads: int | None = None) -> None:
         instance("config", config, Config)
         bits = frame_layout(link_config(config)).size
         self.config = config
@@ -114,13 +124,21 @@ class ChipTorus(Closeable):
             raise TypeError(f"latencies must be integers, not {latencies!r}")
         if not ((given >= 1) & (given <= most)).all():
             raise ValueError(f"latencies must be from 1 to {most}, not {latencies!r}")
+        shortest = int(given.min())
+        quantum = integer("quantum", shortest if quantum is None else quantum, 1, shortest)
+        if threads is None:
+            threads = len(os.sched_getaffinity(0))
+        integer("threads", threads, 1, _MAX_THREADS)
         cycles = np.ascontiguousarray(
             np.broadcast_to(given, (columns * rows, len(Direction))), np.uint32)
         self.chips: list[ChipModel] = []
         self._torus: int | None = None
         try:
             for _ in range(columns * rows):
-                self.chips.append(ChipModel(config, kernels=kernels, memory=memory))
+                chip = ChipModel(config, kernels=kernels, memory=memory)
+                self.chips.append(chip)
+                if min(threads, columns * rows) > 1:
+                    chip.model.use_threads(1)  # a thread for each chip is faster
             for number, chip in enumerate(self.chips):
                 chip.write("TORUS", WIDTH=columns, HEIGHT=rows)
                 chip.write("POSITION", X=number % columns, Y=number // columns)
@@ -128,7 +146,7 @@ class ChipTorus(Closeable):
             _declare(self._library)
             handles = (ctypes.c_void_p * len(self.chips))(*(chip.handle for chip in self.chips))
             self._torus = self._library.systolith_torus_create(
-                handles, columns, rows, bits, cycles.ctypes.data, seed)
+                handles, columns, rows, bits, cycles.ctypes.data, seed, quantum, threads)
         except BaseException:
             self.close()
             raise

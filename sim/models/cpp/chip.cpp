@@ -8,6 +8,7 @@
 #include "torus.hpp"
 #include "watch.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -206,6 +207,32 @@ public:
         return run.still > STILL;
     }
 
+    // Runs some cycles, at least one, of all chips of its torus; `ends` was called and was false.
+    void advance(Run& run) {
+        if (!torus_) {
+            step();
+            ++run.done;
+            return;
+        }
+        // The run must not end before the last of these cycles.
+        uint64_t cycles = std::min<uint64_t>(torus_->quantum(), run.limit - run.done);
+        if (run.until_rest) cycles = std::min<uint64_t>(cycles, STILL + 1 - run.still);
+        if (run.until_interrupt) cycles = 1;
+        torus_->advance(run, static_cast<uint32_t>(cycles));
+        for (uint32_t number = 0; run.until_rest && number + 1 < cycles; ++number)
+            run.still = torus_->rested(number) ? run.still + 1 : 0;
+        run.done += cycles;
+    }
+
+    // Runs `action` as a function of this chip's model.
+    template <typename Action>
+    void guard(Action action) {
+        model_.guard(action);
+    }
+
+    // Message of the error that ended the simulation, empty if none.
+    const std::string& error() const { return model_.error; }
+
     // Whether no core is active, and no packet of this chip is under way.
     bool rests(const Run& run) const {
         if (link_busy_.get()) return false;
@@ -331,11 +358,13 @@ SYSTOLITH_EXPORT Chip* systolith_chip_create(Model* model, Hbm* hbm, uint32_t co
 }
 
 // Joins chips of equal ports to a torus, in rows along X; `latencies` are those of the wires that
-// leave each chip by its four links. All chips must outlive the torus.
+// leave each chip by its four links. All chips must outlive the torus. `quantum`, `threads`: as in
+// torus.hpp.
 SYSTOLITH_EXPORT Torus<Chip>* systolith_torus_create(Chip* const* chips, uint32_t columns,
                                                      uint32_t rows, uint32_t bits,
-                                                     const uint32_t* latencies, uint64_t seed) {
-    return new Torus<Chip>(chips, columns, rows, bits, latencies, seed);
+                                                     const uint32_t* latencies, uint64_t seed,
+                                                     uint32_t quantum, uint32_t threads) {
+    return new Torus<Chip>(chips, columns, rows, bits, latencies, seed, quantum, threads);
 }
 
 SYSTOLITH_EXPORT void systolith_torus_destroy(Torus<Chip>* torus) { delete torus; }
@@ -395,8 +424,7 @@ SYSTOLITH_EXPORT int systolith_chip_run(Model* model, Chip* chip, Run* run) {
         run->done = 0;
         model->settle();
         while (!(run->ended = chip->ends(*run)) && run->done < run->limit && !watch.late()) {
-            chip->step();
-            ++run->done;
+            chip->advance(*run);
         }
     });
 }

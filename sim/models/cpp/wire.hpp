@@ -39,21 +39,23 @@ struct WireFaults {
 
 class Wire {
 public:
-    // A frame sent in cycle t arrives in cycle t + `latency`, which is at least 1.
-    Wire(uint32_t bits, uint32_t latency, uint64_t seed)
-        : bits(bits), words((bits + 31) / 32), slots(latency), random(seed) {
+    // A frame sent in cycle t arrives in cycle t + `latency`, which is at least 1. The two ends may
+    // be up to `quantum` cycles apart.
+    Wire(uint32_t bits, uint32_t latency, uint64_t seed, uint32_t quantum = 1)
+        : bits(bits), words((bits + 31) / 32), quantum(quantum), slots(latency + quantum),
+          random(seed) {
         for (Slot& slot : slots) slot.frame.resize(words);
     }
 
-    // What arrives in this cycle; null if nothing. Call it before `send` of the same cycle.
-    const uint32_t* arriving() const {
-        const Slot& slot = slots[position];
+    // What arrives in a cycle; null if nothing.
+    const uint32_t* arriving(uint64_t cycle) const {
+        const Slot& slot = slots[(cycle + quantum) % slots.size()];
         return slot.valid ? slot.frame.data() : nullptr;
     }
 
-    // Ends the cycle: puts `frame` on the wire, or nothing if it is null.
+    // Puts `frame` on the wire in a cycle, or nothing if it is null. Call it for every cycle.
     void send(const void* frame, uint64_t cycle) {
-        Slot& slot = slots[position];
+        Slot& slot = slots[cycle % slots.size()];
         slot.valid = false;
         if (frame) {
             ++sent;
@@ -64,7 +66,6 @@ public:
                 if (random.chance(faults.damage)) flip(slot.frame);
             }
         }
-        position = (position + 1) % slots.size();
     }
 
     WireFaults faults;
@@ -83,9 +84,8 @@ private:
         }
     }
 
-    uint32_t bits, words;
+    uint32_t bits, words, quantum;
     std::vector<Slot> slots;
-    size_t position = 0;
     Random random;
 };
 

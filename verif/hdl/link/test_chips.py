@@ -14,6 +14,8 @@ from hdl.dma.format import DmaSpace, pack_descriptor, pack_remote
 from hdl.isa import SEMAPHORES, Fault
 from hdl.link.format import Direction
 from sim.asm.text import assemble
+from sim.models.chip.registers import RegisterError
+from sim.models.chip.simulation import Until
 from sim.models.chip.torus import ChipTorus, WireFaults
 from sim.models.chip.transfers import DescriptorError
 from sim.models.hbm import HbmOptions
@@ -39,8 +41,8 @@ class Torus:
         self.rng = np.random.default_rng(seed)
         self.shape = shape
         count = shape[0] * shape[1]
-        self.torus = ChipTorus(CONFIG, shape, self.rng.integers(1, 30, (count, 4)), seed=seed,
-                               **options)
+        latencies = options.pop("latencies", self.rng.integers(1, 30, (count, 4)))
+        self.torus = ChipTorus(CONFIG, shape, latencies, seed=seed, **options)
         self.chips = self.torus.chips
         self.memory = self.rng.integers(
             1 << 32, dtype=np.uint32,
@@ -157,8 +159,11 @@ def test_faults_of_links_stop_all_cores() -> None:
 
         # The link goes down; its sender knows first. Nothing is written, or all of a vector.
         pod.torus.set_faults({(0, Direction.X_PLUS): WireFaults(dead=(0, 1 << 40))})
-        first.start_transfer(0, remote(0, 0, 30, 1, 0, 0))
+        for core in range(2):
+            for _ in range(3):  # more than the window of the link and the buffer of the core hold
+                first.start_transfer(core, remote(0, 0, 90, 1, 0, 0))
         pod.torus.run(20_000)
+        assert not any(first.status(core)["DMA_BUSY"] for core in range(2))
         assert first.fault(0) is first.fault(1) is Fault.LINK
         first.start(0)
         pod.torus.run(200)
@@ -187,6 +192,69 @@ def test_reset_of_a_core_drops_its_transfers_only() -> None:
         pod.check()
 
 
+def test_packets_for_a_core_that_is_reset_hold_nothing_up() -> None:
+    """Whole vectors may be lost. The other core gets all that is for it."""
+    with opened((2, 1), 6) as pod:
+        second = pod.chips[1]
+        before = pod.memory[1, 0].copy()
+        for core in range(2):
+            pod.send(0, core, 0, 0, 250, (1, 0, core), signal_remote=1, remote_semaphore=2)
+        sent = pod.memory[1, 0].copy()
+        for _ in range(12):
+            second.reset_core(0)
+            pod.torus.run(17, until=Until.NEVER)
+        pod.torus.run(_LIMIT)
+        found = second.read_vmem(0, 0, CONFIG.vmem_vectors)
+        old, new = ((found == vectors).all(axis=(1, 2)) for vectors in (before, sent))
+        assert (old | new).all()
+        assert new[:250].any()
+        assert old[:250].any()
+        pod.memory[1, 0] = found
+        second.reset_core(0)
+        pod.semaphores[1, 0] = 0
+        pod.send(0, 0, 5, 100, 90, (-1, 0, 0), signal_remote=1, remote_semaphore=7)
+        pod.torus.run(_LIMIT)
+        pod.check()
+
+
+def test_wrong_packet_that_arrives_during_a_reset_is_a_fault(pair: Torus) -> None:
+    first, second = pair.chips
+    second.write("POSITION", X=0)
+    found = set()
+    for gap in range(0, 60, 2):
+        for core in range(CONFIG.cores):
+            second.reset_core(core)
+        first.start_transfer(0, remote(0, 0, 1, 1, 0, 0))
+        pair.torus.run(gap, until=Until.NEVER)
+        second.write("CONTROL", core=0, RESET=1)
+        later = second.fault(1) is Fault.NONE  # the packet arrives after the reset has begun
+        pair.torus.run(_LIMIT)
+        assert second.fault(1) is Fault.LINK
+        assert not later or second.fault(0) is Fault.LINK, gap
+        found.add(later)
+    assert found == {False, True}
+    second.write("POSITION", X=1)
+    for core in range(CONFIG.cores):
+        second.reset_core(core)
+
+
+def test_place_that_cannot_be_is_refused(pair: Torus) -> None:
+    chip = pair.chips[0]
+    for register, fields in (
+            ("TORUS", {"WIDTH": 33, "HEIGHT": 1}), ("TORUS", {"WIDTH": 64, "HEIGHT": 1}),
+            ("TORUS", {"WIDTH": 2, "HEIGHT": 0}), ("TORUS", {"WIDTH": 2, "HEIGHT": 255}),
+            ("POSITION", {"X": 2}), ("POSITION", {"Y": 1}), ("POSITION", {"X": 64})):
+        with pytest.raises(RegisterError, match=register):
+            chip.write(register, **fields)
+    assert chip.read("TORUS") == 0x0102
+    assert chip.read("POSITION") == 0
+    chip.write("TORUS", WIDTH=32, HEIGHT=32)
+    chip.write("POSITION", X=31, Y=31)
+    assert (chip.read("TORUS"), chip.read("POSITION")) == (0x2020, 0x1F1F)
+    chip.write("TORUS", WIDTH=2, HEIGHT=1)
+    chip.write("POSITION", X=0, Y=0)
+
+
 def test_programs_reduce_over_rings() -> None:
     """All chips run the same programs, on both cores: remote transfers, and signals for credits."""
     vectors = 3
@@ -207,6 +275,36 @@ def test_programs_reduce_over_rings() -> None:
                 assert chip.fault(core) is Fault.NONE
                 np.testing.assert_array_equal(chip.read_vmem(core, 0, vectors), wanted[core])
                 assert not chip.read_words(core, Space.SEMAPHORE, 0, SEMAPHORES).any()
+
+
+def test_results_do_not_depend_on_quantum_and_threads() -> None:
+    """Nor do cycles. Wires lose and damage frames, and memories stall."""
+    found = []
+    for quantum, threads in ((1, 1), (2, 1), (None, 3)):
+        with opened((3, 1), 8, latencies=[[14, 13, 20, 17], [30, 15, 13, 13], [13, 16, 40, 21]],
+                    quantum=quantum, threads=threads,
+                    memory=HbmOptions(latency=9, stalls=20_000)) as pod:
+            pod.torus.set_faults({(chip, port): WireFaults(0.02, 0.02)
+                                  for chip in range(3) for port in Direction})
+            for chip in range(3):
+                for core in range(CONFIG.cores):
+                    pod.send(chip, core, 150 + core, 20 * chip, 17, (2, 0, 1 - core), signal=1,
+                             signal_remote=1, remote_semaphore=3)
+            cycles = [pod.torus.run(100, until=Until.NEVER), pod.torus.run(_LIMIT)]
+            pod.check()
+            cycles.append(pod.chips[0].cycle)
+            found.append((cycles, pod.torus.sent().tolist(),
+                          [chip.counters(1) for chip in pod.chips]))
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize(("quantum", "threads", "message"), [
+    (0, None, "quantum must be from 1 to 7, not 0"),
+    (8, None, "quantum must be from 1 to 7, not 8"), (1, 0, "threads must be from 1 to 1024")])
+def test_quantum_and_threads_that_cannot_be(quantum: int, threads: int | None,
+                                            message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ChipTorus(CONFIG, (2, 1), [[9, 9, 9, 7]], quantum=quantum, threads=threads)
 
 
 @pytest.mark.parametrize(("word", "fault"), [

@@ -1,0 +1,69 @@
+"""The cycles of a hop between chips, and the speed of a simulated pod."""
+
+import statistics
+import time
+
+from tqdm import tqdm
+
+from hdl.config import Config
+from hdl.dma.format import DmaSpace, pack_descriptor, pack_remote
+from sim.models.chip.simulation import Until
+from sim.models.chip.torus import ChipTorus
+
+__all__ = ["link_figures"]
+
+CONFIG = Config.preset("tiny", link_bytes=16)
+LATENCY = 64
+WAYS = ((1, 0), (-1, 0), (0, 1), (0, -1))
+"""Hops along X and along Y to the four neighbours."""
+MANY_VECTORS = 1 << 20
+RUN_CYCLES = 1000
+RUNS = 5
+
+
+def _send(torus: ChipTorus, chip: int, core: int, hops: tuple[int, int], vectors: int) -> None:
+    """Start a transfer of the same vector, again and again, to the same core of another chip."""
+    torus.chips[chip].start_transfer(core, pack_descriptor({
+        "source_space": DmaSpace.VMEM, "destination_space": DmaSpace.REMOTE_VMEM,
+        "rows": vectors * CONFIG.sublanes, "source_address": 0, "source_run": 1,
+        "destination_address": pack_remote(*hops, core) << 32, "destination_run": 1}))
+
+
+def _hop_cycles() -> float:
+    """Cycles that a chip adds to the way of a packet, from wire to wire."""
+    times = []
+    with ChipTorus(CONFIG, (4, 1), LATENCY) as torus:
+        for hops in (1, 3):
+            first = torus.chips[0].cycle
+            _send(torus, 0, 0, (hops, 0), 1)
+            torus.run()
+            times.append(torus.chips[0].cycle - first)
+    return (times[1] - times[0]) / 2 - LATENCY
+
+
+def _speed(quantum: int | None = None, threads: int | None = None) -> float:
+    """Simulated cycles a second of 4 x 4 chips, all of whose cores send in all directions."""
+    speeds = []
+    with ChipTorus(CONFIG, (4, 4), LATENCY, quantum=quantum, threads=threads) as torus:
+        for chip in range(len(torus.chips)):
+            for core in range(CONFIG.cores):
+                for hops in WAYS:
+                    _send(torus, chip, core, hops, MANY_VECTORS)
+        for _ in tqdm(range(RUNS), "pod", unit="run", leave=False):
+            began = time.perf_counter()
+            torus.run(RUN_CYCLES, until=Until.NEVER)
+            speeds.append(RUN_CYCLES / (time.perf_counter() - began))
+    return statistics.median(speeds)
+
+
+def link_figures() -> dict[str, float]:
+    """Measure chips of preset `tiny` with links, and wires of 64 cycles.
+
+    Returns
+    -------
+    dict of str to float
+        ``hop_cycles``; ``pod_4x4_cycles_per_second``, with a thread for each processor, and
+        ``pod_4x4_one_thread_cycles_per_second``, with one, which runs all chips cycle by cycle.
+    """
+    return {"hop_cycles": _hop_cycles(), "pod_4x4_cycles_per_second": _speed(),
+            "pod_4x4_one_thread_cycles_per_second": _speed(quantum=1, threads=1)}
