@@ -1,12 +1,13 @@
 """Golden model of the torus: the way of a packet, and which channel waits for which."""
 
+from collections.abc import Callable
 from itertools import pairwise, product
 from typing import NamedTuple
 
 from hdl.checks import integer
 from hdl.link.format import MAX_SIDE, Direction
 
-__all__ = ["Hop", "channel_graph", "check_hops", "route", "wraps"]
+__all__ = ["Hop", "Route", "channel_graph", "check_hops", "route", "wraps"]
 
 
 class Hop(NamedTuple):
@@ -87,7 +88,11 @@ def route(x: int, y: int, dx: int, dy: int, shape: tuple[int, int]) -> list[Hop]
     return hops
 
 
-def channel_graph(shape: tuple[int, int]) -> dict[Hop, set[Hop]]:
+Route = Callable[[int, int, int, int, tuple[int, int]], list[Hop]]
+"""A function with the arguments and the result of `route`."""
+
+
+def channel_graph(shape: tuple[int, int], route: Route = route) -> dict[Hop, set[Hop]]:
     """Return, for each channel of the torus, the channels that its flits may have to wait for.
 
     A packet that holds a channel waits for the next one of its way. If the graph has no cycle, the
@@ -99,6 +104,8 @@ def channel_graph(shape: tuple[int, int]) -> dict[Hop, set[Hop]]:
     ----------
     shape : tuple of int
         Chips along X and along Y.
+    route : callable
+        Finds the way of a packet; by default the golden model's function.
     """
     graph: dict[Hop, set[Hop]] = {}
     for x, y in product(range(shape[0]), range(shape[1])):
