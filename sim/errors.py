@@ -11,7 +11,7 @@ __all__ = ["BoardError", "CoreFaultError", "CoreState", "CoreStoppedError", "Dev
 
 
 class BoardError(ConnectionError):
-    """A board cannot be reached over its serial line, or it is not the one that was opened.
+    """A board cannot be reached over its serial line, or is not the board that was opened.
 
     The message names the cause: no answer, another rate, another bitstream, or a loss of the
     board's state. Afterwards the device can only be closed.
@@ -30,7 +30,8 @@ class CoreFaultError(RuntimeError):
     cause : Fault
         The fault.
     pc : int
-        Address of the faulting bundle; for BUS_ERROR and LINK, of a bundle that issued later.
+        Address of the faulting bundle. For BUS_ERROR and LINK, which are detected late, the address
+        of a bundle that issued after the one that caused the fault.
     bundle : int or None
         The encoded bundle at ``pc``; None if ``pc`` is outside instruction memory.
     text : str

@@ -20,8 +20,8 @@ on the simulated hardware, on the golden model or on a board; a `Pod` is a torus
 The other errors end a run: a core's fault, a stop by another thread, a timeout. `Fault` lists the
 faults, and `CoreState` describes the state of a core.
 
-This package defines nothing itself. Users import from it; the modules that define the names may
-move.
+This package only re-exports names, and users should import them from here: the modules that define
+them may move.
 """
 
 from hdl.config import Config

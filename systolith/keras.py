@@ -1,4 +1,4 @@
-"""What programs that use Keras 3 with its JAX backend may import; needs the package keras."""
+"""Public names for programs that use Keras 3 with its JAX backend; needs the package keras."""
 
 from sim.pjrt.steps import OneProgram
 

@@ -1,1 +1,1 @@
-"""The user's programs: StableHLO and functions of JAX, compiled and run on a device."""
+"""Compiles the user's programs, StableHLO and functions of JAX, and runs them on a device."""

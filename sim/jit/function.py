@@ -42,8 +42,8 @@ def jit(function: Callable[..., Any] | None = None, *, device: Device | None = N
     ``@systolith.jit`` and, with options, ``@systolith.jit(device=device)`` decorate a function.
 
     JAX traces the function once for each combination of argument shapes, argument types, and values
-    of static arguments. The result keeps the compiled programs. Compiled code is also cached on
-    disk, by content.
+    of static arguments. The returned function keeps its compiled programs in memory. Compiled code
+    is also cached on disk, by the content of the program.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ class JitFunction:
         ----------
         arguments, named
             Arguments of the function. An `Infeed` in place of an array, or of a pytree of arrays,
-            gives its batches while the function runs.
+            provides that argument's batches while the function runs.
         device : Device, optional
             The device to run on; by default the one that was given to `jit`.
         outfeed : callable, optional
@@ -133,12 +133,13 @@ class JitFunction:
         Raises
         ------
         TypeError
-            If no device is given, neither here nor to `jit`. If JAX traces the call, for example
-            by ``jax.grad`` of a `JitFunction`. If the function itself raises a TypeError.
+            If no device was given, either here or to `jit`. If JAX traces the call, for example
+            because of ``jax.grad`` of a `JitFunction`. If the function itself raises a TypeError.
         UnsupportedError
             If the function uses unsupported operations or types; the message lists all of them,
-            with lines of the function's source. Also if no ``lax.scan`` takes its ``xs`` from the
-            infeeds and stacks results for the outfeed; a scan within another loop does not count.
+            with lines of the function's source. Also if a call has an infeed or an outfeed, but no
+            ``lax.scan`` outside other loops takes its ``xs`` from the infeeds and stacks the
+            results for the outfeed.
         ValueError
             If an infeed ends before the loop, or is passed as several arguments.
         MemoryError
@@ -201,11 +202,11 @@ class JitFunction:
 
     def _stage(self, arguments: tuple[Any, ...], named: dict[str, Any], config: Config,
                outfeed: bool) -> tuple[Any, CompiledProgram, list[Any]]:
-        """Trace the function for arguments by position and ``named`` ones, and compile it if new.
+        """Trace the function for its arguments, and compile it unless a program exists for them.
 
-        Return the traced function, its program, and the leaves of its arguments. The leaves of an
-        `Infeed` are `Stacked`: shapes and types, not arrays. ``outfeed`` tells whether calls of the
-        program may have an outfeed.
+        ``arguments`` are given by position, ``named`` by name. ``outfeed`` tells whether calls of
+        the program may have an outfeed. Return the traced function, its program, and the leaves of
+        its arguments. The leaves of an `Infeed` are `Stacked`: shapes and types, not arrays.
 
         The key of a program includes the arguments' shardings: calls that differ only in their
         shardings need different programs, although JAX traces them only once.
@@ -224,7 +225,7 @@ class JitFunction:
             return stage, self._programs[key], leaves
 
     def _dynamic(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Return the arguments that are not static, as the pytree that JAX makes of them."""
+        """Return the arguments that are not static, as the pytree that JAX flattens to leaves."""
         numbers = {number + len(arguments) if number < 0 else number
                    for number in self._static_numbers}
         return (tuple(value for number, value in enumerate(arguments) if number not in numbers),
@@ -233,7 +234,7 @@ class JitFunction:
 
 @functools.cache
 def _hide_from_locations() -> None:
-    """Let JAX skip this file in source locations, so that constants get the user's line."""
+    """Make JAX skip this file in source locations, so that constants get the user's line."""
     from jax.extend import source_info_util
 
     source_info_util.register_exclusion(__file__)
@@ -242,8 +243,8 @@ def _hide_from_locations() -> None:
 def _imported(stage: Any) -> Graph:
     """Lower a traced function to StableHLO, and convert it to a graph.
 
-    The function is lowered as for a TPU, because random numbers then become code without loops. If
-    the result has unsupported operations, or lowering fails, the function is lowered as for a CPU.
+    JAX lowers the function as for a TPU, because it then generates random numbers by code without
+    loops. If the result has unsupported operations, or lowering fails, JAX lowers as for a CPU.
     """
     try:
         module = stage.lower(lowering_platforms=("tpu",)).compiler_ir("stablehlo")
@@ -268,7 +269,7 @@ def _static(function: Callable[..., Any], numbers: int | Sequence[int], names: s
     """Return positions and names of all static arguments.
 
     ``numbers`` and ``names`` are ``static_argnums`` and ``static_argnames`` of `jit`. An argument
-    given by position is added by name and vice versa, since a call may pass it either way.
+    in ``numbers`` is also added to the names and vice versa, since a call may pass it either way.
     """
     all_numbers = {numbers} if isinstance(numbers, int) else set(numbers)
     all_names = {names} if isinstance(names, str) else set(names)

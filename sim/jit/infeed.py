@@ -42,12 +42,12 @@ class Infeed:
 
     @property
     def first(self) -> Any:
-        """The next batch, which `take` returns first.
+        """The next batch, which is not consumed: `take` yields it again as its first.
 
         Raises
         ------
         ValueError
-            If there is none.
+            If there are no more batches.
         """
         if not self._first:
             try:
@@ -57,15 +57,16 @@ class Infeed:
         return self._first[0]
 
     def take(self) -> Iterator[Any]:
-        """Take the batches one after the other."""
+        """Return an iterator over the remaining batches; each can be taken only once."""
         taken, self._first = self._first, []
         return chain(taken, self._batches)
 
 
 class Stacked:
-    """Shape and type of an array that stacks one array of all batches of an `Infeed`.
+    """Shape and type of the stack, along a new first dimension, of one array from all batches.
 
-    JAX traces a function with it, in place of the array.
+    The batches are those of an `Infeed`. JAX traces a function with this object in place of the
+    stacked array.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
@@ -79,7 +80,7 @@ def _is_infeed(leaf: Any) -> bool:
 def stacked(arguments: Any) -> Any:
     """Replace each `Infeed` in the pytree ``arguments`` by a pytree of `Stacked`.
 
-    There is a `Stacked` for each array of a batch.
+    This pytree has the structure of a batch, with a `Stacked` in place of each array.
     """
     import jax
 
@@ -103,8 +104,8 @@ def _dtype(array: Any) -> Any:
 def to_numpy(leaf: Any, kind: Any) -> npt.NDArray[Any]:
     """Convert a leaf of the arguments to a numpy array.
 
-    ``kind`` is an object whose ``dtype`` is the type that JAX gives the leaf. Random keys become
-    the words that they consist of.
+    ``kind`` is an object whose ``dtype`` is the type that JAX gives the leaf. A random key becomes
+    an array of the words that it consists of.
     """
     import jax
 
@@ -116,8 +117,9 @@ def to_numpy(leaf: Any, kind: Any) -> npt.NDArray[Any]:
 def batches(arguments: Any, types: Sequence[Any]) -> Iterator[list[npt.NDArray[Any]]]:
     """Yield the leaves of the next batch of every `Infeed`, until an `Infeed` has no more batches.
 
-    ``arguments`` is a pytree with one or more `Infeed` objects. ``types`` has, for each leaf, an
-    object with the ``dtype`` to which the leaf is converted.
+    Each list holds the leaves for one iteration. ``arguments`` is a pytree with one or more
+    `Infeed` objects. ``types`` has, for each leaf, an object whose ``dtype`` is the type to which
+    the leaf is converted.
 
     Raises
     ------

@@ -29,9 +29,9 @@ class ProgramRuns:
     seconds : float
         Wall-clock time of all runs on the host, including the simulation.
     counts : mapping of str to int
-        ``cycles`` and the other counters of `Device.counters`, summed over all runs. Of each run,
-        the counters of the core that took longest are added. Empty or 0 on the golden backend,
-        which does not count cycles.
+        ``cycles`` and the other counters of `Device.counters`, summed over all runs; from each run,
+        only those of the slowest core. Empty or 0 on the golden backend, which does not count
+        cycles.
     """
 
     executable: Executable
@@ -112,8 +112,8 @@ def profile() -> Iterator[Profile]:
 
     The profile records programs of `systolith.jit`, `CompiledProgram`, `Device.matmul`,
     `Device.dense`, `Device.execute` and `Device.run_placed`, and those that JAX runs on the chip.
-    JAX runs programs asynchronously: the block's start waits for earlier calls of JAX, and its end
-    waits for the calls that were made within the block.
+    Since JAX runs programs asynchronously, ``profile`` waits at the start of the block for earlier
+    calls of JAX, and at its end for the calls that were made within the block.
 
     Yields
     ------

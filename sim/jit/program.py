@@ -67,11 +67,11 @@ def compile(source: Any, config: str | Config = "v2", *, name: str | None = None
 
 def compile_imported(graph: Graph, config: Config, name: str | None, *,
                      fed: Collection[int] = (), outfeed: bool = False) -> "CompiledProgram":
-    """Compile a graph, which changes it, or read the cached program of an equal graph.
+    """Compile ``graph``, or read the cached program of an equal graph. May modify ``graph``.
 
-    ``name`` is the program's name in messages; None for that of the graph. ``fed`` has the numbers
-    of the inputs in the infeed, and ``outfeed`` says whether there is an outfeed, as in
-    `compile_graph`.
+    ``name`` is the program's name in messages; None for the graph's name. ``fed`` lists the indices
+    of the inputs that come from the infeed, and ``outfeed`` tells whether there is an outfeed, as
+    in `compile_graph`.
     """
     return CompiledProgram(compile_cached(graph, config, name=name, fed=fed, outfeed=outfeed))
 

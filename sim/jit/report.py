@@ -21,9 +21,9 @@ class _Line:
     kernels, runs : int
         Number of kernels, and of their runs.
     predicted, products, rows : int
-        Predicted cycles, multiplications, and rows moved between HBM and vector memory.
+        Predicted cycles, multiplications, and HBM rows moved to or from vector memory.
     counts : Counter
-        Measured cycles, in all and by cause.
+        Measured cycles: ``cycles``, their total, and those of each cause.
     """
 
     kernels: int = 0
@@ -34,7 +34,7 @@ class _Line:
     counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, cost: KernelCost) -> None:
-        """Add a kernel's cost, times its runs; a kernel without counted runs counts once."""
+        """Add a kernel's cost for each of its runs; if runs were not counted, for one run."""
         runs = 1 if cost.runs is None else cost.runs
         self.kernels += 1
         self.runs += runs
@@ -59,8 +59,8 @@ def report(costs: Report, last_run: Mapping[int, Mapping[str, int]] | None = Non
     str
         The table; it ends with a newline. Kernels of the same source line and kind share a line.
         Numbers are sums over all runs of these kernels if runs were counted; otherwise each kernel
-        counts once, even in a loop. The fraction of the peak refers to measured cycles, or to
-        predicted ones if none were measured.
+        is counted once, even in a loop. The fraction of the array's peak is computed from measured
+        cycles, or from predicted ones if none were measured.
     """
     compiled, config = costs.compiled, costs.compiled.config
     lines: dict[tuple[str, str], _Line] = {}

@@ -51,7 +51,7 @@ class _Value:
 class _FailedError(Exception):
     """Raised if an argument does not exist because the call that should have made it failed.
 
-    ``status`` is the status of that call; the current call ends with it, too.
+    ``status`` is the status of the failed call, which becomes that of the current call, too.
     """
 
     status: Status
@@ -95,7 +95,7 @@ class Chip:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Number of JAX buffers, and number of registered programs."""
+        """Number of JAX buffers that exist, and number of registered programs."""
         return len(self._values), len(self._programs)
 
     def end(self) -> None:
@@ -154,7 +154,10 @@ class Chip:
         self._drop(self._values.pop(job.target, None))
 
     def _drop(self, value: _Value | Status | None) -> None:
-        """Remove one JAX buffer from a value; free the value's memory with the last one."""
+        """Remove one JAX buffer from a value; if no other shares it, free the value's memory.
+
+        The status of a failed call, or None, in place of a value is ignored.
+        """
         if isinstance(value, _Value):
             value.names -= 1
             if not value.names:
@@ -165,8 +168,8 @@ class Chip:
     def _makes(self, *targets: int) -> Iterator[None]:
         """Context of a call that makes the values of the JAX buffers with the numbers ``targets``.
 
-        On an exception, the memory of these values is freed, and each of them is replaced by the
-        exception's status.
+        On an exception, the memory of these values is freed. In their place, the exception's status
+        is kept, with which later calls that use the JAX buffers fail.
         """
         try:
             yield
@@ -196,7 +199,7 @@ class Chip:
         return value
 
     def _argument(self, number: int, layout: TiledArray) -> Buffer:
-        """Return the HBM buffer of JAX buffer ``number``, whose value must have this layout."""
+        """Return the HBM buffer of JAX buffer ``number``; ValueError unless it has this layout."""
         value = self._value(number)
         if value.layout is not layout and value.layout != layout:
             raise ValueError(f"argument must be {layout.dtype}{list(layout.shape)}, not "

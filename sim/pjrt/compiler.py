@@ -40,7 +40,7 @@ class Program:
 
     @property
     def types(self) -> tuple[tuple[TensorType, ...], tuple[TensorType, ...]]:
-        """Types of one device's inputs, and of its outputs."""
+        """Tensor types of the inputs, and of the outputs, of the program on one device."""
         compiled = compiled_of(self.executable)
         return compiled.inputs, compiled.outputs
 

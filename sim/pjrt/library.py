@@ -27,7 +27,7 @@ class Kind:
 class Job(ctypes.Structure):
     """A request of JAX that a Python thread carries out; ``JobView`` of ``queue.hpp``.
 
-    It is valid until the thread that took it takes its next job.
+    It is valid until the thread that received it from `Library.next` asks for its next job.
     """
 
     _fields_ = (
@@ -54,7 +54,7 @@ class Job(ctypes.Structure):
 
     @property
     def more(self) -> bytes:
-        """A copy of the job's further bytes: compile options."""
+        """A copy of the job's second group of bytes: the compile options of a program."""
         return ctypes.string_at(self._more, self._more_bytes) if self._more_bytes else b""
 
 
@@ -121,7 +121,7 @@ class Library:
         return bool(self._c.systolith_next(queue, ctypes.byref(job)))
 
     def finish(self, job: Job, code: int = 0, message: str = "") -> None:
-        """End a job: successfully if ``code`` is 0, otherwise with this error code and message."""
+        """End a job: with success if ``code`` is 0, else with this error code and ``message``."""
         text = message.encode()
         self._c.systolith_finish(job.handle, code, text, len(text))
 

@@ -49,7 +49,10 @@ def read_assignment(options: bytes) -> Assignment:
 
 
 def _ids(computation: bytes) -> list[int]:
-    """Return the device ids of a computation, whether they are packed or single fields."""
+    """Return the device ids in ``computation``, a message of one replica or partition.
+
+    Protocol buffers may encode them as one packed field or as one field for each id.
+    """
     found: list[int] = []
     for number, value in _fields(computation):
         if number == _DEVICE_IDS and isinstance(value, int):
@@ -63,13 +66,16 @@ def _ids(computation: bytes) -> list[int]:
 
 
 def _last(message: bytes, wanted: int, default: Any) -> Any:
-    """Return the last value of field number ``wanted``; ``default`` if there is none."""
+    """Return the final value of field number ``wanted`` in ``message``, which is the valid one.
+
+    If there is no such field, return ``default``.
+    """
     return next((value for number, value in reversed(list(_fields(message)))
                  if number == wanted), default)
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield the number and the value of each field of a message."""
+    """Yield (field number, value) for each field of a message: an integer, or the field's bytes."""
     at = 0
     while at < len(message):
         tag, at = _read_varint(message, at)

@@ -51,10 +51,10 @@ def is_open() -> bool:
 
 
 def _keep_clients() -> None:
-    """Keep JAX's clients alive forever in the child of a fork.
+    """Prevent the destruction of JAX's clients in the child of a fork.
 
-    Their destruction would wait for threads that do not exist in the child. So a process that has
-    used JAX may fork children that do not use JAX, and these children end normally.
+    The destruction would wait for threads that exist only in the parent, so the child would never
+    end. With this, a process that has used JAX may fork children that do not use it.
     """
     from jax._src import xla_bridge
 

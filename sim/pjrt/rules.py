@@ -14,8 +14,8 @@ __all__ = ["approx_top_k", "register_rules", "rng_bit_generator"]
 def register_rules(platform: str) -> None:
     """Register lowering rules with JAX: those of this module, and two of linear algebra.
 
-    They are for primitives to which JAX itself gives no rule for this platform, or, for singular
-    values, one with longer code. Other factorisations are replaced when a program is imported
+    JAX itself has no rules for these primitives on this platform; for singular values it has one,
+    but with longer code. Other factorisations are replaced when a program is imported
     (`sim.compiler.importer.substitutes`).
 
     Parameters

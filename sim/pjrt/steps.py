@@ -20,7 +20,7 @@ class OneProgram(keras.callbacks.Callback):
     Without it, Keras calls one program for each step. With it, ``fit`` calls one jitted function
     that repeats ``Model.train_step``, so that the model's variables need not go to HBM and back
     between steps. Results have the same bits. The program is not a loop: its code and the time to
-    compile it grow with ``steps_per_execution``. The callback does nothing if
+    compile it grow with ``steps_per_execution``. The callback has no effect if
     ``steps_per_execution`` is 1, if the model runs eagerly or without ``jit_compile``, or if
     `keras.distribution` divides the model between devices.
 
@@ -40,7 +40,7 @@ class OneProgram(keras.callbacks.Callback):
         self._function: Any = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Replace the model's training function, which Keras has just made."""
+        """Replace the model's training function, which Keras has just made, by one program."""
         model = self.model
         if (model.steps_per_execution == 1 or model.run_eagerly or not model.jit_compile
                 or keras.distribution.distribution() is not None):

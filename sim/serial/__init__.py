@@ -1,1 +1,1 @@
-"""The host's side of the serial line to a chip on an FPGA board."""
+"""The host's end of the serial line to a chip on an FPGA board."""

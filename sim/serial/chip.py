@@ -33,7 +33,7 @@ __all__ = ["SerialChip"]
 Words = npt.NDArray[np.uint32]
 
 _SECONDS = 2.0
-"""Limit of the wait for a stop, a reset or a transfer: each takes microseconds on a board."""
+"""Time limit for a stop, a reset or a transfer, each of which takes microseconds on a board."""
 _MARK = sum(1 << EVENTS.index(event) for event in ("STOPPED", "FAULT"))
 """The mark: the value that `SerialChip.reset` writes to INTERRUPT_ENABLE. After a power cycle, the
 register is 0. No interrupt reaches the host, so the register has no other use."""
@@ -140,7 +140,7 @@ class SerialChip(Closeable):
         return replace(config, hbm_bytes=size)
 
     def _unmarked(self, register: str) -> int:
-        """Read a register of the chip without a check of the mark, which `reset` writes later."""
+        """Read ``register`` without a check of the mark, which `reset` has not written yet."""
         return int(self._read(address(register), 1, False)[0])
 
     # ---- Words
@@ -201,7 +201,7 @@ class SerialChip(Closeable):
 
     def set(self, register: str, core: int | None = None, value: int | None = None,
             **fields: int) -> None:
-        """Write a register: a value, or fields by name, with zeros in all others."""
+        """Write ``value`` to a register, or the named ``fields`` with zeros in all others."""
         table = GLOBAL_REGISTERS if core is None else CORE_REGISTERS
         self.write(address(register, core),
                    [table[register].pack(**fields) if value is None else value])
@@ -220,7 +220,7 @@ class SerialChip(Closeable):
         self.write(address("ACCESS_DATA", core), words, fixed=True)
 
     def counters(self, core: int) -> dict[str, int]:
-        """Read a core's counters, all of the same cycle: ``cycles``, and one for each cause."""
+        """Read a core's counters, sampled in one cycle: ``cycles``, and one for each cause."""
         halves = self.read(address(f"{COUNTER_REGISTERS[0]}_LO", core),
                            2 * len(COUNTER_REGISTERS)).tolist()
         return {name.lower(): low | high << 32 for name, low, high in zip(
@@ -293,7 +293,7 @@ class SerialChip(Closeable):
         Raises
         ------
         RuntimeError
-            If that takes too long; the message is ``what``.
+            If that takes longer than `_SECONDS`; the message is ``what``.
         """
         end = self._clock() + _SECONDS
         while not done():

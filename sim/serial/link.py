@@ -26,12 +26,12 @@ COMMON_BAUDS = (1_000_000, 115_200, 921_600, 460_800, 230_400, 2_000_000, 3_000_
 """Rates that `SerialLink.find_baud` tries, the most probable first."""
 
 _TRIES = 8
-"""Number of times that a request is sent."""
+"""Maximum number of times that a request is sent."""
 _PATIENCE_SECONDS = 1.0
 """Time to wait for a response, in addition to the time of its bytes on the line."""
 _PROBE_SECONDS = 0.5
 _MARGIN = 4
-"""A byte may take at most this many times as long as a byte of an earlier request and response."""
+"""Factor of the time limit: how much slower a byte may be than those of an earlier request."""
 _BITS = 10
 """Number of bits that a byte takes on the line: a start bit, 8 data bits and a stop bit."""
 _SEQUENCES = 256
@@ -40,9 +40,10 @@ _SEQUENCES = 256
 class SerialLink(Closeable):
     """Sends requests to the bridge of a board (`hdl.fpga.bridge`), and receives its responses.
 
-    There is one request at a time. A request that gets no valid response is repeated: the bridge
-    executes it only once. The time limit for a response depends on the time per byte of earlier
-    requests and responses, because adapters and simulated boards are slower than the line.
+    The host waits for a response before it sends the next request. A request without a valid
+    response is repeated with the same sequence number, so that the bridge executes it only once.
+    The time limit for a response is derived from the measured time per byte of an earlier request
+    and its response, because adapters and simulated boards are slower than the line.
 
     Parameters
     ----------
@@ -58,7 +59,7 @@ class SerialLink(Closeable):
     Attributes
     ----------
     requests, repeats : int
-        Number of requests that were answered, and of repetitions.
+        Number of answered requests, and number of times that a request was sent again.
     sent_bytes, received_bytes : int
         Number of bytes on the line in each direction.
     """
@@ -112,14 +113,14 @@ class SerialLink(Closeable):
         raise self.fail(self._silent(heard))
 
     def fail(self, message: str) -> BoardError:
-        """Let all later requests fail with a message; return the error to raise now."""
+        """Make all later requests fail with ``message``; return the error to raise now."""
         self._failed = message
         return BoardError(message)
 
     def find_baud(self) -> int | None:
         """Find the rate at which a board answers, among `COMMON_BAUDS`; None if there is none.
 
-        The port is left at another rate: close the link afterwards.
+        This changes the port's rate, so the caller must close the link afterwards.
         """
         assert self._port is not None
         port = self._port
@@ -172,7 +173,7 @@ class SerialLink(Closeable):
     def _silent(self, heard: int) -> str:
         """Return the error message for a request without a valid response.
 
-        ``heard`` is the number of bytes that arrived in its place.
+        ``heard`` is the number of bytes that arrived instead of a response.
         """
         if heard:
             return (f"the board at {self._name} answers {_TRIES} requests with {heard} bytes, but "

@@ -24,7 +24,7 @@ class Port(Protocol):
         """Return the bytes that have arrived; wait a short time for the first."""
 
     def resynchronise(self) -> None:
-        """Send a break, and forget the bytes that have arrived."""
+        """Send a break condition, and discard the bytes that have arrived."""
 
     def set_baud(self, baud: int) -> None:
         """Set the rate, in bits per second."""

@@ -1,8 +1,8 @@
 """Probes: signals of a traced chip, observed from outside the units.
 
 The model of a traced chip contains a module without logic, `Probes`, which reads signals of the
-cores by their hierarchical names. So the RTL of a traced chip is unchanged. All values of a record
-belong to the same clock cycle: registers in that cycle, and settled combinational logic.
+cores by their hierarchical names, so the RTL of a traced chip is unchanged. All values of a record
+belong to one clock cycle: the contents of registers, and settled combinational logic.
 """
 
 import re
@@ -30,12 +30,12 @@ They are in the order of `CoreNode`'s arbiter."""
 
 _WORD_BITS = 32
 _WIDE = 64
-"""Signals of this width, in bits, or more are left out of waveforms: they carry data."""
+"""Width in bits from which signals are left out of waveforms, because such signals carry data."""
 _DECLARATION = re.compile(r"\s*(?:input|output|wire|reg)\b(?:\s+(?:wire|reg|signed))*"
                           r"(?:\s+\[(\d+):0\])?\s+\\?([^\s;,=]+)")
 _DULL = re.compile(r".*\$|(?:.*_)?cycles(?:_lo|_hi)?$")
-"""Names of signals that waveforms leave out: those that Yosys made up, and counters, whose changes
-would fill most of a file."""
+"""Pattern of the names of signals that waveforms leave out: those that Yosys generated, and cycle
+counters, whose changes would fill most of a file."""
 
 # Verilog expressions by field; @ is the path of a core's node. A payload is shown only while it is
 # valid, and is zero otherwise, so that records change less often.
@@ -78,7 +78,7 @@ def record_layout(config: Config) -> data.StructLayout:
     ``reset``
         The core is in reset.
     ``x_accepted``, ``w_accepted``
-        The array accepts an activation row; it accepts a weight row.
+        The array accepts an activation row; the array accepts a weight row.
     ``waiting_{wait}``
         The bundle waits for the reason ``wait``, one of `hdl.core.interface.WAITS`.
     ``swap``
@@ -98,15 +98,15 @@ def record_layout(config: Config) -> data.StructLayout:
     ``amount``
         Amount of the bundle's operation on a semaphore of this core, or 0.
     ``write``, ``write_index``, ``write_value``
-        The host sets a semaphore; number and new value of this semaphore.
+        The host writes a semaphore; number and new value of this semaphore.
     ``grant_{adder}``
         ``adder``, one of `ADDERS`, adds to a semaphore at the end of the next cycle.
     ``addition``
         Number of this semaphore, and the amount that is added.
     ``push``, ``transfer``
-        A transfer is queued; its description, from the descriptor.
+        A transfer is queued; the fields of its descriptor that a trace shows.
     ``clear``, ``end``
-        All transfers are dropped; the oldest one ends.
+        All transfers are dropped; the oldest transfer ends.
     ``row_in``, ``row_out``
         The DMA engine has read a row; it hands over a row to be written.
     """
@@ -120,7 +120,7 @@ def record_layout(config: Config) -> data.StructLayout:
 
 
 def port(core: int) -> str:
-    """Name of the output of `Probes` that shows a core."""
+    """Name of the output of `Probes` with the record of core number ``core``."""
     return f"trace_{core}"
 
 

@@ -14,7 +14,7 @@ from sim.verilated.model import Model
 __all__ = ["Recording"]
 
 RECORDED_WORDS = 1 << 19
-"""Number of words of a core's records above which they are moved to the trace."""
+"""Threshold for `Recording.drain`, in words of a core's records."""
 
 
 class Recording:
@@ -50,7 +50,10 @@ class Recording:
             function.argtypes = arguments
 
     def drain(self) -> None:
-        """Moves the records to the trace if there are many. The chip must not run meanwhile."""
+        """Moves the records to the trace if a core has more than `RECORDED_WORDS` words of them.
+
+        The chip must not run meanwhile.
+        """
         if any(self._words(core)[1] > RECORDED_WORDS for core in self._cores):
             self._finish(self._move)
 
@@ -81,7 +84,7 @@ class Recording:
         future.result()
 
     def _words(self, core: int) -> tuple[Any, int]:
-        """Pointer to a core's records, and their number of words."""
+        """Pointer to the records of core number ``core`` in the C++ object, and number of words."""
         words, count = ctypes.POINTER(ctypes.c_uint32)(), ctypes.c_uint64()
         self._model.check(self._model.library.systolith_chip_records(
             self._model.handle, self._chip, core, words, count))

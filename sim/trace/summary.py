@@ -1,4 +1,4 @@
-"""Tabulates how busy the units of a trace were.
+"""Tabulates how busy the units of a traced chip were.
 
     python -m sim.trace.summary build/trace.json
 """
@@ -20,7 +20,7 @@ def summary(path: str | os.PathLike[str]) -> str:
 
     It has, for each core that ran, the cycles of each cause and the busy cycles of each unit.
 
-    Percentages refer to the core's cycles from the first to the last one that has a bundle.
+    Percentages are of the core's cycles from the first to the last in which it has a bundle.
     """
     events = json.loads(pathlib.Path(path).read_text())["traceEvents"]
     names = {(event["pid"], event.get("tid")): event["args"]["name"]

@@ -1,4 +1,4 @@
-"""Traces of the chip: what each unit did in each cycle, for ui.perfetto.dev.
+"""Traces of the chip for the viewer ui.perfetto.dev: what each unit did in each cycle.
 
 docs/tracing.md explains the tracks.
 """
@@ -35,9 +35,9 @@ _HOST_TRACK = "semaphores"
 
 
 class _Semaphore:
-    """Follows a semaphore, to tell which addition made a wait possible.
+    """Models a semaphore as a queue of additions, to find the addition that ended a wait.
 
-    A wait subtracts the oldest additions first.
+    A wait subtracts from the oldest additions first.
     """
 
     def __init__(self) -> None:
@@ -52,9 +52,9 @@ class _Semaphore:
             self._units.append((amount, origin))
 
     def take(self, amount: int) -> Place | None:
-        """Subtracts ``amount``; returns the place of the last addition from which it subtracts.
+        """Subtracts ``amount``; returns the place of the newest addition from which it subtracts.
 
-        None if there is no such addition, or if that addition has no place in the trace.
+        None if there is no such addition, or if it has no place in the trace.
         """
         origin = None
         while amount and self._units:
@@ -74,7 +74,7 @@ class _Transfer:
     begin : int
         Cycle in which it started.
     name, args : str, dict
-        Name of its slice, and what the viewer shows for it.
+        Name of its slice, and the names and values that the viewer shows for the slice.
     signals : (bool, bool)
         Whether it adds to a semaphore of this core, and to one of the other core.
     """
@@ -227,10 +227,10 @@ class Tracer:
 
     def _origin(self, cycle: int, core: int, adder: str, index: int, amount: int
                 ) -> Place | None:
-        """Where an arrow begins for an addition to a semaphore from outside the core's program.
+        """Place where the arrow for an addition to a semaphore begins.
 
-        ``adder`` is the source of the addition, one of `ADDERS`; in ``cycle``, it adds ``amount``
-        to semaphore ``index`` of ``core``. None if no slice shows the origin.
+        ``adder``, one of `ADDERS`, is the source of the addition; in ``cycle``, it adds ``amount``
+        to semaphore ``index`` of ``core``. None if no slice shows the source.
         """
         other = len(self._cores) - 1 - core
         if adder == "host":
@@ -266,7 +266,7 @@ class Tracer:
     def _end_transfer(self, core: int, end: int, how: str = "") -> None:
         """Writes the slice of the oldest transfer of a core, up to cycle ``end``.
 
-        ``how`` is shown with the slice if the transfer ended in another way than by completing.
+        If the transfer did not complete, ``how`` says how it ended, which the viewer shows.
         """
         side, tracks = self._sides[core], self._cores[core]
         transfer = side.transfers.popleft()

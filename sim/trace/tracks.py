@@ -53,7 +53,7 @@ _NOTHING = -1
 _STRAIGHT, _AGAIN, _HELD = range(3)
 _KINDS = _HELD + len(WAITS) + 1
 _OFFSET = 1 << 32
-"""Added to keys so that none is negative: larger than any address."""
+"""Added to keys so that none is negative; it is larger than any address."""
 
 
 class Kind(IntEnum):
@@ -74,9 +74,9 @@ class Kind(IntEnum):
 
 
 class Event(NamedTuple):
-    """An event at a semaphore or a transfer of a core.
+    """An event at a semaphore or in a transfer of a core.
 
-    ``what`` has further values, which depend on ``kind``, such as the semaphore's number.
+    ``what`` holds further values, such as the semaphore's number; which ones depends on ``kind``.
     """
 
     cycle: int
@@ -381,7 +381,11 @@ class CoreTracks:
 
 
 def _causes(spans: _Spans) -> Values:
-    """Key of each span: its cause, as in `hdl.core.counters`; for a wait, also its bundle."""
+    """Key of each span on the track of causes.
+
+    The key encodes the cause to which its cycles are charged, as in `hdl.core.counters`; for a
+    wait, also the address of the bundle that is held.
+    """
     names = ("x_accepted", "w_accepted", *(f"waiting_{wait}" for wait in WAITS))
     cause = np.select([spans.on[name] for name in names], range(len(names)), len(names))
     of_bundle = (cause >= _FIRST_WAIT) & (cause < len(names))
@@ -391,8 +395,8 @@ def _causes(spans: _Spans) -> Values:
 def _steps(spans: _Spans) -> Values:
     """Key of each span on the program's track.
 
-    Equal keys join spans to one slice: bundles at successive addresses, one bundle that issues
-    again and again, or one bundle that is held for one reason.
+    Adjacent spans with equal keys become one slice. A slice shows bundles that issue at successive
+    addresses, one bundle that issues repeatedly, or one bundle that is held for one reason.
     """
     on, pc = spans.on, spans.pc
     alone = spans.ends - spans.begins > 1

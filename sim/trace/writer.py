@@ -46,7 +46,7 @@ def trace_paths(path: str | os.PathLike[str]) -> tuple[pathlib.Path, pathlib.Pat
 
 @dataclass(frozen=True)
 class Place:
-    """Place in a trace: a cycle on a track, by the numbers of process, track and cycle."""
+    """Place in a trace: a cycle on a track, given as numbers of process, track and cycle."""
 
     pid: int
     tid: int
@@ -54,7 +54,7 @@ class Place:
 
 
 class TraceWriter:
-    """Writes events to a file, without delay, in Chrome's trace event format (a JSON object).
+    """Writes events one by one to a file in Chrome's trace event format (a JSON object).
 
     The format's processes (``pid``) are the cores and the host, its threads (``tid``) are tracks.
 
