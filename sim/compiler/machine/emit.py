@@ -97,8 +97,8 @@ JOINED = tuple(Options(joined=True, unrolled=most) for most in (192, 128, 48))
 """Ways to schedule code of `sim.compiler.machine.join.join`, likewise."""
 
 
-_EMITTED: dict[tuple[bytes, tuple[Options, ...]], Code] = {}
-"""Emitted code, by a digest of its machine code and its options.
+_EMITTED: dict[tuple[bytes, tuple[Options, ...]], Code | RegisterPressureError] = {}
+"""Emitted code, or why there is none, by a digest of its machine code and its options.
 
 Both cores run the same kernels, which are therefore emitted only once."""
 
@@ -147,12 +147,15 @@ def emit(code: MachineCode, config: Config, *, schedule: bool = True,
     found = _EMITTED.get(key)
     if found is None:
         try:
-            found = _EMITTED[key] = _emitted(code, ways)
+            found = _emitted(code, ways)
         except RegisterPressureError as error:
-            if allocate is None or error.kind is not VReg:
-                raise
-            return _with_spills(code, config, allocate, error)
-    return found
+            found = error
+        _EMITTED[key] = found
+    if isinstance(found, Code):
+        return found
+    if allocate is None or found.kind is not VReg:
+        raise found
+    return _with_spills(code, config, allocate, found)
 
 
 def _with_spills(code: MachineCode, config: Config, allocate: Callable[[int], VmemBuffer],
