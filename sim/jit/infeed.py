@@ -133,7 +133,7 @@ def batches(arguments: Any, types: Sequence[Any]) -> Iterator[list[npt.NDArray[A
 
     feeds = [leaf for leaf in jax.tree.leaves(arguments, is_leaf=_is_infeed) if _is_infeed(leaf)]
     if len(set(feeds)) < len(feeds):
-        # Each argument would get only some of its batches.
+        # The arguments would take turns: each would get only a part of the batches.
         raise ValueError("an Infeed must be one argument, not several: pass it once, and use its "
                          "batches twice in the scan")
     wanted = [jax.tree.structure(feed.first) for feed in feeds]

@@ -60,7 +60,7 @@ class Profile:
 
     def __init__(self) -> None:
         self._programs: dict[int, ProgramRuns] = {}
-        # Devices of several threads may end a run at once.
+        # Runs on devices of several threads may end at the same time.
         self._lock = threading.Lock()
 
     @property

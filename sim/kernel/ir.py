@@ -547,8 +547,8 @@ def _demand(node: Node, mask: int) -> list[int]:
     match node.op:
         case "and":
             x, y = node.args
-            # A bit of one operand has no effect where the other operand's bit is known to be zero.
-            # Where both bits are known to be zero, only the second operand's bit is demanded.
+            # A bit of one operand has no effect if the other operand's bit is known to be zero. If
+            # both bits are known to be zero, only that of the second operand is demanded.
             return [mask & y.bits, mask & (x.bits | ~y.bits)]
         case "or" | "xor":
             return [mask, mask]

@@ -299,7 +299,7 @@ def _explain(error: CoreFaultError, executable: Executable) -> str:
     core = code[min(error.core, len(code) - 1)]
     where = ""
     if core.overlays.segments == 1 and core.kernels:
-        # Address of the bundle before each kernel.
+        # For each kernel, the address of the bundle before its first one.
         first = [stamp // BUNDLE_WORDS for stamp in core.overlays.stamps]
         kernel = core.kernels[max(bisect_right(first, error.pc) - 1, 0)]
         where = f", in {kernel.kind}" + (f" at {kernel.location}" if kernel.location else "")

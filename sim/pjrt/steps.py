@@ -45,7 +45,7 @@ class OneProgram(keras.callbacks.Callback):
         if (model.steps_per_execution == 1 or model.run_eagerly or not model.jit_compile
                 or keras.distribution.distribution() is not None):
             return
-        # Keras makes a new function after each `compile`. A `fit` that failed left ours.
+        # Keras makes a new function after each `compile`. After a failed `fit`, it is still ours.
         if model.train_function not in (self._keras_function, self._function):
             self._keras_function = model.train_function
             self._function = _in_one_program(model.train_step, model.steps_per_execution)

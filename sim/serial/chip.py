@@ -237,7 +237,7 @@ class SerialChip(Closeable):
         """Write rows of HBM from row ``at`` on, shape (count, lanes)."""
         self.write(MEMORY_BASE + at * self.config.row_bytes, rows.reshape(-1))
 
-    # ---- What takes time
+    # ---- Actions that wait for the chip
 
     def reset(self) -> None:
         """Reset the chip, and write the mark that `read` checks; memories keep their contents."""

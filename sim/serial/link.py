@@ -68,7 +68,8 @@ class SerialLink(Closeable):
                  clock: Callable[[], float] = time.monotonic) -> None:
         self._port: Port | None = port
         self._name, self._baud, self._clock = name, baud, clock
-        # Any number but that of the last request of the session before, which is not known.
+        # Random, as it must differ from the number of the previous session's final request, which
+        # is unknown.
         self._sequence = random.randrange(_SEQUENCES)
         self._pace = _BITS / baud  # seconds per byte
         self._failed = ""
@@ -98,7 +99,7 @@ class SerialLink(Closeable):
                 self.repeats += 1
                 port.resynchronise()
             begin, before = self._clock(), self.received_bytes
-            # When a request is repeated, one more flag ends what the board has received so far.
+            # Before a repetition, an additional flag ends a frame that the board received in part.
             response = self._exchange(port, bytes([FLAG] * bool(attempt)) + line,
                                       _PATIENCE_SECONDS + _MARGIN * size * self._pace)
             heard += self.received_bytes - before
@@ -165,7 +166,7 @@ class SerialLink(Closeable):
             for byte in received:
                 payload = deframer.receive(byte)
                 response = None if payload is None else _parsed(payload)
-                # Others answer repetitions of an earlier request.
+                # A response with another number answers a repetition of an earlier request.
                 if response is not None and response.sequence == self._sequence:
                     return response
         return None

@@ -37,8 +37,8 @@ _DULL = re.compile(r".*\$|(?:.*_)?cycles(?:_lo|_hi)?$")
 """Pattern of the names of signals that waveforms leave out: those that Yosys generated, and cycle
 counters, whose changes would fill most of a file."""
 
-# Verilog expressions by field; @ is the path of a core's node. A payload is shown only while it is
-# valid, and is zero otherwise, so that records change less often.
+# Verilog expressions by field; @ is replaced by the path of a core's node. A field that holds a
+# payload is zero while the payload is not valid, so that records change less often.
 _SEQUENCER, _ENGINE = "@.core.sequencer", "@.engine"
 _EXPRESSIONS = {
     "reset": "@.core.rst",

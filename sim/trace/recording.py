@@ -70,7 +70,7 @@ class Recording:
         try:
             future = self._thread.submit(step)
         except RuntimeError:
-            # Python is exiting: it starts no more threads, and interrupts do no harm.
+            # Python is exiting: it starts no more threads, and Ctrl-C can no longer do harm.
             step()
             return
         interrupt: KeyboardInterrupt | None = None

@@ -149,7 +149,7 @@ class Tracer:
             cycles = table[:, 0].astype(np.int64) | table[:, 1].astype(np.int64) << 32
             events += tracks.feed(cycles, table[:, 2:], now)
         # A heap, because events cause others. Only resets of a core can have the same cycle and
-        # kind; the number keeps the comparison from going on to the rest.
+        # kind; their numbers differ, so that heapq never compares the events themselves.
         heap = [(event.cycle, event.kind, event.core, number, event)
                 for number, event in enumerate(events)]
         heapq.heapify(heap)

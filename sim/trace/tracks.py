@@ -328,7 +328,8 @@ class CoreTracks:
         on = spans.on
         waits = on["valid"] & (spans.misc_op == MiscOp.WAIT.value)
         passed = waits & on["issue"]
-        # A wait ends when it issues. The next one is another slice, even of the same bundle.
+        # A wait ends in the cycle in which it issues. A later wait, even of the same bundle, gets a
+        # slice of its own.
         self._feed(spans, SEMAPHORE_TRACK,
                    _where(waits & (on["issue"] | on["waiting_semaphore"]),
                           self._waits + np.cumsum(passed) - passed),

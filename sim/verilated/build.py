@@ -208,8 +208,8 @@ def _build(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
     parts = classes.parts(model_units(units, cpp))
     flags = {part: [*tools.flags, *defines, *tools.class_optimisation(
         recipe.optimise if part == "fast" else None)] for part in ("fast", "slow")}
-    # Reading the headers matters only where the compiler does not optimise for a fast model. Each
-    # machine needs headers of its own: for another one than this, few models would share them.
+    # Only in builds without full optimisation does reading the headers take a large part of the
+    # time. Another machine would need precompiled headers of its own, which few models would use.
     precompile = recipe.optimise is not True and tools.march == "native"
     headers = {part: model_headers(flags[part], tools, log) if precompile else ()
                for part in parts}

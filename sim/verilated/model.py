@@ -295,7 +295,7 @@ class Model(Closeable):
         return port
 
     def _value(self, name: str) -> ctypes.Array[ctypes.c_uint32]:
-        # Tests call this in every cycle: NumPy takes longer to give an array's address.
+        # A ctypes array, since tests call this in every cycle, and NumPy's addresses are slow.
         handle = self.handle
         port = self._port(name)
         words = (ctypes.c_uint32 * port.words)()

@@ -106,7 +106,7 @@ def _object(unit: str, needed: Mapping[str, str], tools: Toolchain,
     flags = (*tools.cxx_flags, "-I.")
 
     def make(target: pathlib.Path) -> None:
-        # Few objects are for another machine than this, which would need headers of its own.
+        # Another machine would need precompiled headers of its own, which few objects would use.
         slow = tools.march == "native" and any(_SLOW in text for text in needed.values())
         headers = precompiled_headers(_KERNEL_HEADERS, tools.cxx_flags, tools, log) if slow else ()
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f"{target.name}-") as folder:

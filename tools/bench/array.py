@@ -190,7 +190,7 @@ def array_figures(config: Config) -> dict[str, float]:
         for name, grid in grids.items():
             speeds[name].append(_speed(grid, data[:VERILATOR_CYCLES] if grid is verilator
                                        else data))
-    # Weights that find no empty cell travel through the whole array: the most expensive load.
+    # If weights enter in every cycle, they pass through the whole array: the most expensive load.
     kernel.model.poke("w_north_valid", everything)
     for _ in range(RUNS):
         speeds["loading"].append(_rate(LOADING_CYCLES, lambda: kernel.model.run(

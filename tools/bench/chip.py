@@ -209,6 +209,6 @@ def ecp5_chip(config: Config) -> dict[str, int]:
 
 def count_cells(counts: Mapping[str, int]) -> dict[str, int]:
     """Return the figures of `ecp5_chip`; ``counts`` is the number of cells by Yosys cell type."""
-    # Cell types that Yosys derives from others have longer names.
+    # Names of types that Yosys derives from a cell type have a prefix.
     return {name: sum(count for kind, count in counts.items() if kind.endswith(cell))
             for name, cell in _ECP5_CELLS.items()}

@@ -56,7 +56,7 @@ def busy_program(config: Config, loops: int) -> Program:
             bundle.ld.load(_WEIGHTS[group % 2], s[0], group)
         with asm.bundle() as bundle:
             bundle.push.weights(_WEIGHTS[group % 2])
-    # Rows that the array works on while the loop pushes more.
+    # Rows in flight: the array processes them while the loop pushes more.
     for group in range(ahead):
         with asm.bundle() as bundle:
             if group:
@@ -69,7 +69,7 @@ def busy_program(config: Config, loops: int) -> Program:
         with asm.bundle() as bundle:
             bundle.push.weights(_WEIGHTS[group % 2])
     _loop(asm, config, config.array, array=True)
-    # Leave nothing in the array, so that the program can run again.
+    # Drain the array, so that the program can run again.
     with asm.bundle() as bundle:
         bundle.push.rows_swap(_ROWS[0])
     for _ in range(ahead + 1):

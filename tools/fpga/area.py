@@ -32,7 +32,7 @@ def _named(netlist: Mapping[str, Any], modules: Mapping[str, ModuleInterface],
     found: dict[int, str] = {}
     for name, net in netlist["netnames"].items():
         path, _, port = name.rpartition(".")
-        # Yosys names other nets after their neighbours.
+        # Nets without a source location have names that Yosys derived from adjacent nets.
         if net["hide_name"] or "src" not in net["attributes"] or path not in instances:
             continue
         if port not in modules[instances[path]].inputs:

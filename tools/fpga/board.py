@@ -163,7 +163,7 @@ class SimulatedBoard(Closeable):
         self._restart = True
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
-        # The board keeps the host's side open, too: a host may come and go.
+        # The board keeps the host's end open, too, so that hosts can open and close the port.
         self._ours, self._theirs = os.openpty()
         self._opened = True
         tty.setraw(self._theirs)
@@ -244,7 +244,7 @@ class SimulatedBoard(Closeable):
             try:
                 sent = sent[os.write(self._ours, sent):]
             except BlockingIOError:
-                # The host does not read: a UART has no more room either.
+                # The host does not read, and the buffer is full: bytes are lost, as in a UART.
                 return
 
     def _line(self, passing: bytes) -> bytes:

@@ -44,7 +44,7 @@ def run(wanted: list[str], limit: float) -> Iterator[tuple[str, str, str]]:
     while left:
         worker = subprocess.Popen(
             [sys.executable, "-m", "tools.jax_table.worker", *left], stdout=subprocess.PIPE,
-            # Without a buffer, in which a line could wait where `select` does not see it.
+            # Unbuffered, because `select` does not see a line that waits in a buffer.
             bufsize=0, stderr=subprocess.DEVNULL, env={
                 **os.environ, "JAX_PLATFORMS": "systolith,cpu", "SYSTOLITH_CONFIG": "tiny",
                 "SYSTOLITH_BACKEND": "golden",

@@ -99,7 +99,8 @@ def _called(function: Callable[..., Any], call: Call, platform: str, collective:
         try:
             return jax.jit(body)(*arrays)
         except (jax.errors.JAXTypeError, jax.errors.JAXIndexError, TypeError):
-            return body(*map(jnp.asarray, arrays))  # It needs the values of its arguments.
+            # The function cannot be traced, because it depends on its arguments' values.
+            return body(*map(jnp.asarray, arrays))
 
 
 def _difference(got: Any, want: Any, *, defined: bool) -> str:

@@ -113,7 +113,7 @@ def report(task: Task, config: Config, *, everything: bool = False, progress: bo
         with tqdm(total=task.steps, desc="training in RTL", unit="step", leave=False,
                   disable=not progress) as bar:
             run = train(task, device, _Bar(task, bar), run=run, save=save)
-        # Another process made the first calls of a resumed training, and loaded their data.
+        # Unknown for a resumed training, whose first calls and loading another process executed.
         total = None if resumed else device.counters(0)["cycles"]
         shown = show(task, run.state, device)
         if folder is not None:

@@ -117,7 +117,7 @@ class Task:
                 value, gradients = jax.value_and_grad(self.loss)(parameters, batch, number)
                 gradients = together(gradients)
                 parameters, memory = self.optimizer.update(parameters, memory, gradients, number)
-                # Nothing in the loop needs the sum of the losses: the host adds them.
+                # Only the host needs the sum of the cores' losses, so it adds them.
                 return (parameters, memory, number + 1), value[None]
 
             return lax.scan(step, state, data)

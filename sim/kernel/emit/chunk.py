@@ -43,7 +43,7 @@ class _Chunk:
         self._valid = " & valid" if partial else ""
 
     def lines(self) -> list[str]:
-        # The users of bits come first: each adds the statements that compute its bits.
+        # The code that uses bits is generated first, as it adds their computation to `_bits.lines`.
         enables = self._enables()
         groups = [line for group in self._plan.groups for line in self._group(group)]
         late = [line for group in self._plan.groups if group.late for line in self._late(group)]
@@ -190,7 +190,7 @@ class _Chunk:
         return (f"scatter(&{memory}[0][lane], LANES_PER_ROW, {address}, "
                 f"{present}, {data}{mask});")
 
-    # Groups that store late: after all others, which still read the old values.
+    # Groups that store late: other groups still read the old values of their registers.
 
     def _buffer(self, group: Group, update: Update) -> str:
         """Name of the C++ variable that buffers the new value of ``update``'s register.

@@ -35,7 +35,7 @@ def rare_bits(graph: Graph, values: Sequence[Node], outside: Callable[[Node], bo
     candidates = [node for node in topological(values, outside)
                   if _is_rare(node) and not outside(node)]
     while candidates:
-        # The bits themselves are computed in any case.
+        # The cost of the rare bits themselves is included: they are always computed.
         costs = {node: _cost([*without(graph, values, [*chosen, node]), *chosen, node], outside)
                  for node in candidates}
         best = min(candidates, key=lambda node: (costs[node], node.index))

@@ -254,7 +254,7 @@ def _output(grid: TileGrid, plan: Plan, link: Link, port: Port) -> list[str]:
     if port.is_bit:
         lines.append(f"uint32_t {port.variable}[1];")
     if width != storage(width) or toward == "east":
-        # Bits are set one element after the other.
+        # The elements are packed one by one: the function ORs their bits into zeroed words.
         lines.append(f"std::memset({port.variable}, 0, {4 * -(-port.width // 32)});")
     pack, tail = _packing("pack", width)
 

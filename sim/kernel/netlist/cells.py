@@ -117,7 +117,7 @@ class Cells:
             return equal if kind in ("$eq", "$eqx") else graph.not_(equal)
         a, b = (self._wires.extended(connections[port], width, signed, what) for port in "AB")
         if signed:
-            # Inverted sign bits order signed numbers like unsigned ones.
+            # With their sign bits inverted, signed numbers compare like unsigned ones.
             sign = graph.const(1 << width - 1)
             a, b = graph.xor(a, sign), graph.xor(b, sign)
         match kind:
@@ -173,7 +173,7 @@ class Cells:
         if kind in LOW_BITS:
             return graph.shlv(a, count)
         if kind == "$sshr" and signed:
-            # Shifting an inverted sign bit along and taking it off again copies the sign.
+            # Sign extension: invert the sign bit, shift, then subtract the shifted sign bit.
             sign = graph.const(1 << wide - 1)
             limit = graph.const(wide - 1)
             clamped = graph.sel(graph.ltu(limit, count), limit, count)

@@ -321,7 +321,7 @@ class _Reader:
         if len(set(bits)) > 1:
             mask = self._wires.concatenation(bits, what)
             if mask.op == "sel" and [arg.attr for arg in mask.args[1:]] == [low(memory.width), 0]:
-                # One enable, repeated for each bit.
+                # All bits have the same enable, which was joined to a mask.
                 enable, mask = mask.args[0], None
         enable = graph.andb(enable, inside)
         memory.writes.append(Write(enable, address, data, mask))

@@ -111,7 +111,7 @@ def _components(later: Sequence[int]) -> list[list[int]]:
     pending = list(range(count))
     result = []
     while pending:
-        # The first node that only its own component leads to.
+        # The first node that no pending node outside its component can reach.
         chosen = next(one for one in pending
                       if all(not reach[other] >> one & 1 or reach[one] >> other & 1
                              for other in pending))

@@ -30,8 +30,8 @@ def plan_grid(grid: TileGrid, tile: Tile) -> Plan:
     """
     registers = list(tile.registers)
     outputs = _outputs(grid, tile, registers)
-    # A register added for an output always equals a function of other registers. So it keeps its
-    # value if that function does.
+    # A register added for an output always equals a function of other registers, so it keeps its
+    # value whenever the function's value does not change. `idle_registers` uses this.
     added = {index: tile.outputs[name] for name, index in outputs.items()
              if index >= len(tile.registers)}
     inputs = _inputs(grid, tile, outputs)

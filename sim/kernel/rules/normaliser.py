@@ -49,7 +49,7 @@ def normalisers(graph: Graph, nodes: Sequence[Node]) -> dict[Node, Node]:
     """
     found: dict[Node, Node] = {}
     known = set(nodes)
-    # The last step first: a series that ends earlier is part of a longer one.
+    # Final steps are tried first, so that a series is found as a whole before its parts.
     for node in reversed(nodes):
         if node not in found and (series := _series(graph, node)) is not None:
             found |= series.replacements(graph, known)
@@ -99,7 +99,7 @@ class _Series:
             taken = graph.and_(count, graph.const(most & -step.distance))
             result[step.after] = graph.shlv(word, taken)
             result[step.test] = graph.not_(graph.test(count, step.distance))
-        # The condition of a next step, which may shift another value and so is not in the series.
+        # A further step may test the number but shift another value: replace its condition, too.
         last = self.steps[0]
         if last.distance > 1:
             spare = graph.test(last.after, _top(self.width, last.distance // 2))
@@ -119,7 +119,7 @@ def _series(graph: Graph, node: Node) -> _Series | None:
             break
         steps.append(step)
         node = step.before
-    # If the word can have bit ``width`` - 1, lanes that are wide enough for it also hold the count.
+    # If bit ``width`` - 1 of the number can be one, lanes wide enough for it also hold the count.
     fits = node.bits & low(width) & ~low(width - 1) and steps and steps[-1].distance < width
     if len(steps) < _FEWEST_STEPS or not fits:
         return None
