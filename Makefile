@@ -21,7 +21,7 @@ SPREAD := --numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-r
 unexport MAKEFLAGS MFLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sim digits resnet50 roofline softmax test test-quick cocotb lint verilog fpga \
+.PHONY: help setup sim digits resnet50 roofline pod softmax test test-quick cocotb lint verilog fpga \
         board bench exhaustive random products gate-level packets fuzz-compiler examples \
         jax-table mutate soak pictures docs fresh clean
 
@@ -61,6 +61,11 @@ resnet50: setup  ## run ResNet-50 on four images on both cores of the full-size 
 
 roofline: setup  ## draw ResNet-50's kernels against the chip's limits; CONFIG, SIDE
 	$(PY) -m tools.roofline $(CONFIG) --side $(SIDE)
+
+pod: CONFIG = tiny
+pod: SHAPE = 2x1
+pod: setup  ## train on all cores of a pod in RTL, data parallel; CONFIG, SHAPE=2x2
+	$(PY) -m sim.apps.pod $(CONFIG) --shape $(SHAPE)
 
 softmax: setup  ## run a layer with softmax as one program on the core in RTL; CONFIG=tiny|small|v2
 	$(PY) -m sim.apps.softmax $(CONFIG)

@@ -3,8 +3,9 @@
 Specifies hdl/chip, as far as programs and transfers can observe it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from numpy.typing import NDArray
 
@@ -16,35 +17,55 @@ from hdl.config import Config
 from hdl.isa import Fault
 from hdl.link.format import MAX_SIDE
 
-__all__ = ["ChipRun", "GoldenChip"]
+__all__ = ["ChipRun", "GoldenChip", "Run", "stops"]
+
+Name = TypeVar("Name")
 
 
 @dataclass(frozen=True)
-class ChipRun:
-    """The state of the cores after `GoldenChip.run`.
+class Run(Generic[Name]):
+    """The state of several cores after a run.
 
     Attributes
     ----------
-    executed : tuple of int
-        Number of bundles that each core executed.
-    running : tuple of int
-        Numbers of the cores that reached the limit of bundles and could continue.
-    waiting : tuple of int
-        Numbers of the cores that wait for a semaphore. If ``running`` is empty, only the host can
+    running : tuple
+        Names of the cores that reached the limit of bundles and could continue.
+    waiting : tuple
+        Names of the cores that wait for a semaphore. If ``running`` is empty, only the host can
         signal them.
-    faults : dict of int to Fault
-        Fault of each core that stopped with one, by the core's number.
+    faults : dict of Fault
+        Fault of each core that stopped with one, by the core's name.
     """
 
-    executed: tuple[int, ...]
-    running: tuple[int, ...]
-    waiting: tuple[int, ...]
-    faults: dict[int, Fault]
+    running: tuple[Name, ...]
+    waiting: tuple[Name, ...]
+    faults: dict[Name, Fault]
 
     @property
     def done(self) -> bool:
         """Whether all cores halted without a fault."""
         return not (self.running or self.waiting or self.faults)
+
+
+@dataclass(frozen=True)
+class ChipRun(Run[int]):
+    """The state of the cores after `GoldenChip.run`; the names of cores are their numbers.
+
+    Attributes
+    ----------
+    executed : tuple of int
+        Number of bundles that each core executed.
+    """
+
+    executed: tuple[int, ...]
+
+
+def stops(cores: Mapping[Name, GoldenCore]
+          ) -> tuple[tuple[Name, ...], tuple[Name, ...], dict[Name, Fault]]:
+    """Return the attributes of a `Run` after which cores, by name, are in their present states."""
+    return (tuple(name for name, core in cores.items() if core.running and not core.waiting),
+            tuple(name for name, core in cores.items() if core.waiting),
+            {name: core.fault for name, core in cores.items() if core.fault is not Fault.NONE})
 
 
 class GoldenChip:
@@ -147,9 +168,4 @@ class GoldenChip:
                 count = core.run(min(turn, max_bundles - executed[number]))
                 executed[number] += count
                 going |= count > 0
-        numbered = list(enumerate(self.cores))
-        return ChipRun(
-            tuple(executed),
-            tuple(number for number, core in numbered if core.running and not core.waiting),
-            tuple(number for number, core in numbered if core.waiting),
-            {number: core.fault for number, core in numbered if core.fault is not Fault.NONE})
+        return ChipRun(*stops(dict(enumerate(self.cores))), tuple(executed))

@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from golden.chip import GoldenChip
+from golden.chip import GoldenChip, Run, stops
 from golden.torus.egress import Packet
 from golden.torus.route import Hop, route
 from hdl.checks import instance, integer
 from hdl.config import Config
 from hdl.dma.format import unpack_remote
-from hdl.isa import Fault
 from hdl.link.format import MAX_SIDE, Direction
 
 __all__ = ["GoldenPod", "Place", "PodRun"]
@@ -28,30 +27,16 @@ _Way = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
-class PodRun:
-    """The outcome of a run of the pod.
+class PodRun(Run[Place]):
+    """The outcome of a run of the pod; the names of cores are their places.
 
     Attributes
     ----------
     executed : dict of Place to int
         Number of bundles that each core executed.
-    running : tuple of Place
-        Cores that could continue: they reached the limit of bundles.
-    waiting : tuple of Place
-        Cores that wait for a semaphore. If no core can continue, only the host can signal them.
-    faults : dict of Place to Fault
-        Cores that stopped with a fault, and their faults.
     """
 
     executed: dict[Place, int]
-    running: tuple[Place, ...]
-    waiting: tuple[Place, ...]
-    faults: dict[Place, Fault]
-
-    @property
-    def done(self) -> bool:
-        """Whether all cores halted without a fault."""
-        return not (self.running or self.waiting or self.faults)
 
 
 class GoldenPod:
@@ -216,9 +201,5 @@ class GoldenPod:
         return (hop.x, hop.y, hop.direction) in self._dead
 
     def _outcome(self, executed: dict[Place, int]) -> PodRun:
-        cores = [(place, self.chips[place[:2]].cores[place[2]]) for place in self._places()]
-        return PodRun(
-            executed,
-            tuple(place for place, core in cores if core.running and not core.waiting),
-            tuple(place for place, core in cores if core.waiting),
-            {place: core.fault for place, core in cores if core.fault is not Fault.NONE})
+        return PodRun(*stops({place: self.chips[place[:2]].cores[place[2]]
+                              for place in self._places()}), executed)

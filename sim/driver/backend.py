@@ -296,8 +296,8 @@ class _GoldenBackend:
 class _RtlBackend:
     """A chip in RTL, driven through its registers as by any host."""
 
-    def __init__(self, chip: ChipModel, alone: bool) -> None:
-        self._chip, self._alone = chip, alone
+    def __init__(self, chip: ChipModel) -> None:
+        self._chip = chip
         self._config = config = chip.config
         self._events = sum(
             1 << EVENT_PITCH * core + EVENTS.index(event)
@@ -347,7 +347,7 @@ class _RtlBackend:
         self._chip.reset_core(core)
 
     def reset_all(self) -> None:
-        if self._alone:
+        if self._chip.alone:
             self._chip.reset()
         else:
             # The pin ``rst`` would also reset this chip's link ends, but not the other ends.
@@ -409,7 +409,7 @@ class _RtlBackend:
         return self._chip.taken_counters(core)
 
     def close(self) -> None:
-        if self._alone:
+        if self._chip.alone:
             self._chip.close()
 
 
@@ -418,13 +418,13 @@ def golden_backend(chip: GoldenChip, run: GoldenRun) -> Backend:
     return _GoldenBackend(chip, run)
 
 
-def rtl_backend(chip: ChipModel, *, alone: bool) -> Backend:
-    """Return the backend of a chip in RTL.
+def rtl_backend(chip: ChipModel) -> Backend:
+    """Drive a chip in RTL.
 
-    ``alone`` says that the chip is not part of a torus. Then the backend resets the chip as a
-    whole, and closes it; the backend of a chip on a torus only resets the chip's cores.
+    If the chip is not part of a torus, the backend can reset the whole chip, and closes it; the
+    backend of a chip on a torus only resets the chip's cores.
     """
-    return _RtlBackend(chip, alone)
+    return _RtlBackend(chip)
 
 
 def open_backend(name: str, config: Config, memory: HbmOptions | None,
@@ -454,7 +454,7 @@ def open_backend(name: str, config: Config, memory: HbmOptions | None,
                              f"{port!r}")
         return SerialBackend(config, port, integer("baud", baud, 1, (1 << 31) - 1))
     if name == "rtl":
-        return rtl_backend(ChipModel(config, memory=memory, trace=trace), alone=True)
+        return rtl_backend(ChipModel(config, memory=memory, trace=trace))
     chip = GoldenChip(config)
 
     def run(bundles: int) -> tuple[int, bool]:

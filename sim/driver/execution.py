@@ -3,9 +3,10 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
@@ -21,7 +22,7 @@ from sim.driver.cores import SLICE, Cores, Progress
 from sim.driver.heap import Buffer
 from sim.driver.queues import Batches, Outfeed, QueueHost, check_array
 
-__all__ = ["OBSERVERS", "Execution", "Observer"]
+__all__ = ["OBSERVERS", "Execution", "Observer", "Placed", "check_arrays", "difference"]
 
 Observer = Callable[[Executable, Mapping[int, Mapping[str, int]], float], object]
 """Function that gets an executable that has run, each core's counters, and the run's seconds."""
@@ -30,6 +31,25 @@ OBSERVERS: list[Observer] = []
 
 _LOOK_SECONDS = 0.2
 """Seconds between two updates of a progress bar."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """An executable whose buffers are in HBM (`Execution.placed`).
+
+    Attributes
+    ----------
+    programs : mapping of int to Program
+        The program of each core.
+    addresses : dict of str to int
+        Byte address of each buffer, by name.
+    outputs : callable
+        Function that reads the outputs from HBM.
+    """
+
+    programs: Mapping[int, Program]
+    addresses: dict[str, int]
+    outputs: Callable[[], tuple[npt.NDArray[Any], ...]]
 
 
 class Execution(Cores):
@@ -102,6 +122,33 @@ class Execution(Cores):
         """
         self._check(executable, arrays, progress)
         _check_queues(executable, infeed, outfeed)
+        with self._open() as backend, self.placed(executable, *arrays) as placed:
+            host = None if executable.queues is None else QueueHost(
+                executable, backend, placed.addresses, list(placed.programs), infeed, outfeed)
+            self._run_shown(executable, placed.programs, progress, host)
+            return placed.outputs()
+
+    @contextmanager
+    def placed(self, executable: Executable,
+               *arrays: npt.NDArray[Any]) -> Iterator["Placed"]:
+        """Context in which an executable's buffers are in HBM, with inputs and constants written.
+
+        Until it ends, the device runs nothing else. `execute` and `Pod.execute` use this.
+
+        Parameters
+        ----------
+        executable : Executable
+            The executable, compiled for this device's configuration.
+        arrays : arrays
+            The inputs, as for `execute`, which checks them.
+
+        Raises
+        ------
+        MemoryError
+            If the buffers do not fit in the free part of HBM.
+        RuntimeError
+            If a program runs, or the device is closed.
+        """
         with self._open() as backend, self._alone():
             self._last_run = {}
             if self._unfinished:
@@ -110,11 +157,22 @@ class Execution(Cores):
                 self._prepare(backend)
                 addresses = {name: buffer.address for name, buffer in buffers.items()}
                 self._pack(backend, executable, buffers, arrays)
-                programs = executable.programs(addresses)
-                host = None if executable.queues is None else QueueHost(
-                    executable, backend, addresses, list(programs), infeed, outfeed)
-                self._run_shown(executable, programs, progress, host)
-                return self._unpack(backend, executable, buffers)
+                yield Placed(executable.programs(addresses), addresses,
+                             lambda: self._unpack(backend, executable, buffers))
+
+    def load_placed(self, placed: "Placed") -> None:
+        """Load the programs of a placed executable, unless they are in memory already.
+
+        Until `finish_placed`, a reset of the device ends the run.
+        """
+        self._unfinished = True
+        self._load({core: program for core, program in placed.programs.items()
+                    if self._loaded.get(core) is not program})
+
+    def finish_placed(self, placed: "Placed") -> None:
+        """Note that the programs of a placed executable have ended, and left nothing behind."""
+        self._loaded |= placed.programs
+        self._used = self._unfinished = False
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -171,15 +229,11 @@ class Execution(Cores):
         """Raise an error if the arguments of `execute` are wrong."""
         instance("executable", executable, Executable)
         if executable.config != self._config:
-            raise ValueError(_difference(self._config, executable.config))
+            raise ValueError(difference(self._config, executable.config))
         if not isinstance(progress, bool) and not callable(progress):
             raise TypeError(f"progress must be True, False or callable, not {progress!r}")
-        if len(arrays) != len(executable.arguments):
-            needed = ", ".join(spec.name for spec in executable.arguments) or "none"
-            raise ValueError(f"{executable.name} must be given {len(executable.arguments)} arrays "
-                             f"({needed}), not {len(arrays)}")
-        for spec, array in zip(executable.arguments, arrays, strict=True):
-            check_array(spec, array, spec.layout.shape)
+        check_arrays(executable.name, [(spec.name, spec.layout.shape, spec.layout.dtype)
+                                       for spec in executable.arguments], arrays)
 
     @contextmanager
     def _allocated(self, what: str, specs: Sequence[BufferSpec]) -> Iterator[dict[str, Buffer]]:
@@ -342,6 +396,19 @@ class Execution(Cores):
         return look
 
 
+def check_arrays(what: str, inputs: Sequence[tuple[str, tuple[int, ...], np.dtype[Any]]],
+                 arrays: Sequence[object]) -> None:
+    """Raise an error unless ``arrays`` fit the inputs of the executable ``what``.
+
+    ``inputs`` has the name, shape and type of each input.
+    """
+    if len(arrays) != len(inputs):
+        needed = ", ".join(name for name, _, _ in inputs) or "none"
+        raise ValueError(f"{what} must be given {len(inputs)} arrays ({needed}), not {len(arrays)}")
+    for (name, shape, dtype), array in zip(inputs, arrays, strict=True):
+        check_array(name, array, shape, dtype)
+
+
 def _check_queues(executable: Executable, infeed: object, outfeed: object) -> None:
     """Check that ``infeed`` and ``outfeed`` are what the executable needs; else raise an error."""
     queues = executable.queues
@@ -357,7 +424,7 @@ def _check_queues(executable: Executable, infeed: object, outfeed: object) -> No
         raise TypeError(f"outfeed must be callable, not {outfeed!r}")
 
 
-def _difference(wanted: Config, given: Config) -> str:
+def difference(wanted: Config, given: Config) -> str:
     """Return a message that tells how two configurations differ, in presets or in parameters."""
     names = {config: name for name, config in PRESETS.items()}
     if wanted in names and given in names:

@@ -9,21 +9,26 @@
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import product
 from typing import Any, Self
 
+import numpy.typing as npt
+
 from golden.torus.pod import GoldenPod, Place
-from hdl.checks import integer
+from hdl.checks import instance, integer
 from hdl.config import Config
 from hdl.isa import Fault
 from hdl.link.format import MAX_SIDE
 from sim.asm.assembler import Program
 from sim.closing import Closeable
+from sim.compiler.graph.torus import CORES, Torus
+from sim.compiler.pod import PodExecutable
 from sim.driver.backend import SIMULATED, Backend, golden_backend, rtl_backend
 from sim.driver.cores import SLICE, check_limits, timeout
 from sim.driver.device import Device, chip_config
+from sim.driver.execution import check_arrays, difference
 from sim.errors import CoreState
 from sim.models.chip.torus import ChipTorus, longest_wire
 from sim.models.hbm import HbmOptions
@@ -48,6 +53,7 @@ class Pod(Closeable):
         self._shape, self._backend_name, self._model = shape, name, model
         self._lock = threading.RLock()
         self._backends = dict(backends)
+        self._last_run: dict[Place, dict[str, int]] = {}
         self._devices = {place: Device(backend, name, place, self._lock)
                          for place, backend in backends.items()}
 
@@ -95,7 +101,7 @@ class Pod(Closeable):
         integer("latency", latency, 1, longest_wire(linked))
         torus = ChipTorus(linked, (width, height), latency, memory=memory,
                           seed=integer("seed", seed, 0))
-        backends = {place: rtl_backend(torus[place], alone=False)
+        backends = {place: rtl_backend(torus[place])
                     for place in product(range(width), range(height))}
         return cls((width, height), backend, backends, torus)
 
@@ -164,12 +170,72 @@ class Pod(Closeable):
         with self._open():
             for (x, y, core), program in chosen.items():
                 self[x, y].load(core, program)
-            before = {place: self._counters(place) for place in chosen}
-            for x, y, core in chosen:
-                self[x, y].start(core)
-        self.wait(cycles=cycles, seconds=seconds)
-        return {place: {name: count - before[place][name]
-                        for name, count in self._counters(place).items()} for place in chosen}
+        return self._started(list(chosen), cycles, seconds)
+
+    def execute(self, executable: PodExecutable, *arrays: npt.NDArray[Any],
+                cycles: int | None = None,
+                seconds: float | None = None) -> tuple[npt.NDArray[Any], ...]:
+        """Run an executable on all cores of the pod.
+
+        Parameters
+        ----------
+        executable : PodExecutable
+            The executable, compiled for `config` and for a torus of this shape.
+        arrays : arrays
+            The inputs, in the order of ``executable.inputs``, with the shapes and types given
+            there. Each chip gets the parts that its cores need.
+        cycles, seconds
+            As for `wait`.
+
+        Returns
+        -------
+        tuple of arrays
+            The outputs, in the order of ``executable.outputs``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the executable or an array is wrong.
+        MemoryError
+            If the buffers do not fit in the free part of a chip's HBM.
+        CoreFaultError, DeviceTimeoutError
+            As `wait`; the pod has been reset.
+        RuntimeError
+            If a program runs, or the pod is closed.
+        """
+        self._check(executable, arrays)
+        with self._open(), ExitStack() as stack:
+            self._last_run = {}
+            devices = [self[place] for place in self._places(executable.torus)]
+            placed = [stack.enter_context(device.placed(chip, *(
+                spec.chip(array, number)
+                for spec, array in zip(executable.inputs, arrays, strict=True))))
+                for number, (device, chip) in enumerate(zip(
+                    devices, executable.chips, strict=True))]
+            try:
+                for device, chip in zip(devices, placed, strict=True):
+                    device.load_placed(chip)
+                self._last_run = self._started(
+                    [(*place, core) for place, chip in zip(
+                        self._places(executable.torus), placed, strict=True)
+                     for core in chip.programs], cycles, seconds)
+            except BaseException:
+                self.reset()
+                raise
+            for device, chip in zip(devices, placed, strict=True):
+                device.finish_placed(chip)
+            results = zip(*(chip.outputs() for chip in placed), strict=True)
+            return tuple(spec.join(chips) for spec, chips in zip(
+                executable.outputs, results, strict=True))
+
+    @property
+    def last_run(self) -> dict[Place, dict[str, int]]:
+        """Counters of each core during the last `execute`, as from `run`.
+
+        The dict is empty before the first such call, and after a call that failed.
+        """
+        with self._lock:
+            return {place: dict(counts) for place, counts in self._last_run.items()}
 
     def wait(self, *, cycles: int | None = None, seconds: float | None = None) -> None:
         """Wait until all programs of all chips have ended, and all packets have arrived.
@@ -271,6 +337,33 @@ class Pod(Closeable):
                     raise ValueError(f"program must be for a core or for (x, y, core) within the "
                                      f"pod, not for {key!r}")
                 yield (*key[:2], integer("core", key[2], 0, self.config.cores - 1)), program
+
+    def _check(self, executable: PodExecutable, arrays: Sequence[object]) -> None:
+        """Raise an error if the arguments of `execute` are wrong."""
+        instance("executable", executable, PodExecutable)
+        if executable.config != self.config:
+            raise ValueError(difference(self.config, executable.config))
+        made = executable.torus.width, executable.torus.height
+        if made != self._shape:
+            raise ValueError(f"executable must be compiled for a pod of shape {self._shape!r}, "
+                             f"not {made!r}")
+        check_arrays(executable.name, [(spec.name, spec.shape, spec.dtype)
+                                       for spec in executable.inputs], arrays)
+
+    def _places(self, torus: Torus) -> list[tuple[int, int]]:
+        """Return the coordinates of all chips, in the order of their numbers."""
+        return [torus.place(CORES * chip)[1:] for chip in range(torus.chips)]
+
+    def _started(self, places: Sequence[Place], cycles: int | None,
+                 seconds: float | None) -> dict[Place, dict[str, int]]:
+        """Start cores whose programs are loaded; wait for all, and return their counters."""
+        with self._open():
+            before = {place: self._counters(place) for place in places}
+            for x, y, core in places:
+                self[x, y].start(core)
+        self.wait(cycles=cycles, seconds=seconds)
+        return {place: {name: count - before[place][name]
+                        for name, count in self._counters(place).items()} for place in places}
 
     def _counters(self, place: Place) -> dict[str, int]:
         return self._devices[place[:2]].counters(place[2])

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sim.compiler.executable import BufferSpec, Executable
+from sim.compiler.executable import Executable
 from sim.compiler.program.arrays import Ring
 from sim.compiler.program.code.reserved import FED
 from sim.compiler.program.code.scalars import ScalarMemory
@@ -107,7 +107,7 @@ class QueueHost:
                              f"{len(batch)}")
         for spec, array in zip(self._infeed, batch, strict=True):
             assert isinstance(spec.layout, Ring)
-            check_array(spec, array, spec.layout.batch.shape)
+            check_array(spec.name, array, spec.layout.batch.shape, spec.layout.dtype)
         for spec, array in zip(self._infeed, batch, strict=True):
             assert isinstance(spec.layout, Ring)
             slot, first = self._written % self._queues.slots, self._first[spec.name]
@@ -119,18 +119,17 @@ class QueueHost:
             self._backend.signal(core, FED, 1)
 
 
-def check_array(spec: BufferSpec, array: object, shape: tuple[int, ...]) -> None:
-    """Check that an array has the type of the buffer ``spec``, and the shape ``shape``.
+def check_array(name: str, array: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Check the type and shape of an array for the buffer ``name``.
 
     Raises
     ------
     TypeError, ValueError
         If the type or the shape is wrong.
     """
-    dtype = spec.layout.dtype
     if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
-        raise TypeError(f"{spec.name} must be a numpy array, not {type(array).__name__}")
+        raise TypeError(f"{name} must be a numpy array, not {type(array).__name__}")
     if array.dtype != dtype:
-        raise TypeError(f"{spec.name} must be of dtype {dtype}, not {array.dtype}")
+        raise TypeError(f"{name} must be of dtype {dtype}, not {array.dtype}")
     if array.shape != shape:
-        raise ValueError(f"{spec.name} must be of shape {shape!r}, not {array.shape!r}")
+        raise ValueError(f"{name} must be of shape {shape!r}, not {array.shape!r}")

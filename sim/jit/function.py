@@ -10,29 +10,35 @@ from typing import Any, overload
 from hdl.checks import instance
 from hdl.config import Config
 from sim.compiler.graph.ir import Graph
+from sim.compiler.graph.torus import Torus
 from sim.compiler.importer.importer import import_stablehlo
+from sim.compiler.pod import PodExecutable
+from sim.compiler.program.driver import compile_pod
 from sim.driver.device import Device
+from sim.driver.pod import Pod
 from sim.jit.infeed import Stacked, batches, stacked, to_numpy
 from sim.jit.program import CompiledProgram, compile_imported
 
 __all__ = ["JitFunction", "jit"]
 
+_CHIP = Torus()
+
 
 @overload
-def jit(function: Callable[..., Any], *, device: Device | None = None,
+def jit(function: Callable[..., Any], *, device: Device | Pod | None = None,
         static_argnums: int | Sequence[int] = (),
         static_argnames: str | Sequence[str] = (), in_shardings: Any = None,
         out_shardings: Any = None) -> "JitFunction": ...
 
 
 @overload
-def jit(function: None = None, *, device: Device | None = None,
+def jit(function: None = None, *, device: Device | Pod | None = None,
         static_argnums: int | Sequence[int] = (), static_argnames: str | Sequence[str] = (),
         in_shardings: Any = None, out_shardings: Any = None,
         ) -> Callable[[Callable[..., Any]], "JitFunction"]: ...
 
 
-def jit(function: Callable[..., Any] | None = None, *, device: Device | None = None,
+def jit(function: Callable[..., Any] | None = None, *, device: Device | Pod | None = None,
         static_argnums: int | Sequence[int] = (),
         static_argnames: str | Sequence[str] = (), in_shardings: Any = None,
         out_shardings: Any = None,
@@ -50,8 +56,9 @@ def jit(function: Callable[..., Any] | None = None, *, device: Device | None = N
     function : callable, optional
         The function. Its arguments and results are pytrees of arrays, and it consists of operations
         of JAX. If it is not given, `jit` returns a decorator.
-    device : Device, optional
-        The device that runs the function, unless a call names another one.
+    device : Device or Pod, optional
+        The device that runs the function, unless a call names another one. A `Pod` runs functions
+        that use ``jax.shard_map`` over a mesh of all its devices (docs/links.md).
     static_argnums, static_argnames : int, str, or sequences, optional
         Positions and names of arguments that are constants of the program, as in ``jax.jit``. Their
         values must be hashable.
@@ -83,12 +90,12 @@ def jit(function: Callable[..., Any] | None = None, *, device: Device | None = N
 class JitFunction:
     """A function that is compiled when it is called. Made by `jit`; threads may share it."""
 
-    def __init__(self, function: Callable[..., Any], device: Device | None,
+    def __init__(self, function: Callable[..., Any], device: Device | Pod | None,
                  static_argnums: int | Sequence[int], static_argnames: str | Sequence[str],
                  shardings: Mapping[str, Any]) -> None:
         if not callable(function):
             raise TypeError(f"function must be callable, not {function!r}")
-        if device is not None:
+        if device is not None and not isinstance(device, Pod):
             instance("device", device, Device)
         try:
             import jax
@@ -102,6 +109,7 @@ class JitFunction:
         self._device = device
         self._name = getattr(function, "__name__", "function")
         self._programs: dict[Any, CompiledProgram] = {}
+        self._pod_programs: dict[Any, PodExecutable] = {}
         self._lock = threading.Lock()
         functools.update_wrapper(self, function, updated=())
 
@@ -109,7 +117,7 @@ class JitFunction:
         """Bind the function to ``instance`` as a method, so that it receives ``self``."""
         return self if instance is None else types.MethodType(self, instance)
 
-    def __call__(self, *arguments: Any, device: Device | None = None,
+    def __call__(self, *arguments: Any, device: Device | Pod | None = None,
                  outfeed: Callable[[int, Any], object] | None = None, **named: Any) -> Any:
         """Run the function. For new shapes, types or static arguments, compile it first.
 
@@ -118,8 +126,9 @@ class JitFunction:
         arguments, named
             Arguments of the function. An `Infeed` in place of an array, or of a pytree of arrays,
             provides that argument's batches while the function runs.
-        device : Device, optional
-            The device to run on; by default the one that was given to `jit`.
+        device : Device or Pod, optional
+            The device to run on; by default the one that was given to `jit`. On a pod, infeed and
+            outfeed are not supported.
         outfeed : callable, optional
             Called as ``outfeed(n, results)`` while the function runs, for each iteration ``n``
             of a ``lax.scan``, from 0 on. ``results`` is the pytree of the function's results, with
@@ -150,11 +159,18 @@ class JitFunction:
         chosen = device if device is not None else self._device
         if chosen is None:
             raise TypeError("device must be given, to jit or to the call")
-        instance("device", chosen, Device)
+        if isinstance(chosen, Pod) and chosen.shape == (1, 1):
+            chosen = chosen[0, 0]
+        if not isinstance(chosen, Pod):
+            instance("device", chosen, Device)
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((arguments, named))):
             raise TypeError(f"{self._name} must not be traced by JAX, since it runs on a device: "
                             f"apply jax.grad, jax.vmap and the like to the function, and "
                             f"systolith.jit to what they return")
+        if isinstance(chosen, Pod):
+            if outfeed is not None:
+                raise TypeError("outfeed must be None on a pod")
+            return self._on_pod(chosen, arguments, named)
         stage, program, leaves = self._stage(arguments, named, chosen.config, outfeed is not None)
         avals = jax.tree.leaves(stage.in_avals)
         fed = program.executable.queues.inputs if program.executable.queues else ()
@@ -224,6 +240,26 @@ class JitFunction:
                                                        fed=fed, outfeed=outfeed)
             return stage, self._programs[key], leaves
 
+    def _on_pod(self, pod: Pod, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Run the function on a pod; return its results. Compile it first if it is new."""
+        import jax
+
+        stage = self._jitted.trace(*arguments, **named)
+        leaves = jax.tree.leaves(self._dynamic(arguments, named))
+        torus = Torus(*pod.shape)
+        key = (stage.jaxpr, pod.config, torus)
+        with self._lock:
+            if key not in self._pod_programs:
+                self._pod_programs[key] = compile_pod(_imported(stage, torus), pod.config,
+                                                      name=self._name)
+            executable = self._pod_programs[key]
+        outputs = pod.execute(executable, *(
+            to_numpy(leaf, aval) for leaf, aval in zip(
+                leaves, jax.tree.leaves(stage.in_avals), strict=True)))
+        results, tree = jax.tree.flatten(stage.out_info)
+        return jax.tree.unflatten(tree, [
+            _result(array, type) for array, type in zip(outputs, results, strict=True)])
+
     def _dynamic(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Return the arguments that are not static, as the pytree that JAX flattens to leaves."""
         numbers = {number + len(arguments) if number < 0 else number
@@ -240,8 +276,8 @@ def _hide_from_locations() -> None:
     source_info_util.register_exclusion(__file__)
 
 
-def _imported(stage: Any) -> Graph:
-    """Lower a traced function to StableHLO, and convert it to a graph.
+def _imported(stage: Any, torus: Torus = _CHIP) -> Graph:
+    """Lower a traced function to StableHLO, and convert it to a graph for the chips of a torus.
 
     JAX lowers the function as for a TPU, because it then generates random numbers by code without
     loops. If the result has unsupported operations, or lowering fails, JAX lowers as for a CPU.
@@ -250,18 +286,19 @@ def _imported(stage: Any) -> Graph:
         module = stage.lower(lowering_platforms=("tpu",)).compiler_ir("stablehlo")
     except (NotImplementedError, ValueError):
         # JAX lowers host callbacks, such as jax.debug.print, only for platforms that are present.
-        return _imported_for_cpu(stage)
+        return _imported_for_cpu(stage, torus)
     try:
-        return import_stablehlo(module)
+        return import_stablehlo(module, torus)
     except NotImplementedError as error:
         try:
-            return _imported_for_cpu(stage)
+            return _imported_for_cpu(stage, torus)
         except NotImplementedError:
             raise error from None
 
 
-def _imported_for_cpu(stage: Any) -> Graph:
-    return import_stablehlo(stage.lower(lowering_platforms=("cpu",)).compiler_ir("stablehlo"))
+def _imported_for_cpu(stage: Any, torus: Torus) -> Graph:
+    module = stage.lower(lowering_platforms=("cpu",)).compiler_ir("stablehlo")
+    return import_stablehlo(module, torus)
 
 
 def _static(function: Callable[..., Any], numbers: int | Sequence[int], names: str | Sequence[str],

@@ -508,10 +508,13 @@ def _block(whole: TensorType, along: int, shape: tuple[int, ...]) -> TensorType:
 
 @_infers("by_device", "exchange")
 def _devices(operation: Operation) -> TensorType:
-    first, second = operation.operands
-    _require(first.type == second.type, f"operands must have one type, not {first.type} and "
-             f"{second.type}")
-    return first.type
+    types = list(dict.fromkeys(value.type for value in operation.operands))
+    _require(len(types) == 1, "operands must have one type, not " + " and ".join(map(str, types)))
+    sources = operation.attributes.get("sources", (1, 0))
+    _require(operation.kind == "by_device"
+             or sorted(sources) == list(range(len(operation.operands))),
+             f"sources must be a permutation of {len(operation.operands)} devices, not {sources}")
+    return types[0]
 
 
 @_infers("fusion")

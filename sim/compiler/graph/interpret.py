@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Barrier, BrokenBarrierError
 
 import numpy as np
@@ -54,7 +54,7 @@ def interpret(graph: Graph, inputs: Sequence[Array], *, passes: bool = False) ->
     """
     if graph.sharding is None:
         return _Interpreter(passes).run(graph, inputs)
-    return _run_both(graph, graph.sharding, inputs, passes)
+    return _run_all(graph, graph.sharding, inputs, passes)
 
 
 def evaluate(operation: Operation, operands: Sequence[Array], *,
@@ -94,40 +94,52 @@ def _check(value: Value, array: Array, what: str) -> None:
                          f"not {array.shape} and {array.dtype}")
 
 
-def _run_both(graph: Graph, sharding: Sharding, inputs: Sequence[Array],
-              passes: bool) -> list[Array]:
-    """Execute a graph on two devices, each in a thread; they wait for each other at exchanges.
+def _run_all(graph: Graph, sharding: Sharding, inputs: Sequence[Array],
+             passes: bool) -> list[Array]:
+    """Execute a graph on all devices, each in a thread; they wait for each other at exchanges.
 
     ``inputs`` are whole arrays; ``sharding`` says how they, and the returned arrays, are split.
     ``passes`` is that of `interpret`.
     """
-    link = _Link()
-    with ThreadPoolExecutor(2) as pool:
+    devices = sharding.torus.devices
+    link = _Link([np.empty(0)] * devices, Barrier(devices))
+    with ThreadPoolExecutor(devices) as pool:
         def execute(device: int) -> list[Array]:
-            mine = [shard(array, dimension)[device]
-                    for array, dimension in zip(inputs, sharding.inputs, strict=True)]
             try:
-                return _Interpreter(passes, device, link).run(graph, mine)
+                return _Interpreter(passes, device, link).run(
+                    graph, _parts(sharding, inputs, device))
             except BaseException:
                 link.barrier.abort()
                 raise
 
-        tasks = [pool.submit(execute, device) for device in range(2)]
+        tasks = [pool.submit(execute, device) for device in range(devices)]
         failures = [error for task in tasks if (error := task.exception()) is not None]
         for error in failures:
             if not isinstance(error, BrokenBarrierError) or len(failures) == 1:
                 raise error
-        both = zip(*(task.result() for task in tasks), strict=True)
-    return [unshard(pair, dimension)
-            for pair, dimension in zip(both, sharding.outputs, strict=True)]
+        results = zip(*(task.result() for task in tasks), strict=True)
+    if sharding.pod is None:
+        return [unshard(parts, dimension)
+                for parts, dimension in zip(results, sharding.outputs, strict=True)]
+    return [parts[0] if division is None else division.join(parts)
+            for parts, division in zip(results, sharding.pod.outputs, strict=True)]
+
+
+def _parts(sharding: Sharding, inputs: Sequence[Array], device: int) -> list[Array]:
+    """Return a device's parts of the whole arrays ``inputs``."""
+    if sharding.pod is None:
+        return [shard(array, dimension)[device]
+                for array, dimension in zip(inputs, sharding.inputs, strict=True)]
+    return [array if division is None else division.part(np.asarray(array), device)
+            for array, division in zip(inputs, sharding.pod.inputs, strict=True)]
 
 
 @dataclass(frozen=True)
 class _Link:
-    """Exchange between two devices: the array that each sends, the barrier at which both wait."""
+    """Exchange between devices: the array that each sends, the barrier at which all wait."""
 
-    sent: list[Array] = field(default_factory=lambda: [np.empty(0), np.empty(0)])
-    barrier: Barrier = field(default_factory=lambda: Barrier(2))
+    sent: list[Array]
+    barrier: Barrier
 
 
 @dataclass(frozen=True)
@@ -136,13 +148,13 @@ class _Interpreter:
     device: int | None = None
     link: _Link | None = None
 
-    def exchange(self, array: Array) -> Array:
+    def exchange(self, array: Array, source: int) -> Array:
         assert self.link is not None
         assert self.device is not None
         self.link.sent[self.device] = array
         self.link.barrier.wait()
-        received = self.link.sent[1 - self.device]
-        # The next exchange must not overwrite an array that the other device has not read.
+        received = self.link.sent[source]
+        # The next exchange must not overwrite an array that another device has not read.
         self.link.barrier.wait()
         return received
 

@@ -7,11 +7,12 @@ are plain Python values. The compiler adds other kinds, such as ``fusion``, a re
 operations; ``relayout``, a copy to another tiling; and ``stream``, a region that is applied to
 blocks of its operands. `sim.compiler.graph.kinds` lists all kinds.
 
-A graph with a `Sharding` is executed by each of two devices, the cores of a chip. Two kinds of
-operations differ between them. ``by_device`` returns its first operand on device 0, and its second
-on device 1. ``exchange`` returns the value that the other device sends: device 0 sends the first
-operand and receives device 1's second operand; device 1 sends the second and receives device 0's
-first. Both devices execute the same exchanges in the same order.
+A graph with a `Sharding` is executed by several devices: the two cores of a chip, or the cores of
+all chips of a pod. Two kinds of operations differ between them; they have an operand for each
+device. ``by_device`` returns operand number d on device d. In an ``exchange``, device d sends
+operand number d, and the operation returns what device ``sources[d]`` sends. The attribute
+``sources`` is a permutation of the devices; by default it swaps two devices. All devices execute
+the same exchanges in the same order.
 """
 
 import math
@@ -19,6 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
+
+from sim.compiler.graph.torus import PodSharding, Torus
 
 __all__ = ["STACKED", "DType", "Graph", "Location", "Operation", "Sharding", "TensorType",
            "Value"]
@@ -189,7 +192,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Sharding:
-    """How the host's arrays are split between the two devices of a graph.
+    """How the host's arrays are split between the devices of a graph: the two cores of a chip.
 
     Attributes
     ----------
@@ -197,10 +200,19 @@ class Sharding:
         For each input and output: the dimension along which the array is split in halves;
         `STACKED`, if the array has a first dimension of size 2 with one index for each device; or
         None, if both devices have the whole array.
+    pod : PodSharding, optional
+        For a program for all devices of a pod, how the host's arrays are split between them. The
+        other attributes then describe the arrays of each chip: `STACKED` or None.
     """
 
     inputs: "tuple[int | None, ...]"
     outputs: "tuple[int | None, ...]"
+    pod: PodSharding | None = None
+
+    @property
+    def torus(self) -> Torus:
+        """The torus of chips that executes the graph."""
+        return Torus() if self.pod is None else self.pod.torus
 
 
 @dataclass(eq=False)

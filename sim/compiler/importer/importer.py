@@ -16,6 +16,7 @@ from sim.compiler.graph.ir import (
     TensorType,
     Value,
 )
+from sim.compiler.graph.torus import Torus
 from sim.compiler.graph.verify import verify
 from sim.compiler.importer.advice import advice_for_operation, advice_for_type
 from sim.compiler.importer.attributes import python
@@ -26,14 +27,14 @@ from sim.compiler.importer.rules import RULES
 from sim.compiler.importer.scope import Scope
 from sim.compiler.importer.sharding.collectives import (
     COLLECTIVES,
-    device_group,
+    Team,
+    device_groups,
     device_number,
     is_reducer,
 )
 from sim.compiler.importer.sharding.partition import ALL_REDUCE, RESHARD, partition
 from sim.compiler.importer.sharding.propagation import Propagated, ShardingError, propagate
-from sim.compiler.importer.sharding.shards import ADVICE as DEVICES
-from sim.compiler.importer.sharding.shards import Shards, manual_axes, module_devices
+from sim.compiler.importer.sharding.shards import Shards, advice, manual_axes, module_devices
 from sim.compiler.importer.wide import Range, narrow, range_of
 from sim.compiler.passes.canonicalize import canonicalize
 from sim.compiler.passes.expand_elements import expand_elements
@@ -45,11 +46,12 @@ __all__ = ["import_for_devices", "import_stablehlo"]
 
 _DTYPES = {dtype.value: dtype for dtype in DType} | {"si32": DType.S32}
 _WIDE = ("i64", "ui64")
+_CHIP = Torus()
 _IDENTITIES = frozenset({"Sharding", "xla.sdy.FuncResultSharding", "annotate_device_placement"})
 """Custom calls that do no more than return their operand when there is one device."""
 
 
-def import_stablehlo(source: Any) -> Graph:
+def import_stablehlo(source: Any, torus: Torus = _CHIP) -> Graph:
     """Convert a StableHLO program to a graph.
 
     Calls are inlined. Values that a region reads from the program around it become operands of the
@@ -61,6 +63,8 @@ def import_stablehlo(source: Any) -> Graph:
     source : str, bytes, pathlib.Path, or jaxlib.mlir.ir.Module
         The program: text; bytecode or a portable artifact; the path of a file that contains either;
         or a module.
+    torus : Torus
+        The chips whose cores are the program's devices; by default, one chip.
 
     Returns
     -------
@@ -79,7 +83,7 @@ def import_stablehlo(source: Any) -> Graph:
     ValueError
         If the source is not a StableHLO program.
     """
-    return _Importer(read(source)).run()
+    return _Importer(read(source), torus, divides=torus.chips == 1).run()
 
 
 def import_for_devices(module: Any, devices: int) -> tuple[Graph, Any]:
@@ -126,6 +130,7 @@ class _Importer:
     """Converts a module to a graph; methods append operations to the graph of ``scope``."""
 
     module: Any
+    torus: Torus = _CHIP
     per_device: bool = False
     divides: bool = True
     found: list[Unsupported] = field(default_factory=list)
@@ -138,7 +143,8 @@ class _Importer:
     def run(self) -> Graph:
         name, functions = entry_function(self.module)
         self.functions = functions
-        self.shards = Shards(self.module)
+        self.shards = Shards(self.module, self.torus)
+        self.advice = advice(self.torus)
         self.divided = self.propagated(functions[name].operation) if self.divides else None
         self.partitions, self.replicas = module_devices(self.module)
         self.cuts: tuple[Cuts, Cuts] | None = None
@@ -178,7 +184,7 @@ class _Importer:
         made = graph.sharding or Sharding((None,) * len(graph.inputs), (None,) * len(graph.outputs))
         if cuts != [list(made.inputs), list(made.outputs)]:
             raise UnsupportedError([Unsupported("arguments or results whose shardings differ from "
-                                                "those of the program's values", "", DEVICES)])
+                                                "those of the program's values", "", self.advice)])
         graph.sharding = Sharding((STACKED,) * len(graph.inputs), (STACKED,) * len(graph.outputs))
 
     # Refusals
@@ -362,21 +368,21 @@ class _Importer:
         if self.divided is not None:
             self.cut[value] = self.divided.argument(number)
         graph.inputs.append(value)
-        dimension, group = cut or (None, (0, 1))
-        return self.shards.whole(value, dimension, Expansion(graph, None), group)
+        division = None if cut is None else cut.division(len(value.shape))
+        return self.shards.whole(value, division, Expansion(graph, None))
 
     def output(self, value: Value, number: int, graph: Graph) -> Value:
         """Return this device's part of ``value``, a global value, for output ``number``."""
         cut = self.cuts[1][number] if self.cuts else None
-        dimension, group = cut or (None, (0, 1))
-        return self.shards.local(value, dimension, Expansion(graph, None), group)
+        division = None if cut is None else cut.division(len(value.shape))
+        return self.shards.local(value, division, Expansion(graph, None))
 
     def propagated(self, main: Any) -> Propagated | None:
         """Propagate shardings from the entry function ``main``; None if they split no value."""
         try:
             return propagate(self.module, main)
         except ShardingError as error:
-            raise UnsupportedError([Unsupported(str(error), "", DEVICES)]) from error
+            raise UnsupportedError([Unsupported(str(error), "", self.advice)]) from error
 
     def note_cuts(self, operation: Any, results: Sequence[Value | None]) -> None:
         """Record how ``results``, the values that a global program's operation makes, are split."""
@@ -404,22 +410,27 @@ class _Importer:
         manual = set(manual_axes(operation))
         try:
             sizes = self.shards.axes(operation)
-            given, made = (self.shards.dimensions(operation.attributes[name], manual)
+            given, made = (self.shards.divisions(operation.attributes[name], manual)
                            for name in ("in_shardings", "out_shardings"))
         except ValueError as error:
-            self.refuse(f"manual_computation on {error}", location, DEVICES)
+            self.refuse(f"manual_computation on {error}", location, self.advice)
             return nothing
-        two = any(size > 1 and name in manual for name, size in sizes.items())
+        several = {name for name, size in sizes.items() if size > 1}
+        if several and self.torus.chips > 1 and not several <= manual:
+            self.refuse("manual_computation along some of a mesh's axes", location,
+                        "write what each device does along all axes of the mesh")
+            return nothing
+        count = self.torus.devices if several & manual else 1
         at = Expansion(scope.graph, location)
         [block] = operation.regions[0].blocks
         for argument, operand, cut in zip(block.arguments, operation.operands, given, strict=True):
             value = scope.find(operand)
             scope.define(argument, None if value is None else self.shards.local(value, cut, at))
         outer = self.inside, self.partitions, self.replicas
-        self.inside, self.partitions, self.replicas = True, 2 if two else 1, 1
+        self.inside, self.partitions, self.replicas = True, count, 1
         outputs = self.block(block, scope, location)
         self.inside, self.partitions, self.replicas = outer
-        self.shards.used |= two
+        self.shards.used |= count > 1
         return [None if value is None else self.shards.whole(value, cut, at)
                 for value, cut in zip(outputs, made, strict=True)]
 
@@ -428,15 +439,15 @@ class _Importer:
         """Import a collective operation, or an operation that returns the device's number."""
         nothing = [None] * len(operation.results)
         devices = self.partitions * self.replicas
-        if devices > 2:
-            self.refuse(f"{name} in a program for {devices} devices", location, DEVICES)
+        if devices not in (1, self.torus.devices):
+            self.refuse(f"{name} in a program for {devices} devices", location, self.advice)
             return nothing
-        if not self.inside and devices == 2:
+        if not self.inside and devices > 1:
             self.shards.stacked = True
         at = Expansion(scope.graph, location)
         if name in ("partition_id", "replica_id"):
             many = self.partitions if name == "partition_id" else self.replicas
-            return [device_number(at) if many == 2 else at.constant(0, DType.U32)]
+            return [device_number(at, many) if many > 1 else at.constant(0, DType.U32)]
         operands = [scope.find(value) for value in operation.operands]
         types = [self.type(value.type, name, location) for value in operation.results]
         imported = [self.region(region, scope, location) for region in operation.regions]
@@ -444,18 +455,18 @@ class _Importer:
         regions = [graph for graph, captured in imported if graph is not None]
         if len(known) < len(operands) or len(regions) < len(imported) or None in types:
             return nothing
-        group = device_group(operation, self.partitions, self.replicas)
-        if group is None:
+        groups = device_groups(operation, self.partitions, self.replicas)
+        if groups is None:
             self.refuse(f"{name} in groups {python(operation.attributes['replica_groups'])}"
                         if "replica_groups" in operation.attributes else f"{name} between devices "
-                        "that do not exist", location, DEVICES)
+                        "that do not exist", location, self.advice)
             return nothing
         if any(captured for _, captured in imported) or not all(map(is_reducer, regions)):
             self.refuse(f"{name} whose function contains operations that are not elementwise",
                         location,
                         "use jax.lax.psum, pmax or pmin, or gather and reduce")
             return nothing
-        return COLLECTIVES[name](at, operation, known, group, regions)
+        return COLLECTIVES[name](at, operation, known, Team(groups, self.torus), regions)
 
     # Integers of 64 bits
 

@@ -1,32 +1,38 @@
-"""Splits a graph with a sharding into the programs of two cores."""
+"""Splits a graph with a sharding into the programs of the devices: cores of one or more chips."""
 
 from dataclasses import replace
 
 from hdl.config import Config
 from sim.compiler.graph.ir import Graph, Operation, Value
+from sim.compiler.graph.torus import Torus
 from sim.compiler.program.code.stream import Linear
-from sim.compiler.program.tilings import CONTROL
+from sim.compiler.program.places.meeting import Meeting
+from sim.compiler.program.tilings import BARRIER, CONTROL
 
 __all__ = ["connect", "for_device", "hoist", "require_cores"]
 
 
 def require_cores(graph: Graph, config: Config) -> None:
-    """Check that a chip has as many cores as a graph needs: two, if the graph has a sharding.
+    """Check that a chip has what a graph needs: two cores, if it has a sharding; links, on a pod.
 
     Raises
     ------
     ValueError
-        If the chip has too few cores.
+        If the chip has too few cores, or no links.
     """
     if graph.sharding is not None and config.cores < 2:
         raise ValueError(f"{graph.name} needs a chip with 2 cores, not {config.cores}")
+    if graph.sharding is not None and graph.sharding.pod is not None and not config.link_bytes:
+        raise ValueError(f"{graph.name} needs chips with links: link_bytes must not be 0")
 
 
 def for_device(graph: Graph, device: int) -> Graph:
-    """Return the graph that one of two devices (cores) executes.
+    """Return the graph that one of the devices executes.
 
-    Each ``exchange`` keeps only the operand that this device sends, and gets an attribute
-    ``number``: exchanges have the same numbers in the graphs of both devices. Each ``by_device`` is
+    Each ``exchange`` keeps only the operand that this device sends. It gets the attributes
+    ``number``, the same in the graphs of all devices; ``target``, the number of the device
+    to which it sends; and ``meeting``, the handshake before it. A device that only takes part in a
+    barrier before an exchange has an operation of kind `BARRIER` instead. Each ``by_device`` is
     replaced by this device's operand.
 
     Parameters
@@ -34,16 +40,18 @@ def for_device(graph: Graph, device: int) -> Graph:
     graph : Graph
         The graph after all passes. The result has copies of its operations and shares its values.
     device : int
-        0 or 1.
+        Number of the device, from 0.
     """
-    made = _Specialise(device).graph(graph)
+    assert graph.sharding is not None
+    made = _Specialise(device, graph.sharding.torus).graph(graph)
     _drop_unused(made)
     return made
 
 
 class _Specialise:
-    def __init__(self, device: int) -> None:
+    def __init__(self, device: int, torus: Torus) -> None:
         self._device = device
+        self._torus = torus
         self._exchanges = 0
 
     def graph(self, graph: Graph) -> Graph:
@@ -56,9 +64,8 @@ class _Specialise:
                 same[operation.result] = operands[self._device]
                 continue
             if operation.kind == "exchange":
-                operands = (operands[self._device],)
-                attributes["number"] = self._exchanges
-                self._exchanges += 1
+                made.operations += self._exchange(operation, operands[self._device], same)
+                continue
             regions = tuple(self.graph(region) if operation.kind in CONTROL else region
                             for region in operation.regions)
             made.operations.append(Operation(operation.kind, operands, operation.results,
@@ -66,12 +73,33 @@ class _Specialise:
         made.outputs = [same.get(value, value) for value in graph.outputs]
         return made
 
+    def _exchange(self, operation: Operation, operand: Value,
+                  same: dict[Value, Value]) -> list[Operation]:
+        """Return this device's part of an exchange: one operation, or none.
+
+        ``operand`` is what the device sends. If it receives nothing, enter the result in ``same``.
+        """
+        self._exchanges += 1
+        sources = operation.attributes.get("sources", (1, 0))
+        meeting = Meeting.of(self._torus, self._device, sources)
+        if sources[self._device] == self._device or not operand.type.size:
+            same[operation.result] = operand
+            return [] if meeting is None or not operand.type.size else [
+                Operation(BARRIER, (), (), {"meeting": meeting}, (), operation.location)]
+        attributes = {"number": self._exchanges - 1, "target": sources.index(self._device),
+                      "meeting": meeting}
+        return [Operation("exchange", (operand,), operation.results, attributes, (),
+                          operation.location)]
+
 
 def _drop_unused(graph: Graph) -> None:
-    """Drop operations whose results this device does not use, except control flow and exchanges."""
+    """Drop operations whose results this device does not use.
+
+    Control flow, exchanges and barriers stay.
+    """
     live, kept = set(graph.outputs), []
     for operation in reversed(graph.operations):
-        stays = operation.kind == "exchange" or operation.kind in CONTROL
+        stays = operation.kind in ("exchange", BARRIER) or operation.kind in CONTROL
         if not stays and not live.intersection(operation.results):
             continue
         for region in operation.regions if operation.kind in CONTROL else ():
@@ -123,7 +151,7 @@ def connect(linear: Linear, received: dict[int, int]) -> Linear:
     linear : Linear
         Code of the core that sends.
     received : dict of int to int
-        Number of the exchange -> address of its destination in the other core's vector memory.
+        Number of the exchange -> address of its destination in the receiving core's vector memory.
     """
     descriptors = tuple(
         words if words.exchange is None else words.with_destination(received[words.exchange])

@@ -8,12 +8,15 @@ from dataclasses import replace
 
 from hdl.config import Config
 from sim.compiler.executable import Executable, Queues
+from sim.compiler.graph.arrays import array_dtype
 from sim.compiler.graph.ir import Graph, Sharding, Value
+from sim.compiler.graph.torus import CORES, Division
 from sim.compiler.graph.verify import verify
 from sim.compiler.machine.emit import forget
 from sim.compiler.passes import run_passes
 from sim.compiler.passes.streaming import stream_large
 from sim.compiler.passes.streaming.queues import connect_queues
+from sim.compiler.pod import PodArray, PodExecutable
 from sim.compiler.program.arrays import View, tiled
 from sim.compiler.program.check import check
 from sim.compiler.program.code.overlay import overlay
@@ -24,9 +27,9 @@ from sim.compiler.program.devices import connect, for_device, hoist, require_cor
 from sim.compiler.program.inputs import absorb, packable
 from sim.compiler.program.launch.kernel import load_rules
 from sim.compiler.program.planner import Planner
-from sim.compiler.program.tilings import assign_tilings
+from sim.compiler.program.tilings import BARRIER, assign_tilings
 
-__all__ = ["compile_graph"]
+__all__ = ["compile_graph", "compile_pod"]
 
 _SHARES = 1, 2, 4, 8
 """Values of n, tried in order: an operation's operands and results may take 1/n of vmem."""
@@ -70,9 +73,63 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
         If operations have no kernel; the message lists all of them, with the user's source lines.
         Also if no loop can have the infeed and outfeed that ``fed`` and ``outfeed`` require.
     ValueError
-        If the chip has too few cores.
+        If the chip has too few cores, or the graph is for a pod (`compile_pod`).
     """
-    title = name or graph.name
+    if graph.sharding is not None and graph.sharding.pod is not None:
+        raise ValueError(f"{graph.name} must be compiled for a pod, by compile_pod")
+    [made] = _compiled(graph, config, name or graph.name, standard_inputs, fed, outfeed)
+    return made.executable()
+
+
+def compile_pod(graph: Graph, config: Config, *, name: str | None = None) -> PodExecutable:
+    """Compile a graph for all cores of a pod.
+
+    Parameters
+    ----------
+    graph : Graph
+        The computation, whose sharding says how arrays are divided between the pod's devices;
+        compilation changes the graph.
+    config : Config
+        Configuration of each chip, with links.
+    name : str, optional
+        Name of the program in messages; by default the graph's name.
+
+    Returns
+    -------
+    PodExecutable
+        The program; its inputs and outputs are those of the graph, in the same order.
+
+    Raises
+    ------
+    MemoryError, UnsupportedError
+        As `compile_graph`.
+    ValueError
+        If the graph is not for the devices of a pod; if the chips have too few cores, or no links.
+    """
+    if graph.sharding is None or graph.sharding.pod is None:
+        raise ValueError(f"{graph.name} must be divided between all devices of a pod")
+    sharding, pod, title = graph.sharding, graph.sharding.pod, name or graph.name
+    inputs, outputs = (
+        tuple(_pod_array(f"{kind}{number}", value, division, dimension is not None)
+              for number, (value, division, dimension) in enumerate(zip(
+                  values, divisions, dimensions, strict=True)))
+        for kind, values, divisions, dimensions in (
+            ("input", graph.inputs, pod.inputs, sharding.inputs),
+            ("output", graph.outputs, pod.outputs, sharding.outputs)))
+    chips = _compiled(graph, config, title)
+    return PodExecutable(config, title, pod.torus, tuple(chip.executable() for chip in chips),
+                         inputs, outputs)
+
+
+def _pod_array(name: str, value: Value, division: Division | None, stacked: bool) -> PodArray:
+    """Describe the host's array for ``value``, which is one device's part of it."""
+    return PodArray(name, division.shape(value.shape) if division else value.shape,
+                    array_dtype(value.dtype), division, stacked)
+
+
+def _compiled(graph: Graph, config: Config, title: str, standard_inputs: bool = False,
+              fed: Collection[int] = (), outfeed: bool = False) -> list[Compiled]:
+    """Return the program of each chip; the parameters are those of `compile_graph`."""
     require_cores(graph, config)
     load_rules()
     run_passes(graph, config)
@@ -89,19 +146,20 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
         planners, packed = _plans(graph, config, sharding, standard_inputs, queues)
     finally:
         forget()
-    return Compiled(config, title, tuple(types), outputs, sharding, _codes(planners, config, title),
-                    tuple(views), packed, queues).executable()
+    codes = _codes(planners, config, title)
+    return [Compiled(config, title, tuple(types), outputs, replace(sharding, pod=None),
+                     codes[first:first + CORES], tuple(views), packed, queues)
+            for first in range(0, len(codes), CORES)]
 
 
 def _codes(planners: Sequence[Planner], config: Config, title: str) -> tuple[CoreCode, ...]:
-    """Return the code that each core's planner has written, split into segments.
+    """Return the code that each device's planner has written, split into segments.
 
     ``title`` is the program's name.
     """
-    codes = [planner.context.stream.finish() for planner in planners]
-    if len(planners) == 2:
-        codes = [connect(code, other.launcher.received)
-                 for code, other in zip(codes, reversed(planners), strict=True)]
+    codes = [connect(planner.context.stream.finish(), {
+        number: planners[target].launcher.received[number]
+        for number, target in planner.launcher.sent.items()}) for planner in planners]
     return tuple(
         CoreCode(overlay(code, planner.context.constants.words, config, title),
                  planner.context.places.scratch_rows, planner.launcher.records.finish())
@@ -110,7 +168,7 @@ def _codes(planners: Sequence[Planner], config: Config, title: str) -> tuple[Cor
 
 def _plans(graph: Graph, config: Config, sharding: Sharding, standard_inputs: bool,
            queues: Queues | None) -> tuple[list[Planner], tuple[bool, ...]]:
-    """Plan the programs of all cores; retry with smaller blocks if kernels lack vector memory.
+    """Plan the programs of all devices; retry with smaller blocks if kernels lack vector memory.
 
     ``sharding`` says how the host's arrays are split between cores, and ``queues`` has the infeed
     and outfeed, if any. With ``standard_inputs``, inputs may not be packed, nor may kernels start
@@ -129,10 +187,10 @@ def _plans(graph: Graph, config: Config, sharding: Sharding, standard_inputs: bo
         # Recorded here, because planning removes inputs without elements.
         flags = tuple(value in packed for value in blocks.inputs)
         graphs = [blocks] if blocks.sharding is None else [
-            for_device(blocks, core) for core in (0, 1)]
+            for_device(blocks, device) for device in range(blocks.sharding.torus.devices)]
         try:
-            return [_plan(part, config, sharding, core, own_transfers, packed, queues)
-                    for core, part in enumerate(graphs)], flags
+            return [_plan(part, config, sharding, device % CORES, own_transfers, packed, queues)
+                    for device, part in enumerate(graphs)], flags
         except MemoryError as error:
             failure = failure or error
     assert failure is not None
@@ -161,8 +219,8 @@ def _plan(graph: Graph, config: Config, sharding: Sharding, core: int,
     # Values without elements have no rows in HBM, and no vectors.
     graph.inputs = [graph.inputs[number] for number in given]
     graph.outputs = [graph.outputs[number] for number in wanted]
-    graph.operations = [operation for operation in graph.operations
-                        if any(value.type.size for value in operation.results)]
+    graph.operations = [operation for operation in graph.operations if operation.kind == BARRIER
+                        or any(value.type.size for value in operation.results)]
     planner = Planner(Context(config, assign_tilings(graph, config, packed), own_transfers))
     planner.program(graph, [arguments[number] for number in given],
                     [results[number] for number in wanted])

@@ -18,7 +18,7 @@ from sim.compiler.program.control.slices import Slices
 from sim.compiler.program.launch.launcher import Launcher
 from sim.compiler.program.launch.prefetch import AHEAD, Upcoming
 from sim.compiler.program.places.places import Home, Splat, VectorMemoryError
-from sim.compiler.program.tilings import CONTROL
+from sim.compiler.program.tilings import BARRIER, CONTROL
 from sim.compiler.tiling import same_vectors, standard
 from sim.compiler.words import to_words, uniform
 
@@ -159,6 +159,8 @@ class Planner:
             self._places.homes[operation.result] = self._constant_home(operation)
         elif operation.kind == "exchange":
             self.launcher.exchange(operation)
+        elif operation.kind == BARRIER:
+            operation.attributes["meeting"].write(self.context.stream)
         elif operation.attributes.get("in_hbm") and operation.kind == "gather":
             write_gather(self.context, operation)
         elif operation.attributes.get("in_hbm"):

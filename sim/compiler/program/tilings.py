@@ -9,13 +9,17 @@ from sim.compiler.kernels.lowering import choose
 from sim.compiler.program.launch.kernel import load_rules
 from sim.compiler.tiling import Tiling, standard
 
-__all__ = ["CONTROL", "HELD", "Tilings", "assign_tilings"]
+__all__ = ["BARRIER", "CONTROL", "HELD", "Tilings", "assign_tilings"]
 
 Tilings = dict[Value, Tiling]
 
 CONTROL = frozenset({"while", "case", "stream"})
 """Kinds of operations for control flow: they have no kernel; the planner writes the code of their
 regions.
+"""
+BARRIER = "barrier"
+"""Kind of an operation without operands and results: the devices of a pod meet, before an exchange
+in which this device takes no part.
 """
 HELD = frozenset({"constant"})
 """Kinds of operations that have neither a kernel nor regions; their results have the standard

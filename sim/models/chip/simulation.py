@@ -94,6 +94,9 @@ class ChipSimulation(Closeable):
     this code.
     """
 
+    alone = True
+    """Whether the chip is not on a torus (`sim.models.chip.torus`)."""
+
     def __init__(self, config: Config, *, kernels: bool, memory: HbmOptions | None,
                  trace: str | os.PathLike[str] | None) -> None:
         if not isinstance(memory, HbmOptions | None):
@@ -166,7 +169,16 @@ class ChipSimulation(Closeable):
 
         All control registers get their initial values. Memories, vector registers and scalar
         registers keep their contents, except where a write was under way.
+
+        Raises
+        ------
+        RuntimeError
+            If the chip is on a torus: the other chips would not advance, and links would lose
+            flits.
         """
+        if not self.alone:
+            raise RuntimeError("a chip on a torus must not be reset by its pin: reset its cores "
+                               "(reset_core, Device.reset, Pod.reset)")
         self._advance("reset")
         self._watched = [False] * self._config.cores
 

@@ -142,6 +142,7 @@ class ChipTorus(Closeable):
             for number, chip in enumerate(self.chips):
                 chip.write("TORUS", WIDTH=columns, HEIGHT=rows)
                 chip.write("POSITION", X=number % columns, Y=number // columns)
+                chip.alone = False
             self._library = self.chips[0].model.library
             _declare(self._library)
             handles = (ctypes.c_void_p * len(self.chips))(*(chip.handle for chip in self.chips))

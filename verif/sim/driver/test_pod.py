@@ -192,6 +192,8 @@ def test_a_wait_ends_when_all_packets_have_arrived(distant: Pod) -> None:
     distant[0, 0].wait([0])
     model = distant[1, 0].model
     assert model is not None
+    with pytest.raises(RuntimeError, match="a chip on a torus must not be reset by its pin"):
+        model.reset()
     assert model.read_words(0, Space.SEMAPHORE, 3, 1) == [0]
     distant.wait(cycles=0)
     assert model.read_words(0, Space.SEMAPHORE, 3, 1) == [9]

@@ -61,7 +61,9 @@ def _devices(operation: Operation, operands: list[Array], context: Context) -> A
     if context.device is None:
         raise NotImplementedError(f"{operation.kind} needs two devices")
     mine = operands[context.device]
-    return mine if operation.kind == "by_device" else context.exchange(mine)
+    if operation.kind == "by_device":
+        return mine
+    return context.exchange(mine, operation.attributes.get("sources", (1, 0))[context.device])
 
 
 @evaluates("sort")

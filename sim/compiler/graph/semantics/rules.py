@@ -20,10 +20,10 @@ class Context(Protocol):
     def device(self) -> int | None:
         """Number of the device that executes the graph; None if there is only one device."""
 
-    def exchange(self, array: Array) -> Array:
-        """Send an array to the other device, and return the array that the other device sends.
+    def exchange(self, array: Array, source: int) -> Array:
+        """Send an array, and return the array that device ``source`` sends.
 
-        This waits until the other device calls this method, too.
+        This waits until all other devices call this method, too.
         """
 
     def run(self, graph: Graph, inputs: Sequence[Array]) -> list[Array]:

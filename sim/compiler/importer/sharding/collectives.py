@@ -1,13 +1,18 @@
-"""Collective operations between two devices, written with ``exchange`` and ``by_device``.
+"""Collective operations between devices, written with ``exchange`` and ``by_device``.
 
-In this module, a *group* is a replica group: the devices that take part, in order. A collective in
-a group of one device is a copy. In a group of both devices, values are ordered by the group: on
-either device, the value of the group's first device comes first. Functions append operations to the
-graph of their parameter ``at``.
+In this module, a *team* says which devices execute a collective together: groups of devices, each
+in the order of its replica group. Results are ordered by the groups: on each device, the value of
+the group's first device comes first. A group that consists of whole rings of the torus is served
+ring by ring: first the cores of each chip, then the chips along X, then those along Y. The order of
+all additions depends only on the groups, the shapes and the torus, so all devices of a group get
+the same bits. Functions append operations to the graph of their parameter ``at``.
 """
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,59 +20,175 @@ import numpy as np
 from sim.compiler.graph.arrays import array_dtype
 from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
 from sim.compiler.graph.semantics.elementwise import ELEMENTWISE
+from sim.compiler.graph.torus import RINGS, Division, Torus
 from sim.compiler.importer.attributes import python
 from sim.compiler.passes.expansion import Expansion
 
-__all__ = ["COLLECTIVES", "Group", "all_reduced", "device_group", "device_number", "is_reducer",
-           "joined", "part", "swapped"]
+__all__ = ["COLLECTIVES", "LARGE", "PAIR", "Groups", "Team", "all_reduced", "assembled",
+           "device_groups", "device_number", "divided", "is_reducer", "joined", "part", "swapped"]
 
-Group = tuple[int, ...]
-"""Devices in the order of a group: (0, 1) or (1, 0); (0,) if each device is a group of its own."""
+Groups = tuple[tuple[int, ...], ...]
+"""Groups of devices, all of one size; each device is in one group."""
 _HANDLE = re.compile(r"handle = (\d+)")
+LARGE = 1 << 13
+"""Number of elements from which an all-reduce over several rings is scattered."""
+_CHIP = Torus()
 
 
-def joined(at: Expansion, value: Value, dimension: int, group: Group = (0, 1)) -> Value:
-    """Concatenate the values of both devices along a dimension, in the order of the group."""
-    return at.concatenate(_both(at, value, group), dimension)
+@dataclass(frozen=True)
+class Team:
+    """Groups of devices that execute a collective, each on its own.
 
-
-def part(at: Expansion, value: Value, dimension: int, group: Group = (0, 1)) -> Value:
-    """Return the half of a value, along a dimension, that belongs to the executing device.
-
-    The first half belongs to the first device of ``group``.
+    Attributes
+    ----------
+    groups : Groups
+        The groups.
+    torus : Torus
+        The torus of chips to which the devices belong.
     """
-    return _by_position(at, "by_device", *_halves(at, value, dimension), group)
+
+    groups: Groups
+    torus: Torus = _CHIP
+
+    @property
+    def size(self) -> int:
+        """Number of devices in each group."""
+        return len(self.groups[0])
+
+    @cached_property
+    def positions(self) -> tuple[int, ...]:
+        """The position of each device in its group."""
+        return tuple(position for _, position in sorted(
+            (device, position) for group in self.groups for position, device in enumerate(group)))
+
+    def sources(self, steps: int = 1) -> tuple[int, ...]:
+        """Return, for each device, the device ``steps`` positions before it in its group."""
+        found = {device: group[position - steps] for group in self.groups
+                 for position, device in enumerate(group)}
+        return tuple(found[device] for device in sorted(found))
+
+    def rings(self) -> "list[Team]":
+        """Return teams whose groups are rings, and which together connect each group of this team.
+
+        The first team, if it has any rings, has those of the cores of chips, then follow rings
+        along X, and along Y. If the groups do not consist of such rings, return this team alone.
+        """
+        found = []
+        for axis in range(len(RINGS)):
+            groups = [ring for group in self.groups for ring in self._along(group, axis)]
+            if len({len(ring) for ring in groups}) != 1:
+                return [self]
+            found.append(Team(tuple(groups), self.torus))
+        if any(np.prod([ring.size for ring in found]) != len(group)
+               or not self._is_grid(group) for group in self.groups):
+            return [self]
+        return [ring for ring in found if ring.size > 1] or [self]
+
+    def _along(self, group: tuple[int, ...], axis: int) -> list[tuple[int, ...]]:
+        """Divide a group into devices whose places differ only along ``axis``, in its order."""
+        rings: dict[tuple[int, ...], list[int]] = {}
+        for device in group:
+            place = self.torus.place(device)
+            rings.setdefault((*place[:axis], *place[axis + 1:]), []).append(device)
+        return [tuple(ring) for ring in rings.values()]
+
+    def _is_grid(self, group: tuple[int, ...]) -> bool:
+        places = {self.torus.place(device) for device in group}
+        return places == set(product(*map(set, zip(*places, strict=True))))
 
 
-def swapped(at: Expansion, value: Value, split: int, along: int, group: Group = (0, 1)) -> Value:
-    """Exchange halves between the devices: StableHLO's ``all_to_all``.
+PAIR = Team(((0, 1),))
+"""Both cores of a chip."""
 
-    Each device splits its value in halves along dimension ``split``; half number n belongs to
-    device number n of the group. The result is the executing device's halves of both values,
+
+def joined(at: Expansion, value: Value, dimension: int, team: Team = PAIR) -> Value:
+    """Concatenate the values of a group's devices along a dimension, in the order of the group."""
+    return at.concatenate(_gathered(at, value, team), dimension)
+
+
+def part(at: Expansion, value: Value, dimension: int, team: Team = PAIR) -> Value:
+    """Return the part of a value, along a dimension, that belongs to the executing device.
+
+    The value is divided into as many parts as a group has devices, in the order of the group.
+    """
+    parts = _parts(at, value, dimension, team.size)
+    return _by_device(at, [parts[position] for position in team.positions])
+
+
+def swapped(at: Expansion, value: Value, split: int, along: int, team: Team = PAIR) -> Value:
+    """Exchange parts between the devices of a group: StableHLO's ``all_to_all``.
+
+    Each device splits its value in parts along dimension ``split``; part number n belongs to
+    device number n of the group. The result is the executing device's parts of all values,
     concatenated along dimension ``along``.
     """
-    first, second = _halves(at, value, split)
-    mine = _by_position(at, "by_device", first, second, group)
-    other = _by_position(at, "exchange", second, first, group)
-    return at.concatenate(_in_order(at, mine, other, group), along)
+    parts, size, places = _parts(at, value, split, team.size), team.size, team.positions
+    mine = [_by_device(at, [parts[place] for place in places])]
+    mine += [at.add("exchange", [parts[(place + steps) % size] for place in places], parts[0].type,
+                    sources=team.sources(steps)) for steps in range(1, size)]
+    return at.concatenate([_by_device(at, [mine[(place - n) % size] for place in places])
+                           for n in range(size)], along)
 
 
-def all_reduced(at: Expansion, region: Graph, value: Value, group: Group = (0, 1)) -> Value:
-    """Apply ``region``, a function of two scalars, to the values of both devices, elementwise.
+def all_reduced(at: Expansion, region: Graph, value: Value, team: Team = PAIR) -> Value:
+    """Apply ``region``, a function of two scalars, to the values of a group, elementwise.
 
-    The operands are in the order of the group.
+    Each ring gathers all values and applies the function in the order of the group. A value of
+    `LARGE` elements or more is scattered instead (`_scattered`), reduced part by part in the
+    remaining rings, and gathered in the end, if one of its dimensions is divisible by the size of
+    the ring. Then less data crosses the links, but in more steps.
     """
-    return _apply(at, region, _both(at, value, group))
+    return _reduced(at, region, value, team.rings())
 
 
-def device_number(at: Expansion) -> Value:
-    """Return the number of the executing device, as a scalar of type u32."""
-    return at.add("by_device", [at.constant(device, DType.U32) for device in (0, 1)],
+def _reduced(at: Expansion, region: Graph, value: Value, rings: Sequence[Team]) -> Value:
+    if not rings:
+        return value
+    ring, *rest = rings
+    dimension = next((number for number, size in enumerate(value.shape)
+                      if size % ring.size == 0), None)
+    if dimension is not None and value.type.size >= LARGE and (rest or ring.size > 2):
+        part = _scattered(at, region, value, dimension, ring)
+        return joined(at, _reduced(at, region, part, rest), dimension, ring)
+    made, *others = _gathered(at, value, ring)
+    for other in others:
+        made = _apply(at, region, [made, other])
+    return _reduced(at, region, made, rest)
+
+
+def divided(at: Expansion, value: Value, division: Division) -> Value:
+    """Return the executing device's part of a value that all devices have."""
+    shape, parts = division.part_shape(value.shape), dict[tuple[int, ...], Value]()
+    for index in dict.fromkeys(division.parts):
+        starts = tuple(number * size for number, size in zip(index, shape, strict=True))
+        limits = tuple(start + size for start, size in zip(starts, shape, strict=True))
+        parts[index] = at.add("slice", (value,), TensorType(shape, value.dtype),
+                              start_indices=starts, limit_indices=limits,
+                              strides=(1,) * len(shape))
+    return _by_device(at, [parts[index] for index in division.parts])
+
+
+def assembled(at: Expansion, value: Value, division: Division, torus: Torus) -> Value:
+    """Return the whole value, of which ``value`` is the executing device's part."""
+    devices = range(torus.devices)
+    values = dict(zip(reversed(division.parts), reversed(
+        _gathered(at, value, Team((tuple(devices),), torus))), strict=True))
+    for dimension in reversed(range(len(division.counts))):
+        lines: dict[tuple[int, ...], list[Value]] = {}
+        for index, found in sorted(values.items(), key=lambda item: item[0]):
+            lines.setdefault(index[:dimension], []).append(found)
+        values = {index: at.concatenate(line, dimension) for index, line in lines.items()}
+    return values[()]
+
+
+def device_number(at: Expansion, devices: int) -> Value:
+    """Return the number of the executing device, one of ``devices``, as a scalar of type u32."""
+    return at.add("by_device", [at.constant(device, DType.U32) for device in range(devices)],
                   TensorType((), DType.U32))
 
 
-def device_group(operation: Any, partitions: int, replicas: int) -> Group | None:
-    """Return the group in which the devices execute a collective.
+def device_groups(operation: Any, partitions: int, replicas: int) -> Groups | None:
+    """Return the groups in which the devices execute a collective.
 
     Without a channel, groups consist of replicas. With a channel they consist of partitions, of
     replicas with all their partitions, or of device numbers, as the StableHLO specification defines
@@ -78,35 +199,35 @@ def device_group(operation: Any, partitions: int, replicas: int) -> Group | None
     operation : jaxlib.mlir.ir.Operation
         The collective.
     partitions, replicas : int
-        Numbers of partitions and of replicas; one of them is 1, and the product is at most 2.
+        Numbers of partitions and of replicas; one of them is 1.
 
     Returns
     -------
-    Group or None
-        None if the collective names devices that do not exist, or its groups are neither one group
-        of both devices nor a group for each device.
+    Groups or None
+        None if the collective names devices that do not exist, or its groups do not contain each
+        device once, or differ in size.
     """
     attributes, devices = operation.attributes, partitions * replicas
     name = "replica_groups" if "replica_groups" in attributes else "source_target_pairs"
-    table = np.array(attributes[name])
+    table, whole = np.array(attributes[name]), (tuple(range(devices)),)
     if table.size and table.max() >= devices:
         return None
-    found = [tuple(int(device) for device in group if device >= 0) for group in table]
     channel = _HANDLE.search(str(attributes["channel_handle"])) if (
         "channel_handle" in attributes) else None
     crossing = channel is not None and int(channel[1]) > 0
     if name == "source_target_pairs":
-        return tuple(range(devices)) if crossing or partitions == 1 else None
-    if not crossing and partitions == 2:
+        return whole if crossing or partitions == 1 else None
+    if not crossing and partitions > 1:
         # The groups consist of replicas, and there is only one replica.
-        return (0,)
-    whole = operation.name != "stablehlo.all_to_all" and "use_global_device_ids" not in attributes
-    if crossing and partitions == 2 and whole and found == [(0,)]:
+        return tuple((device,) for device in range(devices))
+    found = tuple(tuple(int(device) for device in group if device >= 0) for group in table)
+    numbered = operation.name == "stablehlo.all_to_all" or "use_global_device_ids" in attributes
+    if crossing and partitions > 1 and not numbered and found == ((0,),):
         # The group is all partitions of the only replica.
-        return (0, 1)
-    found = found or [tuple(range(devices))]
-    return found[0] if len(found) == 1 and len(found[0]) == devices else (
-        (0,) if sorted(found) == [(0,), (1,)] else None)
+        return whole
+    found = found or whole
+    complete = sorted(device for group in found for device in group) == list(range(devices))
+    return found if complete and len({len(group) for group in found}) == 1 else None
 
 
 def is_reducer(region: Graph) -> bool:
@@ -118,62 +239,55 @@ def is_reducer(region: Graph) -> bool:
                for operation in region.operations)
 
 
-# ---- the collectives; each takes (at, operation, operands, group, regions)
+# ---- the collectives; each takes (at, operation, operands, team, regions)
 
-_Rule = Callable[[Expansion, Any, list[Value], Group, Sequence[Graph]], Sequence[Value]]
+_Rule = Callable[[Expansion, Any, list[Value], Team, Sequence[Graph]], Sequence[Value]]
 
 
-def _all_reduce(at: Expansion, operation: Any, operands: list[Value], group: Group,
+def _all_reduce(at: Expansion, operation: Any, operands: list[Value], team: Team,
                 regions: Sequence[Graph]) -> Sequence[Value]:
-    if len(group) == 1:
+    if team.size == 1:
         return operands
-    return [all_reduced(at, regions[0], value, group) for value in operands]
+    return [all_reduced(at, regions[0], value, team) for value in operands]
 
 
-def _all_gather(at: Expansion, operation: Any, operands: list[Value], group: Group,
+def _all_gather(at: Expansion, operation: Any, operands: list[Value], team: Team,
                 regions: Sequence[Graph]) -> Sequence[Value]:
-    if len(group) == 1:
-        return operands
     dimension = python(operation.attributes["all_gather_dim"])
-    return [joined(at, value, dimension, group) for value in operands]
+    return [joined(at, value, dimension, team) for value in operands]
 
 
-def _reduce_scatter(at: Expansion, operation: Any, operands: list[Value], group: Group,
+def _reduce_scatter(at: Expansion, operation: Any, operands: list[Value], team: Team,
                     regions: Sequence[Graph]) -> Sequence[Value]:
-    if len(group) == 1:
+    if team.size == 1:
         return operands
     [value] = operands
     dimension = python(operation.attributes["scatter_dimension"])
-    first, second = _halves(at, value, dimension)
-    mine = _by_position(at, "by_device", first, second, group)
-    other = _by_position(at, "exchange", second, first, group)
-    return [_apply(at, regions[0], _in_order(at, mine, other, group))]
+    return [_scattered(at, regions[0], value, dimension, team)]
 
 
-def _all_to_all(at: Expansion, operation: Any, operands: list[Value], group: Group,
+def _all_to_all(at: Expansion, operation: Any, operands: list[Value], team: Team,
                 regions: Sequence[Graph]) -> Sequence[Value]:
-    if len(group) == 1:
-        return operands
     split = python(operation.attributes["split_dimension"])
     along = python(operation.attributes["concat_dimension"])
-    return [swapped(at, value, split, along, group) for value in operands]
+    return [swapped(at, value, split, along, team) for value in operands]
 
 
-def _collective_permute(at: Expansion, operation: Any, operands: list[Value], group: Group,
+def _collective_permute(at: Expansion, operation: Any, operands: list[Value], team: Team,
                         regions: Sequence[Graph]) -> Sequence[Value]:
     pairs = {int(target): int(source) for source, target
              in np.array(operation.attributes["source_target_pairs"]).reshape(-1, 2)}
+    devices = range(team.size)
+    # Devices without a source get zeros; they receive from devices without a target.
+    unused = iter(sorted(set(devices) - set(pairs.values()), reverse=True))
+    sources = tuple(pairs[device] if device in pairs else next(unused) for device in devices)
+    crossing = any(source != target for target, source in pairs.items())
     found = []
     for value in operands:
-        # The value that each device receives; a device that no pair targets receives zeros.
-        got = []
-        crossing = any(source != target for target, source in pairs.items())
-        other = at.add("exchange", (value, value), value.type) if crossing else value
-        for device in range(len(group)):
-            source = pairs.get(device)
-            got.append(_zeros(at, value.type) if source is None else
-                       value if source == device else other)
-        found.append(got[0] if got[0] is got[-1] else at.add("by_device", got, value.type))
+        other = at.add("exchange", [value] * team.size, value.type,
+                       sources=sources) if crossing else value
+        found.append(_by_device(at, [other if device in pairs else _zeros(at, value.type)
+                                     for device in devices]))
     return found
 
 
@@ -186,32 +300,66 @@ COLLECTIVES: dict[str, _Rule] = {
 
 # ---- helpers
 
-def _by_position(at: Expansion, kind: str, first: Value, second: Value, group: Group) -> Value:
-    """Append an operation of kind ``by_device`` or ``exchange``.
+def _by_device(at: Expansion, values: Sequence[Value]) -> Value:
+    """Return, on device number d, ``values[d]``."""
+    if all(value is values[0] for value in values):
+        return values[0]
+    return at.add("by_device", values, values[0].type)
 
-    ``first`` and ``second`` are the operands for the first and second device of the group.
+
+def _moved(at: Expansion, value: Value, team: Team) -> Value:
+    """Return the value of the device before the executing one, in its group."""
+    return at.add("exchange", [value] * len(team.positions), value.type, sources=team.sources())
+
+
+def _gathered(at: Expansion, value: Value, team: Team) -> list[Value]:
+    """Return a value's instances on all devices of a group, in the order of the group.
+
+    The values go round each ring of the group.
     """
-    values = (first, second) if group == (0, 1) else (second, first)
-    return at.add(kind, values, first.type)
+    if team.size == 1:
+        return [value]
+    devices = range(len(team.positions))
+    # For each value that a device holds, the devices from which it has come.
+    held = [(value, tuple(devices))]
+    for ring in team.rings():
+        sources, last = ring.sources(), held
+        for _ in range(1, ring.size):
+            last = [(_moved(at, found, ring), tuple(origins[source] for source in sources))
+                    for found, origins in last]
+            held = [*held, *last]
+    group_of = {device: group for group in team.groups for device in group}
+    return [_by_device(at, [next(found for found, origins in held
+                                 if origins[device] == group_of[device][position])
+                            for device in devices]) for position in range(team.size)]
 
 
-def _in_order(at: Expansion, mine: Value, other: Value, group: Group) -> list[Value]:
-    """Return two values in the order of the group.
+def _scattered(at: Expansion, region: Graph, value: Value, dimension: int, team: Team) -> Value:
+    """Reduce the values of a group; return the executing device's part of the result.
 
-    ``mine`` belongs to the executing device, and ``other`` to the other device.
+    The partial result for each device goes round the group, and each device adds its own value to
+    it. It begins with the device after the one to which it belongs; in a group of two devices,
+    operands are in the order of the group.
     """
-    return [_by_position(at, "by_device", mine, other, group),
-            _by_position(at, "by_device", other, mine, group)]
+    parts, size, places = _parts(at, value, dimension, team.size), team.size, team.positions
+
+    def own(steps: int) -> Value:
+        return _by_device(at, [parts[(place - steps) % size] for place in places])
+
+    if size == 2:
+        mine, other = own(0), at.add("exchange", [parts[1 - place] for place in places],
+                                     parts[0].type, sources=team.sources())
+        return _apply(at, region, [_by_device(at, [(mine, other)[place ^ n] for place in places])
+                                   for n in range(2)])
+    made = own(1)
+    for step in range(2, size + 1):
+        made = _apply(at, region, [_moved(at, made, team), own(step)])
+    return made
 
 
-def _both(at: Expansion, value: Value, group: Group) -> list[Value]:
-    """Return a value's instances on both devices, in the order of the group."""
-    return _in_order(at, value, at.add("exchange", (value, value), value.type), group)
-
-
-def _halves(at: Expansion, value: Value, dimension: int) -> tuple[Value, Value]:
-    half = value.shape[dimension] // 2
-    return (at.slice(value, dimension, 0, half), at.slice(value, dimension, half, half))
+def _parts(at: Expansion, value: Value, dimension: int, count: int) -> list[Value]:
+    size = value.shape[dimension] // count
+    return [at.slice(value, dimension, number * size, size) for number in range(count)]
 
 
 def _zeros(at: Expansion, type: TensorType) -> Value:

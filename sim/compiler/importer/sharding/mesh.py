@@ -1,11 +1,13 @@
 """Reads meshes of devices and shardings from MLIR's attributes."""
 
 import math
+from itertools import product
 from typing import Any, NamedTuple
 
+from sim.compiler.graph.torus import Division
 from sim.compiler.importer.attributes import python
 
-__all__ = ["Split", "axis_sizes", "cut_of", "split_of"]
+__all__ = ["Split", "axis_sizes", "cut_of", "division_of", "split_of"]
 
 
 class Split(NamedTuple):
@@ -14,8 +16,15 @@ class Split(NamedTuple):
     dimension: int
     group: tuple[int, ...]
 
+    def division(self, rank: int) -> Division:
+        """Return the division of a value with ``rank`` dimensions."""
+        counts = tuple(2 if number == self.dimension else 1 for number in range(rank))
+        return Division(counts, tuple(
+            tuple(self.group.index(device) if number == self.dimension else 0
+                  for number in range(rank)) for device in range(2)))
 
-def axis_sizes(module: Any, reference: Any) -> dict[str, int]:
+
+def axis_sizes(module: Any, reference: Any, devices: int = 2) -> dict[str, int]:
     """Return the sizes of a mesh's axes, by name.
 
     Parameters
@@ -24,19 +33,21 @@ def axis_sizes(module: Any, reference: Any) -> dict[str, int]:
         The module that contains the meshes.
     reference : jaxlib.mlir.ir.Attribute
         A mesh, or the name of one.
+    devices : int
+        Number of devices that a mesh may have; it may also have one.
 
     Raises
     ------
     ValueError
-        If the mesh has more than two devices, or does not have them in ascending order.
+        If the mesh has another number of devices, or does not have them in ascending order.
     """
-    sizes, devices = _mesh(module, reference)
-    if devices != tuple(range(len(devices))):
-        raise ValueError(f"a mesh of devices {list(devices)}")
+    sizes, order = _mesh(module, reference, devices)
+    if order != tuple(range(len(order))):
+        raise ValueError(f"a mesh of devices {list(order)}")
     return sizes
 
 
-def _mesh(module: Any, reference: Any) -> tuple[dict[str, int], tuple[int, ...]]:
+def _mesh(module: Any, reference: Any, devices: int = 2) -> tuple[dict[str, int], tuple[int, ...]]:
     """Return the sizes of a mesh's axes, and its devices in the mesh's order.
 
     ``reference`` is the mesh, or its name in ``module``.
@@ -44,7 +55,7 @@ def _mesh(module: Any, reference: Any) -> tuple[dict[str, int], tuple[int, ...]]
     Raises
     ------
     ValueError
-        If the mesh has more than two devices.
+        If the mesh has neither one device nor ``devices``.
     """
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import sdy
@@ -57,12 +68,12 @@ def _mesh(module: Any, reference: Any) -> tuple[dict[str, int], tuple[int, ...]]
     mesh = sdy.MeshAttr(attribute)
     sizes = {axis.name: axis.size for axis in map(sdy.MeshAxisAttr, mesh.axes)}
     count = math.prod(sizes.values())
-    if count > 2:
+    if count not in (1, devices):
         raise ValueError(f"a mesh of {count} devices")
     return sizes, tuple(mesh.device_ids) or tuple(range(count))
 
 
-def cut_of(module: Any, attribute: Any, axes: set[str] | None = None) -> int | None:
+def cut_of(module: Any, attribute: Any) -> int | None:
     """Return the dimension that a sharding splits in two halves; None if it splits none.
 
     Parameters
@@ -71,8 +82,31 @@ def cut_of(module: Any, attribute: Any, axes: set[str] | None = None) -> int | N
         The module that contains the meshes.
     attribute : jaxlib.mlir.ir.Attribute
         The value's sharding.
-    axes : set of str, optional
-        The mesh axes to consider; by default all.
+
+    Raises
+    ------
+    ValueError
+        Under the conditions of `axis_sizes`, with two devices.
+    """
+    from jaxlib.mlir.dialects import sdy
+
+    sharding = sdy.TensorShardingAttr(attribute)
+    return _dimension(sharding, axis_sizes(module, sharding.mesh_or_ref))
+
+
+def division_of(module: Any, attribute: Any, axes: set[str], devices: int) -> Division | None:
+    """Return how a sharding divides a value between devices; None if all have the whole value.
+
+    Parameters
+    ----------
+    module : jaxlib.mlir.ir.Module
+        The module that contains the meshes.
+    attribute : jaxlib.mlir.ir.Attribute
+        The value's sharding.
+    axes : set of str
+        The mesh axes to consider.
+    devices : int
+        Number of devices, unless the mesh has one.
 
     Raises
     ------
@@ -82,7 +116,23 @@ def cut_of(module: Any, attribute: Any, axes: set[str] | None = None) -> int | N
     from jaxlib.mlir.dialects import sdy
 
     sharding = sdy.TensorShardingAttr(attribute)
-    return _dimension(sharding, axis_sizes(module, sharding.mesh_or_ref), axes)
+    sizes = axis_sizes(module, sharding.mesh_or_ref, devices)
+    along = [[sdy.AxisRefAttr(axis).name for axis in sdy.DimensionShardingAttr(given).axes]
+             for given in sharding.dimension_shardings]
+    along = [[name for name in names if name in axes] for names in along]
+    counts = tuple(math.prod(sizes[name] for name in names) for names in along)
+    if math.prod(counts) == 1:
+        return None
+    parts = []
+    for place in product(*map(range, sizes.values())):
+        at, index = dict(zip(sizes, place, strict=True)), []
+        for names in along:
+            number = 0
+            for name in names:
+                number = number * sizes[name] + at[name]
+            index.append(number)
+        parts.append(tuple(index))
+    return Division(counts, tuple(parts))
 
 
 def split_of(module: Any, attribute: Any) -> Split | None:
@@ -99,17 +149,17 @@ def split_of(module: Any, attribute: Any) -> Split | None:
 
     sharding = sdy.TensorShardingAttr(attribute)
     sizes, devices = _mesh(module, sharding.mesh_or_ref)
-    dimension = _dimension(sharding, sizes, None)
+    dimension = _dimension(sharding, sizes)
     return None if dimension is None else Split(dimension, devices)
 
 
-def _dimension(sharding: Any, sizes: dict[str, int], axes: set[str] | None) -> int | None:
+def _dimension(sharding: Any, sizes: dict[str, int]) -> int | None:
     from jaxlib.mlir.dialects import sdy
 
     found = None
     for dimension, given in enumerate(map(sdy.DimensionShardingAttr,
                                           sharding.dimension_shardings)):
         names = {sdy.AxisRefAttr(axis).name for axis in given.axes}
-        if any(sizes[name] > 1 for name in (names if axes is None else names & axes)):
+        if any(sizes[name] > 1 for name in names):
             found = dimension
     return found

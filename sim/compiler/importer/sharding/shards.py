@@ -1,17 +1,25 @@
-"""Shards: the parts of global values that each of two devices has."""
+"""Shards: the parts of global values that each of the devices has."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sim.compiler.graph.ir import STACKED, Graph, Sharding, Value
+from sim.compiler.graph.torus import CORES, Division, PodSharding, Torus
 from sim.compiler.importer.attributes import python
-from sim.compiler.importer.sharding.collectives import Group, joined, part
-from sim.compiler.importer.sharding.mesh import axis_sizes, cut_of
+from sim.compiler.importer.sharding.collectives import assembled, divided
+from sim.compiler.importer.sharding.mesh import axis_sizes, division_of
 from sim.compiler.passes.expansion import Expansion
 
-__all__ = ["ADVICE", "Shards", "manual_axes", "module_devices"]
+__all__ = ["Shards", "advice", "manual_axes", "module_devices"]
 
-ADVICE = "use a mesh of one or two devices: a device is a core, and a chip has two"
+
+def advice(torus: Torus) -> str:
+    """Return what to do about a mesh that the chips of a torus cannot have."""
+    if torus.chips == 1:
+        return "use a mesh of one or two devices: a device is a core, and a chip has two"
+    return (f"use a mesh of all {torus.devices} devices of the pod: a device is a core, and a chip "
+            "has two")
 
 
 def module_devices(module: Any) -> tuple[int, int]:
@@ -31,9 +39,9 @@ def manual_axes(operation: Any) -> list[str]:
 
 @dataclass
 class Shards:
-    """Splits global values into the parts of two devices, and joins the parts.
+    """Splits global values into the parts of the devices, and joins the parts.
 
-    Operations outside of a ``manual_computation`` are computed on both devices. The host splits an
+    Operations outside of a ``manual_computation`` are computed on all devices. The host splits an
     input that only manual computations use, and joins a result of a manual computation that the
     program returns. All other values are split by the devices, which exchange parts to join them.
     Methods append the operations for this to the graph of their parameter ``at``.
@@ -42,17 +50,20 @@ class Shards:
     ----------
     module : jaxlib.mlir.ir.Module
         The module that contains the meshes.
+    torus : Torus
+        The chips whose cores are the devices.
     """
 
     module: Any
+    torus: Torus
     used: bool = False
-    """Whether the program contains a ``manual_computation`` for two devices."""
+    """Whether the program contains a ``manual_computation`` for all devices."""
     stacked: bool = False
     """Whether all of the program, not only a ``manual_computation``, is the program of one device.
     Host arrays are then `STACKED`."""
-    # The part of each value, by value, dimension and order of the devices.
-    _parts: dict[tuple[Value, int, Group], Value] = field(default_factory=dict)
-    _joined: dict[Value, tuple[Value, int, Group]] = field(default_factory=dict)
+    # The part of each value, by value and division.
+    _parts: dict[tuple[Value, Division], Value] = field(default_factory=dict)
+    _joined: dict[Value, tuple[Value, Division]] = field(default_factory=dict)
 
     def axes(self, operation: Any) -> dict[str, int]:
         """Return the sizes of the axes of a ``manual_computation``'s mesh, by name.
@@ -60,81 +71,102 @@ class Shards:
         Raises
         ------
         ValueError
-            If the mesh has more than two devices, or does not have them in ascending order.
+            If the mesh has neither one device nor all, or does not have them in ascending order.
         """
         from jaxlib.mlir.dialects import sdy
 
         sizes: dict[str, int] = {}
         for name in ("in_shardings", "out_shardings"):
             for item in sdy.TensorShardingPerValueAttr(operation.attributes[name]).shardings:
-                sizes |= axis_sizes(self.module, sdy.TensorShardingAttr(item).mesh_or_ref)
+                sizes |= axis_sizes(self.module, sdy.TensorShardingAttr(item).mesh_or_ref,
+                                    self.torus.devices)
         return sizes
 
-    def dimensions(self, attribute: Any, manual: set[str]) -> list[int | None]:
-        """Return, for each sharding in the list ``attribute``, the dimension that it splits.
+    def divisions(self, attribute: Any, manual: set[str]) -> list[Division | None]:
+        """Return, for each sharding in the list ``attribute``, how it divides its value.
 
-        An item is None if that sharding splits no dimension in halves. Only the mesh axes in
-        ``manual`` are considered.
+        An item is None if that sharding does not divide the value. Only the mesh axes in ``manual``
+        are considered.
         """
         from jaxlib.mlir.dialects import sdy
 
-        return [cut_of(self.module, item, manual)
+        return [division_of(self.module, item, manual, self.torus.devices)
                 for item in sdy.TensorShardingPerValueAttr(attribute).shardings]
 
-    def local(self, value: Value, dimension: int | None, at: Expansion,
-              group: Group = (0, 1)) -> Value:
+    def local(self, value: Value, division: Division | None, at: Expansion) -> Value:
         """Return the executing device's part of a global value.
 
-        ``dimension`` is the one along which the value is split; None means that each device gets
-        the whole value. The first half belongs to the first device of ``group``.
+        ``division`` says how the value is divided; None means that each device gets the whole
+        value.
         """
-        if dimension is None:
+        if division is None:
             return value
-        if value in self._joined and self._joined[value][1:] == (dimension, group):
+        if value in self._joined and self._joined[value][1] == division:
             return self._joined[value][0]
-        key = value, dimension, group
+        key = value, division
         if key not in self._parts:
-            self._parts[key] = part(at, value, dimension, group)
+            self._parts[key] = divided(at, value, division)
         return self._parts[key]
 
-    def whole(self, value: Value, dimension: int | None, at: Expansion,
-              group: Group = (0, 1)) -> Value:
-        """Join the parts that the devices of a group have into the global value, and return it.
+    def whole(self, value: Value, division: Division | None, at: Expansion) -> Value:
+        """Join the parts that the devices have into the global value, and return it.
 
-        ``value`` is the executing device's part, and ``dimension`` the one along which the global
-        value is split; None means that ``value`` already is the global value.
+        ``value`` is the executing device's part, and ``division`` says how the global value is
+        divided; None means that ``value`` already is the global value.
         """
-        if dimension is None:
+        if division is None:
             return value
-        made = joined(at, value, dimension, group)
-        self._joined[made] = (value, dimension, group)
+        made = assembled(at, value, division, self.torus)
+        self._joined[made] = (value, division)
         return made
 
     def finish(self, graph: Graph) -> None:
         """Set the graph's sharding; let the host split inputs and join outputs where possible."""
         if self.stacked:
             _drop_unused(graph)
-            graph.sharding = Sharding((STACKED,) * len(graph.inputs),
-                                      (STACKED,) * len(graph.outputs))
+            graph.sharding = self._sharding([self._stacked(value) for value in graph.inputs],
+                                            [self._stacked(value) for value in graph.outputs])
         elif self.used:
-            outputs = [self._joined.get(value, (value, None))[:2] for value in graph.outputs]
+            outputs = [self._joined.get(value, (value, None)) for value in graph.outputs]
             graph.outputs = [value for value, _ in outputs]
             _drop_unused(graph)
-            cuts = tuple(self._cut_input(graph, number) for number in range(len(graph.inputs)))
-            graph.sharding = Sharding(cuts, tuple(dimension for _, dimension in outputs))
+            graph.sharding = self._sharding(
+                [self._cut_input(graph, number) for number in range(len(graph.inputs))],
+                [division for _, division in outputs])
 
-    def _cut_input(self, graph: Graph, number: int) -> int | None:
-        """Replace an input by the device's part of it, if the graph uses only that part.
+    def _stacked(self, value: Value) -> Division:
+        devices, rank = self.torus.devices, len(value.shape)
+        return Division((devices, *[1] * rank),
+                        tuple((device, *[0] * rank) for device in range(devices)), stacked=True)
 
-        ``number`` is the input's position. Return the dimension along which the host must split the
-        input; None if it is not replaced.
+    def _sharding(self, inputs: Sequence[Division | None],
+                  outputs: Sequence[Division | None]) -> Sharding:
+        given, made = tuple(map(self._cut, inputs)), tuple(map(self._cut, outputs))
+        if self.torus.chips == 1:
+            return Sharding(given, made)
+        return Sharding(given, made, PodSharding(self.torus, tuple(inputs), tuple(outputs)))
+
+    def _cut(self, division: Division | None) -> int | None:
+        """Return how a division splits what a chip has between its cores, as in `Sharding`."""
+        if division is None:
+            return None
+        if self.torus.chips == 1:
+            return STACKED if division.stacked else division.counts.index(CORES)
+        parts = division.parts
+        same = all(parts[device] == parts[device + 1] for device in range(0, len(parts), CORES))
+        return None if same else STACKED
+
+    def _cut_input(self, graph: Graph, number: int) -> Division | None:
+        """Replace input ``number`` of a graph by the device's part of it, if only that is used.
+
+        Return how the host must divide the input; None if it is not replaced.
         """
         value, users = graph.inputs[number], graph.users()
-        cuts = [(dimension, made) for (cut, dimension, _), made in self._parts.items()
+        cuts = [(division, made) for (cut, division), made in self._parts.items()
                 if cut is value]
         if len(cuts) != 1 or value in graph.outputs:
             return None
-        [(dimension, made)] = cuts
+        [(division, made)] = cuts
         cut = graph.producers().get(made)
         if cut is None or not all(operation.kind == "slice" and users.get(operation.result) == [cut]
                                   for operation in users.get(value, [])):
@@ -143,7 +175,7 @@ class Shards:
         graph.operations = [operation for operation in graph.operations if operation not in gone]
         made.name = value.name
         graph.inputs[number] = made
-        return dimension
+        return division
 
 
 def _drop_unused(graph: Graph) -> None:

@@ -4,8 +4,8 @@ from hdl import isa
 from sim.asm.operands import s
 from sim.compiler.machine.registers.coloring import RESERVED_SCALARS
 
-__all__ = ["BLOCK_READ", "BLOCK_WRITTEN", "EXCHANGED", "FED", "FREE", "LOADED", "MOVED", "PAIR",
-           "SCALAR_READ", "SLICES_READ", "STAMP", "TARGET", "WORK"]
+__all__ = ["BLOCK_READ", "BLOCK_WRITTEN", "EXCHANGED", "FED", "FREE", "FREE_X", "FREE_Y", "LOADED",
+           "MOVED", "PAIR", "SCALAR_READ", "SLICES_READ", "STAMP", "TARGET", "WORK"]
 
 PAIR, TARGET, WORK, STAMP = (
     s[number] for number in range(isa.SCALAR_REGISTERS - RESERVED_SCALARS, isa.SCALAR_REGISTERS))
@@ -17,6 +17,9 @@ counters and indices while control flow needs them. ``STAMP`` is for the profile
 1, of the kernel before which the program has halted, or 0 at the end of the program.
 """
 
+FREE_X, FREE_Y = 5, 6
+"""Semaphores of exchanges between chips, like ``FREE``: the next chip along X, or along Y, signals
+them."""
 SCALAR_READ = 7
 """Semaphore that counts complete transfers to the window of scalar memory; kernels start such
 transfers too."""
@@ -24,7 +27,7 @@ MOVED = 8
 """Semaphore that counts complete transfers of `VectorMemory.issue`, which move values."""
 FREE, EXCHANGED = 9, 10
 """Semaphores of exchanges. ``FREE``: the other core's destination vectors are free. ``EXCHANGED``
-counts complete transfers; each exchange has two, one in each direction."""
+counts complete transfers; each exchange has two: the one sent and the one received."""
 BLOCK_READ, BLOCK_WRITTEN = 11, 12
 """Semaphores of streams and gathers: they count the complete transfers that read blocks of
 operands, and those that write blocks of results."""

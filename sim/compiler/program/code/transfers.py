@@ -6,12 +6,13 @@ from functools import cache
 
 from golden.dma import Descriptor
 from hdl.config import Config
-from hdl.dma.format import DmaSpace
+from hdl.dma.format import DmaSpace, pack_remote
 from hdl.isa import Fault
 
 __all__ = [
     "CODE",
     "SCRATCH",
+    "Peer",
     "Rows",
     "TransferWords",
     "Vectors",
@@ -106,6 +107,33 @@ def scalar_words(first: int) -> Words:
 
 
 @dataclass(frozen=True)
+class Peer:
+    """Another core, as the executing core sees it.
+
+    Attributes
+    ----------
+    dx, dy : int
+        Signed hops along X and Y to the other core's chip; both are 0 for the same chip.
+    core : int
+        Number of the core there.
+    """
+
+    dx: int
+    dy: int
+    core: int
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the core belongs to another chip."""
+        return (self.dx, self.dy) != (0, 0)
+
+    @property
+    def word(self) -> int:
+        """The core in another chip, as a word of `hdl.dma.format.REMOTE_LAYOUT`."""
+        return pack_remote(self.dx, self.dy, self.core)
+
+
+@dataclass(frozen=True)
 class TransferWords:
     """A descriptor whose addresses in HBM are still relative to buffers.
 
@@ -117,8 +145,8 @@ class TransferWords:
         Pairs (number of a word, name of a buffer). The buffer's 64-bit address is added to that
         word (low half) and the next one (high half).
     exchange : int or None
-        Number of the exchange, for a transfer to the other core; the other core's program
-        determines the destination (`with_destination`).
+        Number of the exchange, for a transfer to another core; that core's program determines the
+        destination (`with_destination`).
     """
 
     words: tuple[int, ...]
@@ -203,8 +231,8 @@ def transfer(config: Config, source: Rows | Vectors | Words, destination: Rows |
 
 
 def send(config: Config, source: Vectors, vectors: int, semaphore: int,
-         exchange: int) -> TransferWords:
-    """Return the descriptor of a transfer that copies vectors to the other core.
+         exchange: int, target: Peer) -> TransferWords:
+    """Return the descriptor of a transfer that copies vectors to another core.
 
     Parameters
     ----------
@@ -215,12 +243,19 @@ def send(config: Config, source: Vectors, vectors: int, semaphore: int,
     vectors : int
         Number of vectors to copy.
     semaphore : int
-        Number of the semaphore; completion adds 1 to it on both cores.
+        Number of the semaphore. 1 is added to it on this core when the source has been read, and on
+        the other core when the data has arrived.
     exchange : int
         Number of the exchange. The destination is 0 until `TransferWords.with_destination` sets it.
+    target : Peer
+        The other core.
     """
-    made = Descriptor(DmaSpace.VMEM, DmaSpace.OTHER_VMEM, vectors * config.sublanes, source.first,
-                      0, 0, 0, 0, 0, semaphore, True, True)
-    fault = made.check(config, config.cores)
+    rows, remote = vectors * config.sublanes, target.is_remote
+    made = Descriptor(
+        DmaSpace.VMEM, DmaSpace.REMOTE_VMEM if remote else DmaSpace.OTHER_VMEM, rows,
+        source.first, destination_address=target.word << 32 if remote else 0, semaphore=semaphore,
+        signal=True, signal_other=not remote, signal_remote=remote,
+        remote_semaphore=semaphore if remote else 0)
+    fault = made.check(config, config.cores, (abs(target.dx) + 1, abs(target.dy) + 1))
     assert fault is Fault.NONE, (fault, made)
     return TransferWords(made.pack(), (), exchange)

@@ -16,7 +16,7 @@ from sim.compiler.machine.registers.coloring import RegisterPressureError
 from sim.compiler.machine.text import dump_kernel
 from sim.compiler.passes import dump_folder
 from sim.compiler.program.code.reserved import EXCHANGED, FREE
-from sim.compiler.program.code.transfers import Rows, Vectors, send
+from sim.compiler.program.code.transfers import Rows, TransferWords, Vectors, send
 from sim.compiler.program.compiled import KernelRecord
 from sim.compiler.program.context import Context
 from sim.compiler.program.launch.buffers import KernelBuffers
@@ -75,7 +75,9 @@ class Launcher:
     records : Records
         Records of the kernels and exchanges that have been written, in order.
     received : dict of int to int
-        Number of an exchange -> vector memory address of the value received from the other core.
+        Number of an exchange -> vector memory address of the value received from another core.
+    sent : dict of int to int
+        Number of an exchange -> number of the device to which a value is sent.
     too_large : list of str
         Descriptions of operations that do not fit vector memory.
     stored : set of Value
@@ -92,6 +94,7 @@ class Launcher:
         self.records = Records(context.places.memory.clock)
         self._joiner = Joiner(context, self.records)
         self.received: dict[int, int] = {}
+        self.sent: dict[int, int] = {}
         self.too_large: list[str] = []
         self.stored: set[Value] = set()
 
@@ -152,7 +155,7 @@ class Launcher:
         return None, lifted
 
     def exchange(self, operation: Operation) -> None:
-        """Write code that sends a value to the other core and receives that core's value."""
+        """Write code that sends a value to another core, and receives one from another core."""
         places, number = self._places, operation.attributes["number"]
         [value], result = operation.operands, operation.result
         lifted: dict[Value, VmemBuffer] = {}
@@ -170,17 +173,25 @@ class Launcher:
         finally:
             places.lock(())
         self.received[number] = target.address
+        self.sent[number] = operation.attributes["target"]
         places.memory.exchange(source, target)
-        self._joiner.add(self._sends(operation, source, target))
+        meeting = operation.attributes["meeting"]
+        words = send(self._config, Vectors(source.address), source.vectors, EXCHANGED, number,
+                     meeting.target)
+        if meeting.ring == "core":
+            self._joiner.add(self._sends(operation, source, target, words))
+        else:
+            self._sends_far(operation, source, words)
         if lifted:
             places.restore(lifted)
 
-    def _sends(self, operation: Operation, source: VmemBuffer, target: VmemBuffer) -> Part:
+    def _sends(self, operation: Operation, source: VmemBuffer, target: VmemBuffer,
+               words: TransferWords) -> Part:
         """Make the code that starts to send ``source``, and to receive into ``target``.
 
-        Each core first signals that the vectors into which it receives are free, and then waits for
-        the same signal from the other core. So no vectors are overwritten that are in use, and the
-        cores cannot deadlock.
+        ``words`` is the transfer's descriptor. Each core first signals that the vectors into which
+        it receives are free, and then waits for the same signal from the other core. So no vectors
+        are overwritten that are in use, and the cores cannot deadlock.
         """
         number, builder = operation.attributes["number"], Builder(self._config)
         symbol = f"exchange{number}"
@@ -189,9 +200,21 @@ class Launcher:
         builder.dma(builder.symbol(symbol), fence=Fence((source,), paced=False))
         machine, code = self._emit(operation, builder, None)
         rows = source.vectors * self._config.sublanes
-        words = send(self._config, Vectors(source.address), source.vectors, EXCHANGED, number)
         return Part(machine, code, {symbol: words}, KernelRecord(
             operation.kind, operation.location, len(code), rows, rows, 0, 0), estimate(code))
+
+    def _sends_far(self, operation: Operation, source: VmemBuffer, words: TransferWords) -> None:
+        """Write the code that starts to send ``source`` to a core of another chip.
+
+        ``words`` is the transfer's descriptor. Other code does not overlap with the handshake.
+        """
+        before = self._stream.here
+        self._stream.stamp()
+        operation.attributes["meeting"].write(self._stream)
+        self._stream.start(words)
+        rows = source.vectors * self._config.sublanes
+        self.records.add(KernelRecord(operation.kind, operation.location,
+                                      self._stream.here - before, rows, rows, 0, 0))
 
     def _inherited(self, operation: Operation, dying: Set[Value]) -> dict[Value, Value]:
         """Choose results that take over the vectors of an operand that is not used again.

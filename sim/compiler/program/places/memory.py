@@ -147,7 +147,7 @@ class VectorMemory:
         self.wait_exchanges()
 
     def exchange(self, source: VmemBuffer, target: VmemBuffer) -> None:
-        """Record that the following code exchanges buffers with the other core.
+        """Record that the following code exchanges buffers with another core.
 
         The code starts to send ``source``, and to receive into ``target``. This method writes code
         that waits until ``source`` is complete.

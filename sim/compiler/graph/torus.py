@@ -1,0 +1,163 @@
+"""The devices of a pod: their places on the torus, and how host arrays are divided between them.
+
+Device number d is core d % 2 of chip d // 2. Chips are numbered along X first: chip number c of a
+torus of width W has the coordinates (c % W, c // W). Without a pod, the torus has one chip.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["CORES", "RINGS", "Division", "PodSharding", "Torus"]
+
+CORES = 2
+"""Number of devices of a chip."""
+RINGS = "core", "x", "y"
+"""Kinds of rings: the two cores of a chip, a row of chips along X, a column of chips along Y. In
+the latter two, all devices have the same core number."""
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Torus:
+    """Size of a torus, in chips along X and along Y."""
+
+    width: int = 1
+    height: int = 1
+
+    @property
+    def chips(self) -> int:
+        """Number of chips."""
+        return self.width * self.height
+
+    @property
+    def devices(self) -> int:
+        """Number of devices: cores of all chips."""
+        return CORES * self.chips
+
+    def place(self, device: int) -> tuple[int, int, int]:
+        """Return the place (core, x, y) of a device, in the order of `RINGS`."""
+        chip, core = divmod(device, CORES)
+        return core, chip % self.width, chip // self.width
+
+    def hops(self, device: int, other: int) -> tuple[int, int]:
+        """Return the signed hops (dx, dy) of the shortest way from a device to another one.
+
+        If both ways round a ring are equally long, the hops are positive.
+        """
+        _, *here = self.place(device)
+        _, *there = self.place(other)
+        ways = []
+        for start, end, side in zip(here, there, (self.width, self.height), strict=True):
+            forward = (end - start) % side
+            ways.append(forward if 2 * forward <= side else forward - side)
+        return ways[0], ways[1]
+
+    def ring(self, sources: Sequence[int]) -> str | None:
+        """Return the kind of ring along which a permutation moves values by one step.
+
+        Parameters
+        ----------
+        sources : sequence of int
+            For each device, the device from which it receives; itself if it does not take part.
+
+        Returns
+        -------
+        str or None
+            One of `RINGS`, if each device that takes part receives from its predecessor in a ring
+            of that kind; None for any other permutation.
+        """
+        moved = [(device, source) for device, source in enumerate(sources) if device != source]
+        sides = CORES, self.width, self.height
+        for axis, kind in enumerate(RINGS):
+            if all(self._follows(device, source, axis, sides[axis]) for device, source in moved):
+                return kind
+        return None
+
+    def _follows(self, device: int, source: int, axis: int, side: int) -> bool:
+        after = list(self.place(source))
+        after[axis] = (after[axis] + 1) % side
+        return tuple(after) == self.place(device)
+
+
+@dataclass(frozen=True)
+class Division:
+    """Division of a host array into equal parts, of which each device has one.
+
+    Attributes
+    ----------
+    counts : tuple of int
+        Number of parts along each dimension.
+    parts : tuple of tuple of int
+        For each device, the index of its part along each dimension. Several devices may have the
+        same part.
+    stacked : bool
+        Whether the host array has one more dimension than the parts, the first one, along which it
+        is divided: one index for each device.
+    """
+
+    counts: tuple[int, ...]
+    parts: tuple[tuple[int, ...], ...]
+    stacked: bool = False
+
+    def shape(self, part: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the host array whose parts have the shape ``part``."""
+        if self.stacked:
+            part = (1, *part)
+        return tuple(count * size for count, size in zip(self.counts, part, strict=True))
+
+    def part_shape(self, whole: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the parts of a host array of shape ``whole``.
+
+        Raises
+        ------
+        ValueError
+            If the array cannot be divided into equal parts.
+        """
+        for size, count in zip(whole, self.counts, strict=True):
+            if size % count:
+                raise ValueError(f"a dimension of size {size} must be divisible into {count} "
+                                 "equal parts")
+        part = tuple(size // count for size, count in zip(whole, self.counts, strict=True))
+        return part[1:] if self.stacked else part
+
+    def part(self, array: Array, device: int) -> Array:
+        """Return the part of a host array that a device has, as a view."""
+        found = array[self._slices(array.shape, device)]
+        return found[0] if self.stacked else found
+
+    def join(self, parts: Sequence[Array]) -> Array:
+        """Return the host array, given the part of each device, the inverse of `part`.
+
+        Of devices that have the same part, that of the first one is used.
+        """
+        whole = np.empty(self.shape(parts[0].shape), parts[0].dtype)
+        for device in reversed(range(len(parts))):
+            whole[self._slices(whole.shape, device)] = parts[device]
+        return whole
+
+    def _slices(self, whole: tuple[int, ...], device: int) -> tuple[slice, ...]:
+        sizes = [size // count for size, count in zip(whole, self.counts, strict=True)]
+        return tuple(slice(index * size, (index + 1) * size)
+                     for index, size in zip(self.parts[device], sizes, strict=True))
+
+
+@dataclass(frozen=True)
+class PodSharding:
+    """How host arrays are divided between the devices of a pod.
+
+    Attributes
+    ----------
+    torus : Torus
+        The pod's torus.
+    inputs, outputs : tuple of (Division or None)
+        For each input and output: its division; None if all devices have the whole array.
+    """
+
+    torus: Torus
+    inputs: "tuple[Division | None, ...]"
+    outputs: "tuple[Division | None, ...]"

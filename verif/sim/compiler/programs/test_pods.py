@@ -1,0 +1,175 @@
+"""Functions with `jax.shard_map` over all devices of a pod: the cores of all chips of a torus."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax")
+
+import jax
+from jax.sharding import AbstractMesh
+from jax.sharding import PartitionSpec as P
+
+from sim.compiler.graph.interpret import interpret
+from sim.compiler.graph.torus import Torus
+from sim.compiler.importer.importer import import_stablehlo
+from sim.compiler.importer.sharding import collectives as module
+from sim.compiler.importer.sharding.collectives import LARGE
+from sim.compiler.pod import PodExecutable
+from sim.compiler.program.driver import compile_graph, compile_pod
+from sim.errors import CoreFaultError
+from systolith import Config, HbmOptions, Pod, UnsupportedError
+
+Function = Callable[..., Any]
+TINY = Config.preset("tiny", link_bytes=16)
+STALLS = HbmOptions(latency=3, beats=1, cycles=3, outstanding=1, stalls=45_000, seed=6)
+
+
+def on_pod(function: Function, devices: int, outputs: Any = None) -> Function:
+    return jax.shard_map(function, mesh=AbstractMesh((devices,), ("x",)), in_specs=P("x"),
+                         out_specs=P("x") if outputs is None else outputs, check_vma=False)
+
+
+def lower(function: Function, *arrays: Any) -> Any:
+    stage = jax.jit(function, keep_unused=True).trace(*arrays)
+    return stage.lower(lowering_platforms=("cpu",)).compiler_ir("stablehlo")
+
+
+def compiled(function: Function, torus: Torus, *arrays: Any) -> PodExecutable:
+    return compile_pod(import_stablehlo(lower(function, *arrays), torus), TINY)
+
+
+def bits(arrays: Any) -> list[Any]:
+    return [np.asarray(array).view(np.uint32) for array in arrays]
+
+
+def collectives(x: Any) -> Any:
+    """All collectives of values of shape (2, devices)."""
+    count = jax.lax.axis_size("x")
+    far = [(device, (5 * device + 1) % count) for device in range(count - 1)]
+    return (jax.lax.psum(x, "x"), jax.lax.pmax(x[:1, 0], "x"),
+            jax.lax.all_gather(x, "x", axis=1, tiled=True),
+            jax.lax.psum_scatter(x, "x", scatter_dimension=1, tiled=True),
+            jax.lax.all_to_all(x, "x", split_axis=1, concat_axis=0, tiled=True),
+            jax.lax.ppermute(x, "x", far),
+            x + jax.lax.axis_index("x").astype(x.dtype))
+
+
+def expected(x: Any, count: int) -> list[Any]:
+    """What `collectives` returns for integers, without the compiler."""
+    parts = np.split(x, count)
+    total = sum(parts)
+    moved = [np.zeros_like(parts[0])] * count
+    for device in range(count - 1):
+        moved[(5 * device + 1) % count] = parts[device]
+    return [np.concatenate(one) for one in (
+        [total] * count, [np.max([part[:1, 0] for part in parts], 0)] * count,
+        [np.concatenate(parts, 1)] * count, np.split(total, count, 1),
+        [np.concatenate([part[:, n:n + 1] for part in parts]) for n in range(count)],
+        moved, [part + part.dtype.type(n) for n, part in enumerate(parts)])]
+
+
+@pytest.mark.parametrize(("torus", "large"), [(Torus(2, 2), LARGE), (Torus(1, 3), 1)])
+def test_collectives(torus: Torus, large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each device gets what it should, for each order of events that a seed chooses."""
+    monkeypatch.setattr(module, "LARGE", large)
+    count = torus.devices
+    x = np.random.default_rng(4).integers(-99, 100, (2 * count, count)).astype(np.int32)
+    function = on_pod(collectives, count)
+    wanted = expected(x, count)
+    for one, other in zip(interpret(import_stablehlo(lower(function, x), torus), [x]), wanted,
+                          strict=True):
+        np.testing.assert_array_equal(one, other)
+    executable = compiled(function, torus, x)
+    for seed in range(3):
+        with Pod.open((torus.width, torus.height), TINY, "golden", seed=seed) as pod:
+            for _ in range(2):
+                for one, other in zip(pod.execute(executable, x), wanted, strict=True):
+                    np.testing.assert_array_equal(one, other, f"seed {seed}")
+
+
+def sums(x: Any) -> Any:
+    """Sums whose order and rounding shows, over all devices and in other groups."""
+    count = jax.lax.axis_size("x")
+    crossed = [[device, count - 1 - device] for device in range(count // 2)]
+    neighbours = [[device, device + 1] for device in range(0, count, 2)]
+    total = jax.lax.psum(x, "x")
+    return (total, jax.lax.psum(total * x, "x", axis_index_groups=crossed),
+            jax.lax.psum(x * 0.37, "x", axis_index_groups=neighbours), jax.lax.psum(x[0], "x"))
+
+
+def test_bits_in_rtl_do_not_depend_on_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All devices get the same bits of a sum, whatever wires and memories do."""
+    monkeypatch.setattr(module, "LARGE", 24)
+    x = np.random.default_rng(6).normal(size=(12, 8)).astype(np.float32)
+    executable = compiled(on_pod(sums, 4), Torus(2, 1), x)
+    with Pod.open((2, 1), TINY, "golden") as pod:
+        golden = pod.execute(executable, x)
+    np.testing.assert_array_equal(bits(golden[:1])[0], np.tile(bits(golden[:1])[0][:3], (4, 1)))
+    np.testing.assert_allclose(golden[0][:3], sum(np.split(x, 4)), rtol=1e-5, atol=1e-5)
+    for latency, memory in ((1, None), (37, STALLS)):
+        with Pod.open((2, 1), TINY, latency=latency, memory=memory) as pod:
+            found = pod.execute(executable, x)
+            assert set(pod.last_run) == {(x, 0, core) for x in range(2) for core in range(2)}
+        for one, other in zip(bits(found), bits(golden), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_meshes_with_several_axes() -> None:
+    """Parts along two dimensions, replicas, and sums along one axis of the mesh."""
+    def function(x: Any, y: Any) -> Any:
+        return jax.lax.psum(x, "model") + y, jax.lax.psum(y, "data")
+
+    mapped = jax.shard_map(function, mesh=AbstractMesh((2, 4), ("data", "model")),
+                           in_specs=(P("data", "model"), P("data")),
+                           out_specs=(P("data"), P()), check_vma=False)
+    rng = np.random.default_rng(3)
+    x, y = (rng.integers(-9, 10, shape).astype(np.int32) for shape in ((6, 8), (6, 2)))
+    with Pod.open((2, 2), TINY, "golden") as pod:
+        first, second = pod.execute(compiled(mapped, Torus(2, 2), x, y), x, y)
+    np.testing.assert_array_equal(first, x.reshape(6, 4, 2).sum(1) + y)
+    np.testing.assert_array_equal(second, y[:3] + y[3:])
+
+
+def test_wrong_programs_are_refused() -> None:
+    x = np.zeros((8, 4), np.float32)
+    function = on_pod(lambda x: jax.lax.psum(x, "x"), 4)
+    with pytest.raises(UnsupportedError, match="a mesh of 4 devices: use a mesh of all 8 devices"):
+        import_stablehlo(lower(function, x), Torus(2, 2))
+    graph = import_stablehlo(lower(function, x), Torus(2, 1))
+    with pytest.raises(ValueError, match="must be compiled for a pod, by compile_pod"):
+        compile_graph(graph.copy(), TINY)
+    with pytest.raises(ValueError, match="chips with links: link_bytes must not be 0"):
+        compile_pod(graph.copy(), Config.preset("tiny"))
+    with pytest.raises(ValueError, match="must be divided between all devices of a pod"):
+        compile_pod(import_stablehlo(lower(lambda x: x + 1, x), Torus(2, 1)), TINY)
+    executable = compile_pod(graph, TINY)
+    with Pod.open((1, 2), TINY, "golden") as pod:
+        with pytest.raises(ValueError, match=re.escape("pod of shape (1, 2), not (2, 1)")):
+            pod.execute(executable, x)
+        with pytest.raises(TypeError, match="executable must be"):
+            pod.execute(executable.chips[0], x)  # type: ignore[arg-type]
+    with Pod.open((2, 1), "tiny", "golden") as pod:
+        with pytest.raises(ValueError, match=re.escape("must be given 1 arrays (input0), not 0")):
+            pod.execute(executable)
+        with pytest.raises(ValueError, match="input0 must be of shape"):
+            pod.execute(executable, x[1:])
+
+
+def test_a_fault_names_chip_and_core_and_leaves_the_pod_usable() -> None:
+    x = np.arange(32, dtype=np.float32).reshape(8, 4)
+    executable = compiled(on_pod(lambda x: jax.lax.psum(x, "x"), 4), Torus(2, 1), x)
+    with Pod.open((2, 1), TINY, "golden") as pod:
+        pod[1, 0].set_watchdog(1, 1)
+        free = pod[1, 0].free_bytes
+        with pytest.raises(CoreFaultError, match=re.escape(
+                "chip (1, 0), core 1, stopped with fault WATCHDOG")):
+            pod.execute(executable, x)
+        assert pod[1, 0].free_bytes == free
+        assert not pod.last_run
+        pod[1, 0].set_watchdog(1, 0)
+        [found] = pod.execute(executable, x)
+    np.testing.assert_array_equal(found, np.tile(sum(np.split(x, 4)), (4, 1)))
