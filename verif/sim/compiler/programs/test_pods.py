@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import jax
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
+from sim.asm.text import assemble
 from sim.compiler.graph.interpret import interpret
 from sim.compiler.graph.torus import Torus
 from sim.compiler.importer.importer import import_stablehlo
@@ -161,15 +163,17 @@ def test_wrong_programs_are_refused() -> None:
 
 def test_a_fault_names_chip_and_core_and_leaves_the_pod_usable() -> None:
     x = np.arange(32, dtype=np.float32).reshape(8, 4)
-    executable = compiled(on_pod(lambda x: jax.lax.psum(x, "x"), 4), Torus(2, 1), x)
+    good = compiled(on_pod(lambda x: jax.lax.psum(x, "x"), 4), Torus(2, 1), x)
+    [first, second] = good.chips
+    fails = {1: assemble("{ misc.signal_remote sem3, s0, 9 }")}
+    bad = replace(good, chips=(first, replace(
+        second, link=lambda addresses: {**second.link(addresses), **fails})))
     with Pod.open((2, 1), TINY, "golden") as pod:
-        pod[1, 0].set_watchdog(1, 1)
         free = pod[1, 0].free_bytes
         with pytest.raises(CoreFaultError, match=re.escape(
-                "chip (1, 0), core 1, stopped with fault WATCHDOG")):
-            pod.execute(executable, x)
+                "chip (1, 0), core 1, stopped with fault DMA_RANGE at bundle 0")):
+            pod.execute(bad, x)
         assert pod[1, 0].free_bytes == free
         assert not pod.last_run
-        pod[1, 0].set_watchdog(1, 0)
-        [found] = pod.execute(executable, x)
+        [found] = pod.execute(good, x)
     np.testing.assert_array_equal(found, np.tile(sum(np.split(x, 4)), (4, 1)))
