@@ -13,7 +13,7 @@ from sim.compiler.graph.ir import Graph
 from sim.compiler.graph.torus import Torus
 from sim.compiler.importer.importer import import_stablehlo
 from sim.compiler.pod import PodExecutable
-from sim.compiler.program.driver import compile_pod
+from sim.compiler.program.cache import compile_pod_cached
 from sim.driver.device import Device
 from sim.driver.pod import Pod
 from sim.jit.infeed import Stacked, batches, stacked, to_numpy
@@ -250,8 +250,8 @@ class JitFunction:
         key = (stage.jaxpr, pod.config, torus)
         with self._lock:
             if key not in self._pod_programs:
-                self._pod_programs[key] = compile_pod(_imported(stage, torus), pod.config,
-                                                      name=self._name)
+                self._pod_programs[key] = compile_pod_cached(_imported(stage, torus), pod.config,
+                                                             name=self._name)
             executable = self._pod_programs[key]
         outputs = pod.execute(executable, *(
             to_numpy(leaf, aval) for leaf, aval in zip(

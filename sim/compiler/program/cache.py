@@ -3,10 +3,11 @@
 import functools
 import hashlib
 import pathlib
-from collections.abc import Collection
+import shutil
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,10 +16,13 @@ from hdl.config import Config
 from sim.compiler.executable import Executable
 from sim.compiler.graph.ir import Graph, Value
 from sim.compiler.passes import dump_folder
+from sim.compiler.pod import PodExecutable
 from sim.compiler.program.compiled import compiled_of, load, save
-from sim.compiler.program.driver import compile_graph
+from sim.compiler.program.driver import compile_graph, compile_pod, pod_arrays
 
-__all__ = ["compile_cached", "digest", "source_digest"]
+__all__ = ["compile_cached", "compile_pod_cached", "digest", "source_digest"]
+
+_Made = TypeVar("_Made")
 
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
 _SOURCES = ("sim/compiler", "sim/asm", "golden", "hdl/checks.py", "hdl/config.py",
@@ -59,26 +63,63 @@ def compile_cached(graph: Graph, config: Config, *, name: str | None = None,
         return compile_graph(graph, config, name=name, standard_inputs=standard_inputs, fed=fed,
                              outfeed=outfeed)
 
+    key = digest(graph, config, name, standard_inputs, sorted(fed), outfeed)
+    return _cached("program.npz", key, compile, lambda made, path: save(compiled_of(made), path),
+                   lambda path: load(path).executable())
+
+
+def compile_pod_cached(graph: Graph, config: Config, *, name: str | None = None) -> PodExecutable:
+    """Compile a graph for a pod, or read what an equal graph was compiled to before.
+
+    The parameters and errors are those of `compile_pod`; otherwise as `compile_cached`.
+    """
+    if graph.sharding is None or graph.sharding.pod is None:
+        return compile_pod(graph, config, name=name)  # raises the error
+    torus, title, arrays = graph.sharding.torus, name or graph.name, pod_arrays(graph)
+
+    def write(made: PodExecutable, folder: pathlib.Path) -> None:
+        folder.mkdir()
+        for number, chip in enumerate(made.chips):
+            save(compiled_of(chip), folder / f"chip{number}.npz")
+
+    def read(folder: pathlib.Path) -> PodExecutable:
+        chips = tuple(load(folder / f"chip{number}.npz").executable()
+                      for number in range(torus.chips))
+        return PodExecutable(config, title, torus, chips, *arrays)
+
+    return _cached("pod", digest(graph, config, name), lambda: compile_pod(
+        graph, config, name=name), write, read)
+
+
+def _cached(name: str, key: str, compile: Callable[[], _Made],
+            write: Callable[[_Made, pathlib.Path], None],
+            read: Callable[[pathlib.Path], _Made]) -> _Made:
+    """Return what ``compile`` returns, or what it returned before for the same ``key``.
+
+    ``name`` is that of the entry in the cache; ``write`` makes it, and ``read`` reads it.
+    """
     if dump_folder() is not None:
         return compile()
-    made, began = list[Executable](), False
+    made, began = list[_Made](), False
 
     def make(path: pathlib.Path) -> None:
         nonlocal began
         began = True
         made.append(compile())
-        save(compiled_of(made[0]), path)
+        write(made[0], path)
 
-    key = digest(graph, config, name, standard_inputs, sorted(fed), outfeed)
     try:
-        with store.entry("programs", "program.npz", key, make) as path:
+        with store.entry("programs", name, key, make) as path:
             if made:
                 return made[0]
             try:
-                return load(path).executable()
+                return read(path)
             except ValueError:
-                # Without this file, a later run compiles the program again.
-                path.unlink(missing_ok=True)
+                # Without this entry, a later run compiles the program again.
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
                 raise
     except (OSError, ValueError):
         # A full or read-only disk, or a damaged file, must not prevent the run.

@@ -29,7 +29,7 @@ from sim.compiler.program.launch.kernel import load_rules
 from sim.compiler.program.planner import Planner
 from sim.compiler.program.tilings import BARRIER, assign_tilings
 
-__all__ = ["compile_graph", "compile_pod"]
+__all__ = ["compile_graph", "compile_pod", "pod_arrays"]
 
 _SHARES = 1, 2, 4, 8
 """Values of n, tried in order: an operation's operands and results may take 1/n of vmem."""
@@ -108,17 +108,24 @@ def compile_pod(graph: Graph, config: Config, *, name: str | None = None) -> Pod
     """
     if graph.sharding is None or graph.sharding.pod is None:
         raise ValueError(f"{graph.name} must be divided between all devices of a pod")
-    sharding, pod, title = graph.sharding, graph.sharding.pod, name or graph.name
+    torus, title, arrays = graph.sharding.torus, name or graph.name, pod_arrays(graph)
+    chips = tuple(chip.executable() for chip in _compiled(graph, config, title))
+    return PodExecutable(config, title, torus, chips, *arrays)
+
+
+def pod_arrays(graph: Graph) -> tuple[tuple[PodArray, ...], tuple[PodArray, ...]]:
+    """Return the inputs and the outputs of a graph for a pod, which is not compiled yet."""
+    sharding = graph.sharding
+    assert sharding is not None
+    assert sharding.pod is not None
     inputs, outputs = (
         tuple(_pod_array(f"{kind}{number}", value, division, dimension is not None)
               for number, (value, division, dimension) in enumerate(zip(
                   values, divisions, dimensions, strict=True)))
         for kind, values, divisions, dimensions in (
-            ("input", graph.inputs, pod.inputs, sharding.inputs),
-            ("output", graph.outputs, pod.outputs, sharding.outputs)))
-    chips = _compiled(graph, config, title)
-    return PodExecutable(config, title, pod.torus, tuple(chip.executable() for chip in chips),
-                         inputs, outputs)
+            ("input", graph.inputs, sharding.pod.inputs, sharding.inputs),
+            ("output", graph.outputs, sharding.pod.outputs, sharding.outputs)))
+    return inputs, outputs
 
 
 def _pod_array(name: str, value: Value, division: Division | None, stacked: bool) -> PodArray:

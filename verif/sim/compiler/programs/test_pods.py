@@ -1,5 +1,6 @@
 """Functions with `jax.shard_map` over all devices of a pod: the cores of all chips of a torus."""
 
+import pathlib
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +15,7 @@ import jax
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
+from hdl import store
 from sim.asm.text import assemble
 from sim.compiler.graph.interpret import interpret
 from sim.compiler.graph.torus import Torus
@@ -21,6 +23,7 @@ from sim.compiler.importer.importer import import_stablehlo
 from sim.compiler.importer.sharding import collectives as module
 from sim.compiler.importer.sharding.collectives import LARGE
 from sim.compiler.pod import PodExecutable
+from sim.compiler.program import cache
 from sim.compiler.program.driver import compile_graph, compile_pod
 from sim.errors import CoreFaultError
 from systolith import Config, HbmOptions, Pod, UnsupportedError
@@ -177,3 +180,28 @@ def test_a_fault_names_chip_and_core_and_leaves_the_pod_usable() -> None:
         assert not pod.last_run
         [found] = pod.execute(good, x)
     np.testing.assert_array_equal(found, np.tile(sum(np.split(x, 4)), (4, 1)))
+
+
+def test_programs_are_cached(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SYSTOLITH_BUILD", str(tmp_path))
+    monkeypatch.delenv("SYSTOLITH_DUMP", raising=False)
+    x = np.arange(32, dtype=np.float32).reshape(8, 4)
+    text = lower(on_pod(lambda x: jax.lax.psum(x, "x"), 4), x)
+
+    def outputs() -> Any:
+        executable = cache.compile_pod_cached(import_stablehlo(text, Torus(2, 1)), TINY)
+        with Pod.open((2, 1), TINY, "golden") as pod:
+            return pod.execute(executable, x)[0]
+
+    wanted = np.tile(sum(np.split(x, 4)), (4, 1))
+    np.testing.assert_array_equal(outputs(), wanted)
+    [folder] = (path for path in (store.cache_folder() / "programs").glob("pod-*") if path.is_dir())
+    assert len(list(folder.iterdir())) == 2
+    compile_pod = cache.compile_pod
+    monkeypatch.setattr(cache, "compile_pod", None)
+    np.testing.assert_array_equal(outputs(), wanted)
+    # A damaged file is made anew.
+    (folder / "chip1.npz").write_bytes(b"damaged")
+    monkeypatch.setattr(cache, "compile_pod", compile_pod)
+    np.testing.assert_array_equal(outputs(), wanted)
+    assert not folder.exists()
