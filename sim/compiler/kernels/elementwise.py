@@ -25,8 +25,7 @@ from sim.compiler.machine import Builder, VReg
 from sim.compiler.tiling import Tiling, standard
 from sim.compiler.words import to_words
 
-__all__ = ["broadcast_tiling", "emit_region", "expand_region", "is_readable",
-           "region_refusal"]
+__all__ = ["broadcast_tiling", "emit_region", "expand_readable", "region_refusal"]
 
 Dimensions = tuple[int, ...]
 
@@ -127,15 +126,6 @@ class _Region:
         return node
 
 
-def expand_region(region: Graph) -> tuple[Elements, list[Node | int]]:
-    """Return the expressions of a region's outputs, and the `Elements` that recorded them.
-
-    The caller can estimate the cost of the region from them.
-    """
-    expanded = _Region(region)
-    return expanded.elements, expanded.outputs
-
-
 def emit_region(b: Builder, region: Graph, inputs: Sequence[VReg]) -> list[VReg]:
     """Write code that applies ``region``, a function of scalars, to each element of its inputs.
 
@@ -231,12 +221,6 @@ def broadcast_tiling(shape: Sequence[int], dimensions: Dimensions, result: Tilin
     return Tiling(tuple(shape), order, along_lanes, result.sublanes, result.lanes)
 
 
-def _leaves_of(operation: Operation) -> list[tuple[int, Leaf]]:
-    """Return the operands among an operation's leaves: (number of the region's input, leaf)."""
-    return [(leaf.operand, leaf) for leaf in _Region(_region_of(operation)).leaves
-            if leaf.operand is not None]
-
-
 def _operand_numbers(operation: Operation) -> list[int]:
     """Return, for each operand, the number of the region's input through which it is read."""
     inputs = {value: number for number, value in
@@ -263,20 +247,29 @@ def _tilings(operation: Operation, operands: tuple[Tiling, ...], config: Config)
     return choice
 
 
-def is_readable(operation: Operation, config: Config) -> bool:
-    """Whether a fusion whose results have the standard tiling can read its operands.
+def expand_readable(fusion: Operation, config: Config
+                    ) -> tuple[Elements, list[Node | int]] | None:
+    """Return the expressions of a fusion's results, and the `Elements` that recorded them.
 
-    Otherwise, some operands must be broadcast first.
+    The caller can estimate the cost of the fusion from them. None if the fusion, whose results have
+    the standard tiling, cannot read its operands: some of them must be broadcast first.
     """
-    return _choose_for(operation, standard(operation.results[0].shape, config)) is not None
+    expanded = _Region(_region_of(fusion))
+    if _choose_for(fusion, standard(fusion.results[0].shape, config), expanded) is None:
+        return None
+    return expanded.elements, expanded.outputs
 
 
-def _choose_for(operation: Operation, result: Tiling) -> Choice | None:
+def _choose_for(operation: Operation, result: Tiling,
+                expanded: _Region | None = None) -> Choice | None:
     if stages(operation) is not None:
         return Choice((result,) * len(operation.operands), (result,))
     numbers = _operand_numbers(operation)
     inputs: dict[int, Tiling] = {}
-    for number, leaf in _leaves_of(operation):
+    for leaf in (expanded or _Region(_region_of(operation))).leaves:
+        if leaf.operand is None:
+            continue
+        number = leaf.operand
         value = operation.operands[numbers.index(number)]
         wanted = broadcast_tiling(value.shape, leaf.dimensions, result)
         if wanted is None or inputs.setdefault(number, wanted) != wanted:

@@ -16,9 +16,10 @@ import numpy as np
 from hdl.config import Config
 from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
 from sim.compiler.kernels.elements import table
+from sim.compiler.kernels.elements.expression import Elements, Node
 from sim.compiler.kernels.elements.iterated import stages
 from sim.compiler.kernels.elements.writing import needed, pressure
-from sim.compiler.kernels.elementwise import broadcast_tiling, expand_region, is_readable
+from sim.compiler.kernels.elementwise import broadcast_tiling, expand_readable
 from sim.compiler.tiling import standard
 
 __all__ = ["fuse"]
@@ -207,7 +208,8 @@ class _Fusion:
                for operation in second.operations for producer in self._producers(operation)):
             return second  # a third group lies between them
         joined = sorted((*first.operations, *second.operations), key=self._positions.__getitem__)
-        if first.nodes + second.nodes > self._limit or not self._fits(joined):
+        if first.nodes + second.nodes > self._limit or (
+                self._expressions(joined) is None):
             return second
         self._join(first, second)
         first.operations = joined
@@ -225,22 +227,24 @@ class _Fusion:
 
     def _count(self, operation: Operation) -> int:
         """Return the number of nodes of an operation's expressions; 0 if it cannot be fused."""
-        if not self._fits([operation]):
-            return 0
-        elements, outputs = expand_region(self._region([operation])[0])
-        return max(len(needed(elements, outputs)), 1)
+        expressions = self._expressions([operation])
+        return 0 if expressions is None else max(len(needed(*expressions)), 1)
 
-    def _fits(self, operations: Sequence[Operation]) -> bool:
+    def _expressions(self, operations: Sequence[Operation]
+                     ) -> tuple[Elements, list[Node | int]] | None:
+        """Return the expressions of a fusion of operations; None if they do not fit in one."""
         fused = self._fused(operations)
-        if len(fused.operands) + len(fused.results) > _MOST_VALUES or not is_readable(
-                fused, self._config):
-            return False
+        if len(fused.operands) + len(fused.results) > _MOST_VALUES:
+            return None
         # A fusion that exceeds all of vector memory is computed block by block, whatever its size.
         if len(operations) > 1 and self._room(operations) < self._vectors(fused) <= (
                 self._config.vmem_vectors):
-            return False
-        vectors, masks = pressure(*expand_region(fused.regions[0]))
-        return vectors <= _MOST_VECTORS and masks <= _MOST_MASKS
+            return None
+        expressions = expand_readable(fused, self._config)
+        if expressions is None:
+            return None
+        vectors, masks = pressure(*expressions)
+        return expressions if vectors <= _MOST_VECTORS and masks <= _MOST_MASKS else None
 
     def _room(self, operations: Sequence[Operation]) -> int:
         """Return the most vectors that a fusion's operands and results may take.

@@ -49,16 +49,17 @@ def pressure(elements: Elements, outputs: Sequence[Node | int]) -> tuple[int, in
     ends: dict[int, list[Node]] = {}
     for node, number in last.items():
         ends.setdefault(number, []).append(node)
-    live: set[Node] = set()
+    live: tuple[set[Node], set[Node]] = (set(), set())  # vectors, masks
     most = [0, 0]
     for number, node in enumerate(nodes):
-        live.update(source for source in node.sources if isinstance(source, Node)
-                    and source in last)
-        live.difference_update(ends.get(number, ()))
+        for source in node.sources:
+            if isinstance(source, Node) and source in last:
+                live[source.is_mask].add(source)
+        for end in ends.get(number, ()):
+            live[end.is_mask].discard(end)
         if node in last:
-            live.add(node)
-        masks = sum(value.is_mask for value in live)
-        most = [max(most[0], len(live) - masks), max(most[1], masks)]
+            live[node.is_mask].add(node)
+        most = [max(most[0], len(live[0])), max(most[1], len(live[1]))]
     return most[0], most[1]
 
 
