@@ -4,7 +4,7 @@ import ctypes
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -26,6 +26,8 @@ from sim.pjrt.library import Job, Kind
 from sim.pjrt.types import Status, dtype_of, status_of
 
 __all__ = ["Chip"]
+
+_DELETED = "the array has been deleted or donated"
 
 
 @dataclass(eq=False)
@@ -65,6 +67,19 @@ class _Loaded:
     inputs: list[TiledArray]
     outputs: list[TiledArray]
     resident: Resident | None = None
+    _pairs: dict[tuple[int, ...], dict[int, int]] = field(default_factory=dict)
+
+    def reused(self, donated: tuple[int, ...]) -> dict[int, int]:
+        """Return the outputs that lie in the memory of one of the inputs ``donated``, by output."""
+        if donated not in self._pairs:
+            compiled, pairs = compiled_of(self.program.executable), dict[int, int]()
+            for number in donated:
+                fitting = (output for output in range(len(self.outputs))
+                           if output not in pairs and compiled.may_reuse(number, output))
+                if (output := next(fitting, None)) is not None:
+                    pairs[output] = number
+            self._pairs[donated] = pairs
+        return self._pairs[donated]
 
 
 class Chip:
@@ -192,7 +207,7 @@ class Chip:
             If the call that should have made the value failed.
         """
         if number not in self._values:
-            raise ValueError("the array has been deleted or donated")
+            raise ValueError(_DELETED)
         value = self._values[number]
         if not isinstance(value, _Value):
             raise _FailedError(value)
@@ -209,6 +224,17 @@ class Chip:
     def _new(self, layout: TiledArray) -> _Value:
         """Allocate a value with undefined contents."""
         return _Value(layout, self._allocate(layout.rows * self._device.config.row_bytes))
+
+    def _renewed(self, number: int) -> _Value:
+        """Return a value in the memory of donated JAX buffer ``number``.
+
+        If other JAX buffers share its memory, the value gets new memory.
+        """
+        value = self._value(number)
+        if value.names > 1:
+            return self._new(value.layout)
+        self._values[number] = status_of(ValueError(_DELETED))
+        return _Value(value.layout, value.buffer)
 
     def _allocate(self, size: int) -> Buffer:
         buffer: Buffer = self._with_room(lambda: self._device.allocate(size), None)
@@ -240,7 +266,8 @@ class Chip:
     # Programs
 
     def _execute(self, job: Job) -> None:
-        devices, inputs, outputs, *numbers = job.numbers
+        devices, inputs, outputs, count, *numbers = job.numbers
+        donated, numbers = tuple(numbers[:count]), numbers[count:]
         given = numbers[:devices * inputs]
         made = numbers[devices * inputs:]
         with self._makes(*made):
@@ -249,8 +276,13 @@ class Chip:
                 raise ValueError("the program has been deleted")
             arguments = [self._argument(number, loaded.inputs[index % inputs])
                          for index, number in enumerate(given)]
+            pairs = loaded.reused(donated)
             for index, number in enumerate(made):
-                self._values[number] = self._new(loaded.outputs[index % outputs])
+                device, output = divmod(index, outputs)
+                taken = given[device * inputs + pairs[output]] if output in pairs else None
+                self._values[number] = (
+                    self._new(loaded.outputs[output]) if taken is None or given.count(taken) > 1
+                    else self._renewed(taken))
             results = [self._value(number).buffer for number in made]
             self._run(loaded, _rows(arguments, devices, inputs), _rows(results, devices, outputs))
 

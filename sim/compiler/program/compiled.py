@@ -21,9 +21,10 @@ from sim.compiler.executable import (
     Relocations,
     Role,
 )
-from sim.compiler.graph.ir import DType, Location, Sharding, TensorType
+from sim.compiler.graph.ir import STACKED, DType, Location, Sharding, TensorType
 from sim.compiler.program.arrays import RawRows, Ring, View, tiled
 from sim.compiler.program.code.overlay import Overlays
+from sim.compiler.program.code.reuse import Times
 from sim.compiler.program.code.transfers import CODE, SCRATCH
 
 __all__ = ["Compiled", "CoreCode", "KernelRecord", "compiled_of", "load", "save"]
@@ -85,11 +86,14 @@ class CoreCode:
         HBM rows of the buffer for values that do not stay in vector memory.
     kernels : tuple of KernelRecord
         The core's kernels, in the order of the code.
+    times : Times
+        When the core uses the program's inputs and outputs.
     """
 
     overlays: Overlays
     scratch_rows: int
     kernels: tuple[KernelRecord, ...]
+    times: Times
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,18 @@ class Compiled:
         """Kernels of core 0."""
         return self.cores[0].kernels
 
+    def may_reuse(self, number: int, output: int) -> bool:
+        """Whether output ``output`` may lie in the memory of input ``number``.
+
+        It may if they have the same layout, and each core has read the input before it begins to
+        write the output. Cores read each other's inputs only if these are not stacked.
+        """
+        apart = len(self.cores) == 1 or (
+            self.sharding.inputs[number] == self.sharding.outputs[output] == STACKED)
+        return (apart and self._input(number) == self._output(output)
+                and all(core.times.read[number] <= core.times.written[output]
+                        for core in self.cores))
+
     def stopping(self) -> "Compiled":
         """Return a copy of the program that halts before each kernel, for `Device.profile`.
 
@@ -153,12 +169,11 @@ class Compiled:
 
     def executable(self) -> Executable:
         """Return the `Executable` of this program, which a device can load and run."""
-        config, sharding = self.config, self.sharding
+        config = self.config
         specs = [BufferSpec(f"input{number}", Role.INPUT, self._input(number))
                  for number in range(len(self.inputs))]
-        specs += [BufferSpec(f"output{number}", Role.OUTPUT, tiled(kind, config, dimension))
-                  for number, (kind, dimension) in enumerate(
-                      zip(self.outputs, sharding.outputs, strict=True))]
+        specs += [BufferSpec(f"output{number}", Role.OUTPUT, self._output(number))
+                  for number in range(len(self.outputs))]
         relocations: list[Relocations] = []
         for core, code in enumerate(self.cores):
             rows = code.overlays.rows
@@ -170,6 +185,10 @@ class Compiled:
             relocations += _relocations(code.overlays, core)
         return Executable(config, self.name, tuple(specs), _Link(self), 0, tuple(relocations),
                           self.queues)
+
+    def _output(self, number: int) -> Layout:
+        """Return the layout of output ``number``."""
+        return tiled(self.outputs[number], self.config, self.sharding.outputs[number])
 
     def _input(self, number: int) -> Layout:
         """Return the layout of input ``number``."""
@@ -314,7 +333,7 @@ def _describe(code: CoreCode) -> dict[str, Any]:
     return {"relocations": overlays.relocations, "address": overlays.address,
             "segments": overlays.segments, "offset": overlays.offset, "stamps": overlays.stamps,
             "row_numbers": overlays.row_numbers, "scratch_rows": code.scratch_rows,
-            "kernels": list(map(asdict, code.kernels))}
+            "kernels": list(map(asdict, code.kernels)), "times": asdict(code.times)}
 
 
 def _read_core(told: dict[str, Any], rows: Any, start: Any) -> CoreCode:
@@ -323,7 +342,8 @@ def _read_core(told: dict[str, Any], rows: Any, start: Any) -> CoreCode:
                         address, told["segments"], told["offset"], tuple(told["stamps"]),
                         tuple((word, buffer) for word, buffer in told["row_numbers"]))
     return CoreCode(overlays, told["scratch_rows"],
-                    tuple(_read_kernel(kernel) for kernel in told["kernels"]))
+                    tuple(_read_kernel(kernel) for kernel in told["kernels"]),
+                    Times(*(tuple(told["times"][name]) for name in ("read", "written"))))
 
 
 def _types(types: Sequence[TensorType]) -> list[tuple[tuple[int, ...], str]]:

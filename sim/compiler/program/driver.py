@@ -20,6 +20,7 @@ from sim.compiler.pod import PodArray, PodExecutable
 from sim.compiler.program.arrays import View, tiled
 from sim.compiler.program.check import check
 from sim.compiler.program.code.overlay import overlay
+from sim.compiler.program.code.reuse import times
 from sim.compiler.program.code.transfers import Rows
 from sim.compiler.program.compiled import Compiled, CoreCode
 from sim.compiler.program.context import Context
@@ -153,23 +154,25 @@ def _compiled(graph: Graph, config: Config, title: str, standard_inputs: bool = 
         planners, packed = _plans(graph, config, sharding, standard_inputs, queues)
     finally:
         forget()
-    codes = _codes(planners, config, title)
+    codes = _codes(planners, config, title, (len(types), len(outputs)))
     return [Compiled(config, title, tuple(types), outputs, replace(sharding, pod=None),
                      codes[first:first + CORES], tuple(views), packed, queues)
             for first in range(0, len(codes), CORES)]
 
 
-def _codes(planners: Sequence[Planner], config: Config, title: str) -> tuple[CoreCode, ...]:
+def _codes(planners: Sequence[Planner], config: Config, title: str, counts: tuple[int, int]
+           ) -> tuple[CoreCode, ...]:
     """Return the code that each device's planner has written, split into segments.
 
-    ``title`` is the program's name.
+    ``title`` is the program's name; ``counts`` are the numbers of inputs and outputs.
     """
     codes = [connect(planner.context.stream.finish(), {
         number: planners[target].launcher.received[number]
         for number, target in planner.launcher.sent.items()}) for planner in planners]
     return tuple(
         CoreCode(overlay(code, planner.context.constants.words, config, title),
-                 planner.context.places.scratch_rows, planner.launcher.records.finish())
+                 planner.context.places.scratch_rows, planner.launcher.records.finish(),
+                 times(code, planner.context.places.memory.reads, *counts))
         for code, planner in zip(codes, planners, strict=True))
 
 

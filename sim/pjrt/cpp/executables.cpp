@@ -73,7 +73,10 @@ Error* execute(LoadedExecutable_Execute_Args* args) {
     size_t outputs = executable.output_types.size();
     auto completion = std::make_shared<Completion>();
     auto job = chip().job(kExecute, executable.id, completion);
-    job->numbers = {int64_t(args->num_devices), int64_t(args->num_args), int64_t(outputs)};
+    std::vector<size_t> given = donated(executable, args->options);
+    job->numbers = {int64_t(args->num_devices), int64_t(args->num_args), int64_t(outputs),
+                    int64_t(given.size())};
+    job->numbers.insert(job->numbers.end(), given.begin(), given.end());
     for (size_t number = 0; number < args->num_devices; ++number)
         for (size_t index = 0; index < args->num_args; ++index) {
             Buffer* buffer = args->argument_lists[number][index];
@@ -97,7 +100,7 @@ Error* execute(LoadedExecutable_Execute_Args* args) {
     if (args->device_complete_events)
         for (size_t number = 0; number < args->num_devices; ++number)
             args->device_complete_events[number] = event_of(completion);
-    for (size_t index : donated(executable, args->options))
+    for (size_t index : given)
         for (size_t number = 0; number < args->num_devices; ++number)
             args->argument_lists[number][index]->release();
     return nullptr;

@@ -95,7 +95,8 @@ using Shared = std::shared_ptr<Completion>;
 // Kinds of jobs; sim/pjrt/library.py has the same numbers.
 enum Kind : int64_t {
     kCompile = 1,   // target: the executable to be; data: the program; more: the options
-    kExecute = 2,   // target: the executable; numbers: count of devices, inputs, outputs; then ids
+    kExecute = 2,   // target: the executable; numbers: count of devices, inputs, outputs, donated
+                    // inputs; then the numbers of the latter, and the ids of inputs and outputs
     kUpload = 3,    // target: the buffer; numbers: device, type, sizes; data: elements in C order
     kDownload = 4,  // target: the buffer; data: where to write its elements, in C order
     kShare = 5,     // target: the new buffer; numbers: the buffer whose contents it has

@@ -73,6 +73,58 @@ def test_donated_arguments_are_deleted_and_nothing_warns() -> None:
     run(program)
 
 
+def test_results_lie_in_the_memory_of_donated_arguments() -> None:
+    def program() -> None:
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+        import pytest
+
+        def stats():  # type: ignore[no-untyped-def]
+            last = jax.device_put(np.float32(0))  # One allocation, after all pending work.
+            last.block_until_ready()
+            return jax.devices()[0].memory_stats()
+
+        host = np.arange(3 * 8 * 8, dtype=np.float32).reshape(3, 8, 8)
+        size = host[0].nbytes
+        plain = jax.jit(lambda w, v, g: (w - 2 * v, v + g))
+        step = jax.jit(lambda w, v, g: (w - 2 * v, v + g), donate_argnums=(0, 1))
+        w, v, g = map(jax.device_put, host)
+        for _ in range(2):
+            step(*map(jax.device_put, host[:2]), g)[0].block_until_ready()
+        before = stats()
+        first, second = plain(w, v, g)
+        second.block_until_ready()
+        assert stats()["num_allocs"] == before["num_allocs"] + 1 + 2
+        assert stats()["bytes_in_use"] >= before["bytes_in_use"] + 2 * size
+        before = stats()
+        w, v = step(w, v, g)
+        v.block_until_ready()
+        assert stats()["num_allocs"] == before["num_allocs"] + 1
+        assert stats()["bytes_in_use"] == before["bytes_in_use"]
+        assert stats()["peak_bytes_in_use"] == before["peak_bytes_in_use"]
+        np.testing.assert_array_equal(w, first)
+        np.testing.assert_array_equal(v, second)
+        # Another array shares the memory.
+        same = jax.device_put(g, jax.devices()[1])
+        _, moved = jax.jit(lambda g, w: (w, g + w), donate_argnums=0)(g, w)
+        np.testing.assert_array_equal(moved, host[2] + np.asarray(w))
+        np.testing.assert_array_equal(same, host[2])
+        # An argument given twice, and a call that fails after it has taken the memory.
+        twice = jax.jit(lambda a, b: (a + 1, b + a), donate_argnums=0)
+        np.testing.assert_array_equal(twice(w, w)[1], 2 * np.asarray(first))
+        large = jax.jit(lambda a: (a + 1, jnp.zeros((1 << 28,))), donate_argnums=0)
+        a = jax.device_put(host[0])
+        a.block_until_ready()
+        before = stats()
+        with pytest.raises(RuntimeError, match=r"RESOURCE_EXHAUSTED|HBM"):
+            large(a)[0].block_until_ready()
+        assert stats()["bytes_in_use"] <= before["bytes_in_use"] - size
+        assert a.is_deleted()
+
+    run(program)
+
+
 def test_errors_say_what_is_wrong_and_leave_the_chip_usable() -> None:
     def program() -> None:
         import jax

@@ -12,7 +12,7 @@ from systolith import Device
 @pytest.mark.parametrize(("kind", "numbers", "message"), [
     (Kind.DOWNLOAD, (), "the array has been deleted or donated"),
     (Kind.SHARE, (5,), "the array has been deleted or donated"),
-    (Kind.EXECUTE, (1, 0, 1, 8), "the program has been deleted")])
+    (Kind.EXECUTE, (1, 0, 1, 0, 8), "the program has been deleted")])
 def test_what_another_thread_has_deleted_is_an_invalid_argument(
         kind: int, numbers: tuple[int, ...], message: str) -> None:
     job = Job(kind=kind, target=7, _count=len(numbers),

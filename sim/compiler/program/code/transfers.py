@@ -11,7 +11,9 @@ from hdl.isa import Fault
 
 __all__ = [
     "CODE",
+    "DESTINATION",
     "SCRATCH",
+    "SOURCE",
     "Peer",
     "Rows",
     "TransferWords",
@@ -168,11 +170,11 @@ class TransferWords:
 
     def with_destination(self, address: int) -> "TransferWords":
         """Return a copy whose destination is ``address``, which must be below 2**32."""
-        words = (*self.words[:_DESTINATION], address, *self.words[_DESTINATION + 1:])
+        words = (*self.words[:DESTINATION], address, *self.words[DESTINATION + 1:])
         return replace(self, words=words, exchange=None)
 
 
-_SOURCE, _DESTINATION = 2, 6
+SOURCE, DESTINATION = 2, 6
 """Numbers of the words that hold the low halves of a descriptor's addresses."""
 
 
@@ -200,7 +202,7 @@ def transfer(config: Config, source: Rows | Vectors | Words, destination: Rows |
     sides: list[tuple[DmaSpace, int, int, int]] = []
     relocations, terms = [], []
     wide = config.hbm_bytes > 1 << 32
-    for word, side in ((_SOURCE, source), (_DESTINATION, destination)):
+    for word, side in ((SOURCE, source), (DESTINATION, destination)):
         if isinstance(side, Rows):
             relocations.append((word, side.buffer))
             size = config.row_bytes

@@ -4,6 +4,7 @@ Transfers run at the same time as kernels. All transfers signal one semaphore an
 so waiting for one transfer also waits for all earlier ones.
 """
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import count
@@ -14,6 +15,7 @@ from hdl.isa import Slot
 from sim.asm.operands import s, v
 from sim.compiler.machine.ir import VmemBuffer
 from sim.compiler.program.code.reserved import EXCHANGED, MOVED
+from sim.compiler.program.code.reuse import Read
 from sim.compiler.program.code.scalars import ScalarMemory
 from sim.compiler.program.code.stream import Stream
 from sim.compiler.program.code.transfers import Rows, Vectors, transfer
@@ -48,6 +50,8 @@ class VectorMemory:
         Buffers that become free when all exchanges complete.
     moved_rows : int
         Number of rows that the transfers written so far move.
+    reads : list of Read
+        Transfers from HBM that the code has waited for, in order.
     clock : Clock
         Predicts when transfers complete.
     """
@@ -64,6 +68,9 @@ class VectorMemory:
         self.exchanged: list[VmemBuffer] = []
         self._exchanges = 0
         self._numbers = count()
+        # Transfers from HBM that the code has not waited for: number, first bundle, end.
+        self._reading: deque[tuple[int, int, int]] = deque()
+        self.reads: list[Read] = []
         self._levels = ScalarMemory(config).levels
         self.moved_rows = 0
         self.clock = Clock(config)
@@ -84,9 +91,12 @@ class VectorMemory:
         the order in which they start. ``source`` and ``destination`` are `Rows`, `Vectors` or
         `Words`.
         """
+        first = self.stream.here
         started = self.start_transfer(source, destination, rows, MOVED)
         self.clock.start(rows, started)
         self._issued += started
+        if isinstance(source, Rows):
+            self._reading.append((self._issued, first, self.stream.here))
         return self._issued
 
     def start_transfer(self, source: Any, destination: Any, rows: int, semaphore: int) -> int:
@@ -134,6 +144,9 @@ class VectorMemory:
         """Write code that waits for transfer ``number`` and all earlier ones."""
         if number > self.completed:
             self.stream.wait(MOVED, number - self.completed)
+            while self._reading and self._reading[0][0] <= number:
+                _, first, end = self._reading.popleft()
+                self.reads.append(Read(first, end, self.stream.here))
             self.clock.wait(number)
             self.completed = number
             for last, buffer in self.leaving:

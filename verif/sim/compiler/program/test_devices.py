@@ -136,6 +136,7 @@ def test_saved_programs_run_on_both_cores(tmp_path: pathlib.Path) -> None:
     save(compiled, tmp_path / "program")
     read = load(tmp_path / "program")
     assert read.sharding == Sharding((0,), (0, 0))
+    assert [core.times for core in read.cores] == [core.times for core in compiled.cores]
     with Device.open("tiny", "golden") as device:
         one = device.execute(compiled.executable(), array)
         other = device.execute(read.executable(), array)

@@ -1,5 +1,6 @@
 """Whole programs: several operations, large code, little vector memory, loops and conditionals."""
 
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,9 @@ from sim.compiler.executable import Role
 from sim.compiler.graph.ir import Graph, Location, Value
 from sim.compiler.machine.ir import MReg
 from sim.compiler.machine.registers.coloring import COLORS
+from sim.compiler.program.code.reuse import Read, Times, times
+from sim.compiler.program.code.stream import Linear
+from sim.compiler.program.code.transfers import Rows, Vectors, transfer
 from sim.compiler.program.compiled import compiled_of
 from sim.compiler.program.driver import compile_graph
 from sim.errors import UnsupportedError
@@ -247,6 +251,32 @@ def test_no_memory_for_a_segment() -> None:
     config = Config.preset("tiny", imem_bundles=24)
     with pytest.raises(MemoryError, match="split into segments"):
         compile_graph(chain(3), config)
+
+
+@pytest.mark.parametrize("size", [8, 40])
+def test_output_may_lie_where_an_input_was_read_before(size: int) -> None:
+    """Large values are computed in blocks: the first of a result before the last of an operand."""
+    at = Maker(*[f32(size, size)] * 3, f32(size + 1, size))
+    w, v, g, other = at.inputs
+    graph = at.returns(at.op("subtract", w, v), at.op("add", v, g), at.op("negate", other))
+    compiled = compiled_of(compile_graph(graph, TINY, standard_inputs=True))
+    assert [[compiled.may_reuse(number, output) for output in range(3)] for number in range(4)] == (
+        [[True, True, False], [True, True, False], [False, True, False], [False, False, True]]
+        if size == 8 else [[False] * 3] * 4)
+
+
+def test_input_that_a_loop_reads_is_in_use_until_its_end() -> None:
+    words, at = np.zeros((40, 1), np.uint32), np.array
+    load, store = (transfer(TINY, *sides, TINY.sublanes, 8) for sides in (
+        (Rows("input0", 0), Vectors(0)), (Vectors(0), Rows("output0", 0))))
+    linear = Linear(words, at([[30, 0, 10]]), at([[12, 0, 0], [35, 0, 1]]), (load, store))
+    assert times(linear, [Read(12, 13, 14)], 2, 1) == Times((31, 0), (35,))
+    assert times(linear, [Read(12, 13, 34)], 2, 1) == Times((34, 0), (35,))
+    assert times(linear, [Read(11, 12, 14)], 2, 1) == Times((41, 0), (35,))
+    linear = replace(linear, transfers=at([[12, 0, 0], [20, 0, 1]]))
+    assert times(linear, [Read(12, 13, 14)], 2, 1) == Times((31, 0), (10,))
+    linear = replace(linear, rows=((3, 0, Rows("input1", 2)), (4, 0, Rows("output0", 2))))
+    assert times(linear, [Read(12, 13, 14)], 2, 1) == Times((31, 41), (0,))
 
 
 def test_predicates_are_words(golden: Device) -> None:
