@@ -37,11 +37,13 @@ _VERILATOR_FLAGS = ("-O3", "--x-assign", "fast", "--x-initial", "fast", "--no-ti
 is not split into several files, because each would read all headers.
 """
 
-_FEW_QUERIES = ("--param=sccvn-max-alias-queries-per-access=10",)
-"""Argument that limits alias queries of GCC: whether two memory accesses can overlap. A verilated
-class is one function of thousands of assignments to members; at ``-O1``, these queries otherwise
-take half of its compile time. With the argument, the code is as fast, and a little smaller. It does
-not help at ``-O3``, where other passes make as many queries.
+_CLASS_FLAGS = {True: ("-fno-gcse", "-fno-gcse-after-reload"),
+                False: ("--param=sccvn-max-alias-queries-per-access=10",), None: ()}
+"""Arguments for GCC, by level of optimisation, without which it spends a third to a half of its
+time on a verilated class asking whether two accesses overlap.
+
+A class is one function of thousands of assignments to members. With the arguments, the code is as
+fast, and a little smaller.
 """
 
 _VERILATOR = 'ulimit -s unlimited 2>/dev/null; exec "$0" "$@"'
@@ -187,8 +189,7 @@ class Toolchain:
 
     def class_optimisation(self, optimise: bool | None = True) -> tuple[str, ...]:
         """The compiler's arguments for a verilated class; ``optimise`` as in `optimisation`."""
-        few = _FEW_QUERIES if optimise is False and not self.is_clang else ()
-        return (*self.optimisation(optimise), *few)
+        return (*self.optimisation(optimise), *(() if self.is_clang else _CLASS_FLAGS[optimise]))
 
     def make_settings(self) -> dict[str, str]:
         """Variables of Verilator's makefiles that change the objects built by them."""

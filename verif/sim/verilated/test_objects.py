@@ -153,7 +153,8 @@ def test_clang_gets_no_precompiled_headers_and_no_arguments_of_gcc(
     monkeypatch.setenv("SYSTOLITH_CXX", str(compiler))
     tools = Toolchain.find()
     assert model_headers([*tools.flags, "-DVM_TRACE=0"], tools, tmp_path / "log") == ()
-    assert tools.class_optimisation(False) == tools.optimisation(False)
+    for optimise in (True, False, None):
+        assert tools.class_optimisation(optimise) == tools.optimisation(optimise)
     assert not objects.exists()
 
 
