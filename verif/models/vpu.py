@@ -30,7 +30,7 @@ from hdl.isa import (
     Unit,
     VectorOp,
 )
-from verif.system.programs.bundles import random_words
+from verif.system.programs.bundles import endless_words
 
 __all__ = [
     "CORE_VECTORS",
@@ -537,6 +537,8 @@ class BundleIssuer:
         self.config = config
         self.rng = random.Random(seed)
         self.numbers = np.random.default_rng(seed)
+        self._scalars = endless_words(self.numbers)
+        self._rows = endless_words(self.numbers, config.lanes)
         self.issued: list[int] = []
         self.held = 0
         self._now = 0
@@ -571,7 +573,7 @@ class BundleIssuer:
         """Random fields and scalar operand; None if it would write what is ``taken``."""
         rng = self.rng
         chosen = {"op": int(operation.op)}
-        scalar = int(random_words(self.numbers, (1,))[0])
+        scalar = int(next(self._scalars))
         if operation.unit is Unit.VMEM:
             scalar = rng.randrange(CORE_VECTORS)
             chosen["b"] = SOURCES[slot]
@@ -674,7 +676,7 @@ class BundleIssuer:
             core.vectors[d] = np.array(entered)
         for name, rows in self._entered.items():
             if rng.random() < busy:
-                row = random_words(self.numbers, (self.config.lanes,))
+                row = next(self._rows)
                 setattr(cycle, name, row)
                 rows.append(row)
 

@@ -6,7 +6,7 @@ generators: each step is a cycle and yields the operation that is offered in it.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -19,7 +19,7 @@ from hdl.config import Config
 from hdl.encoding import pack
 from hdl.isa import VECTOR_REGISTERS, MiscOp, Slot
 from hdl.xlu.xlu import Xlu
-from verif.system.programs.bundles import random_words
+from verif.system.programs.bundles import DRAWN, random_words
 
 __all__ = ["MOVES", "OPERATIONS", "RESET", "TREE", "Op", "Outputs", "Scenario", "XluChecker",
            "config_of", "dependent_amounts", "drain", "every_amount", "every_distance_to_reset",
@@ -300,9 +300,14 @@ def floats(rng: np.random.Generator, *shape: int) -> NDArray[np.uint32]:
                     np.where(rng.random((*shape[:-1], 1)) < 0.3, any_, near))
 
 
-def random_contents(rng: np.random.Generator, *shape: int) -> NDArray[np.uint32]:
-    """Contents of registers: `floats`, or now and then integers and the adder's corners too."""
-    return random_words(rng, shape) if rng.random() < 0.3 else floats(rng, *shape)
+def random_contents(rng: np.random.Generator, *shape: int) -> Iterator[NDArray[np.uint32]]:
+    """Contents of registers, without end.
+
+    Those of a register are `floats`, or now and then integers and the adder's corners too.
+    """
+    while True:
+        mixed = rng.random((DRAWN, 1, 1)) < 0.3
+        yield from np.where(mixed, random_words(rng, (DRAWN, *shape)), floats(rng, DRAWN, *shape))
 
 
 # Scenarios
@@ -339,7 +344,9 @@ def run(checker: XluChecker, ops: Iterable[Op]) -> Scenario:
 
 def fill_tile(checker: XluChecker, rng: np.random.Generator) -> Scenario:
     """Gives random contents to all registers and to every row of the transposer's tile."""
-    checker.registers[:] = random_contents(rng, *checker.registers.shape)
+    contents = random_contents(rng, *checker.registers.shape[1:])
+    for register in checker.registers:
+        register[:] = next(contents)
     yield from run(checker, [Op(MiscOp.TRANSPOSE_IN, a=group % VECTOR_REGISTERS, amount=group)
                              for group in range(checker.config.tile_vregs)])
 
@@ -421,6 +428,7 @@ def random_traffic(checker: XluChecker, rng: np.random.Generator, cycles: int) -
     longer are overwritten at any time: recent sources above all.
     """
     sources: deque[int] = deque(maxlen=3)
+    contents = random_contents(rng, *checker.registers.shape[1:])
     kinds: Sequence[MiscOp] = OPERATIONS
     registers, density, change, insists = VECTOR_REGISTERS, 1.0, 0.5, False
     op: Op | None = None
@@ -445,7 +453,7 @@ def random_traffic(checker: XluChecker, rng: np.random.Generator, cycles: int) -
             op = None
         for register in {*sources, int(rng.integers(VECTOR_REGISTERS))} - checker.kept:
             if rng.random() < change:
-                checker.registers[register] = random_contents(rng, *checker.registers.shape[1:])
+                checker.registers[register] = next(contents)
 
 
 def every_distance_to_reset(checker: XluChecker, rng: np.random.Generator) -> Scenario:

@@ -1,5 +1,7 @@
 """Words and bundles that tests of cores share."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from golden.core import GoldenCore
@@ -9,7 +11,10 @@ from hdl.config import Config
 from hdl.encoding import pack
 from hdl.isa import Fault, LoadOp, MiscOp, PopOp, PushOp, ScalarOp, Slot, StoreOp, VectorOp
 
-__all__ = ["faulty_bundles", "fill_registers", "flush", "random_words"]
+__all__ = ["DRAWN", "endless_words", "faulty_bundles", "fill_registers", "flush", "random_words"]
+
+DRAWN = 32
+"""Number of small arrays that are drawn at once: drawing one takes nearly as long."""
 
 
 def random_words(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -22,6 +27,12 @@ def random_words(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray
     small = rng.integers(-40, 40, count).astype(np.int32).view(np.uint32)
     return np.select([kind == 0, kind == 1, kind == 2], [floats, any_bits, near_one],
                      small).astype(np.uint32).reshape(shape)
+
+
+def endless_words(rng: np.random.Generator, *shape: int) -> Iterator[np.ndarray]:
+    """Arrays of a shape of `random_words`, without end."""
+    while True:
+        yield from random_words(rng, (DRAWN, *shape))
 
 
 def fill_registers(config: Config) -> list[int]:
