@@ -2,6 +2,7 @@
 
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -54,6 +55,12 @@ def tile_verilog(grid: TileGrid) -> str:
     return "\n".join(VerilogLibrary().write(grid.tile_module, grid.make_tile).values())
 
 
+def _renamed(kernel: Kernel, module: str) -> Kernel:
+    """The kernel of an equal grid whose module has another name."""
+    return replace(kernel, module=module, cpp=kernel.cpp.replace(kernel.module, module),
+                   shim=kernel.shim.replace(kernel.module, module))
+
+
 class Lockstep:
     """A model of grids as plain Verilog, each next to kernels of the same grid.
 
@@ -99,10 +106,13 @@ class Lockstep:
                           *(f".{port}({wire})" for port, wire in wires.items())]
                 body.append(f"  {module} u_{module}({', '.join(actual)});")
             seen += [f"|{reference.module}_{port}" for port in outputs]
+            made: dict[bool, Kernel] = {}
             for backend in chosen:
-                kernel = compile_grid(make(f"{name}_{backend}"), text, passes=passes,
-                                      parallel=backend == PARALLEL)
-                self.kernels[f"{name}_{backend}"] = kernel
+                parallel, module = backend == PARALLEL, f"{name}_{backend}"
+                if parallel not in made:
+                    made[parallel] = compile_grid(make(module), text, passes=passes,
+                                                  parallel=parallel)
+                kernel = self.kernels[module] = _renamed(made[parallel], module)
                 sources[f"{name}_{backend}.sv"] = kernel.shim
                 files = kernel.sources
                 header = files["vec.hpp"]
