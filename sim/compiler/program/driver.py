@@ -169,11 +169,13 @@ def _codes(planners: Sequence[Planner], config: Config, title: str, counts: tupl
     codes = [connect(planner.context.stream.finish(), {
         number: planners[target].launcher.received[number]
         for number, target in planner.launcher.sent.items()}) for planner in planners]
-    return tuple(
-        CoreCode(overlay(code, planner.context.constants.words, config, title),
-                 planner.context.places.scratch_rows, planner.launcher.records.finish(),
-                 times(code, planner.context.places.memory.reads, *counts))
-        for code, planner in zip(codes, planners, strict=True))
+    found = []
+    for code, planner in zip(codes, planners, strict=True):
+        overlays, loads = overlay(code, planner.context.constants.words, config, title)
+        found.append(CoreCode(overlays, planner.context.places.scratch_rows,
+                              planner.launcher.records.finish(loads),
+                              times(code, planner.context.places.memory.reads, *counts)))
+    return tuple(found)
 
 
 def _plans(graph: Graph, config: Config, sharding: Sharding, standard_inputs: bool,

@@ -26,7 +26,14 @@ import numpy.typing as npt
 from hdl.config import Config
 from sim.compiler.program.code.resident import resident_bundles
 from sim.compiler.program.code.scalars import ScalarMemory
-from sim.compiler.program.code.segments import Segment, cut_segments, occupied, place_loads
+from sim.compiler.program.code.segments import (
+    Load,
+    Segment,
+    code_rows,
+    cut_segments,
+    occupied,
+    place_loads,
+)
 from sim.compiler.program.code.stream import Linear
 from sim.compiler.program.code.writer import Overlays, SegmentWriter
 
@@ -35,7 +42,8 @@ __all__ = ["Overlays", "overlay"]
 Image = npt.NDArray[np.uint32]
 
 
-def overlay(linear: Linear, constants: Image, config: Config, name: str = "program") -> Overlays:
+def overlay(linear: Linear, constants: Image, config: Config, name: str = "program"
+            ) -> tuple[Overlays, list[Load]]:
     """Split code into segments, and lay out the HBM buffer that holds them.
 
     Parameters
@@ -49,6 +57,11 @@ def overlay(linear: Linear, constants: Image, config: Config, name: str = "progr
         The chip.
     name : str
         Name of the program in messages.
+
+    Returns
+    -------
+    Overlays, and list of Load
+        The segments, and the load of each segment that most likely follows another one.
 
     Raises
     ------
@@ -69,7 +82,10 @@ def overlay(linear: Linear, constants: Image, config: Config, name: str = "progr
                          and not _overlap(segment, segment.following, config))
         if segment.ahead:
             place_loads(segment, linear)
-    return SegmentWriter(linear, constants, config, segments).write()
+    loads = [Load(segment.first + segment.loads if segment.ahead else segment.end,
+                  code_rows(segment.following.bundles, config), segment.ahead)
+             for segment in segments[:-1] if segment.following is not None]
+    return SegmentWriter(linear, constants, config, segments).write(), loads
 
 
 def _overlap(one: Segment, other: Segment, config: Config) -> bool:

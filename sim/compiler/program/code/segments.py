@@ -13,13 +13,32 @@ from sim.compiler.program.code.encode import FIRST_IMMEDIATE_WORD, encode
 from sim.compiler.program.code.scalars import ScalarMemory
 from sim.compiler.program.code.stream import Linear
 
-__all__ = ["Segment", "code_rows", "cut_segments", "occupied", "place_loads"]
+__all__ = ["Load", "Segment", "code_rows", "cut_segments", "occupied", "place_loads"]
 
 _ROUNDS = 64
 """Maximum number of attempts to split code so that all segments fit."""
 _FEW = 16
 """Number of bundles of a segment after which the load of the following segment may always be
 placed, however long the following segment is (`place_loads`)."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """A load of a segment.
+
+    Attributes
+    ----------
+    bundle : int
+        Number of the bundle of the code before which it starts.
+    rows : int
+        Number of HBM rows of the segment's code.
+    ahead : bool
+        Whether the segment before it runs meanwhile; if not, the core waits.
+    """
+
+    bundle: int
+    rows: int
+    ahead: bool
 
 
 @dataclass(eq=False)

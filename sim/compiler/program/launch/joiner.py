@@ -109,9 +109,9 @@ class Joiner:
         self._clock.run(-separate)
 
     def _write(self, part: Part) -> None:
+        self._records.add(part.record, self._stream.here)
         self._stream.stamp()
         self._stream.kernel(part.code, part.symbols)
-        self._records.add(part.record)
 
     def _joined(self, parts: Sequence[Part]) -> list[Part]:
         """Return the kernels of consecutive parts: all of them joined, or two groups of them.

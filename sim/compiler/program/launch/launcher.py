@@ -91,7 +91,7 @@ class Launcher:
         self._places = context.places
         self._stream = context.stream
         self._counted_rows = 0
-        self.records = Records(context.places.memory.clock)
+        self.records = Records(context.config, context.places.memory.events)
         self._joiner = Joiner(context, self.records)
         self.received: dict[int, int] = {}
         self.sent: dict[int, int] = {}
@@ -208,13 +208,13 @@ class Launcher:
 
         ``words`` is the transfer's descriptor. Other code does not overlap with the handshake.
         """
-        before = self._stream.here
+        first = self._stream.here
         self._stream.stamp()
         operation.attributes["meeting"].write(self._stream)
         self._stream.start(words)
         rows = source.vectors * self._config.sublanes
         self.records.add(KernelRecord(operation.kind, operation.location,
-                                      self._stream.here - before, rows, rows, 0, 0))
+                                      self._stream.here - first, rows, rows, 0, 0), first)
 
     def _inherited(self, operation: Operation, dying: Set[Value]) -> dict[Value, Value]:
         """Choose results that take over the vectors of an operand that is not used again.

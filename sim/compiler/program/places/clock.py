@@ -1,14 +1,36 @@
 """Predicts the cycles at which transfers and kernels run, in code without branches."""
 
+import sys
 from collections import deque
+from dataclasses import dataclass
 
 from hdl.config import Config
 from hdl.dma.interface import QUEUE_DEPTH, CheckTimes
 
-__all__ = ["Clock"]
+__all__ = ["Clock", "Event"]
 
 _LATENCY = 50
 """Cycles from a transfer's start to its first row."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """The start of transfers, or a wait for one.
+
+    Attributes
+    ----------
+    bundle : int
+        Number of the bundle after it.
+    rows, transfers : int
+        Number of transfers that start, and of the rows that they move in all.
+    number : int
+        Number of the transfer to wait for; 0 for a start.
+    """
+
+    bundle: int
+    rows: int = 0
+    transfers: int = 0
+    number: int = 0
 
 
 class Clock:
@@ -47,6 +69,19 @@ class Clock:
             self._last = max(self._last, self._now + _LATENCY) + rows // transfers
             self._number += 1
             self._ends.append((self._number, self._last))
+
+    def load(self, rows: int, *, ahead: bool) -> None:
+        """Account for a load of a segment's code, of ``rows`` rows, and of its scalar image.
+
+        Unless it is loaded ``ahead``, the core waits for it.
+        """
+        for part in (rows, 1):
+            self._lose(self.hold + self._start)
+            self._last = max(self._last, self._now + _LATENCY) + part
+            # No wait for a numbered transfer is for this one.
+            self._ends.append((sys.maxsize, self._last))
+        if not ahead:
+            self._lose(self._last - self._now)
 
     def wait(self, number: int) -> None:
         """Account for a wait for transfer ``number``, counted from 1, and all before it."""

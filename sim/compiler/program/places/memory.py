@@ -19,7 +19,7 @@ from sim.compiler.program.code.reuse import Read
 from sim.compiler.program.code.scalars import ScalarMemory
 from sim.compiler.program.code.stream import Stream
 from sim.compiler.program.code.transfers import Rows, Vectors, transfer
-from sim.compiler.program.places.clock import Clock
+from sim.compiler.program.places.clock import Clock, Event
 from sim.compiler.program.places.vectors import FreeVectors
 
 __all__ = ["VectorMemory"]
@@ -54,6 +54,8 @@ class VectorMemory:
         Transfers from HBM that the code has waited for, in order.
     clock : Clock
         Predicts when transfers complete.
+    events : list of Event
+        Starts of transfers from and to HBM, and waits for them, in the order of the code.
     """
 
     def __init__(self, stream: Stream, config: Config) -> None:
@@ -74,6 +76,7 @@ class VectorMemory:
         self._levels = ScalarMemory(config).levels
         self.moved_rows = 0
         self.clock = Clock(config)
+        self.events: list[Event] = []
 
     def buffer(self, name: str, first: int, vectors: int) -> VmemBuffer:
         """Make a buffer of ``vectors`` allocated vectors, from address ``first`` on.
@@ -94,6 +97,7 @@ class VectorMemory:
         first = self.stream.here
         started = self.start_transfer(source, destination, rows, MOVED)
         self.clock.start(rows, started)
+        self.events.append(Event(self.stream.here, rows, started))
         self._issued += started
         if isinstance(source, Rows):
             self._reading.append((self._issued, first, self.stream.here))
@@ -148,6 +152,7 @@ class VectorMemory:
                 _, first, end = self._reading.popleft()
                 self.reads.append(Read(first, end, self.stream.here))
             self.clock.wait(number)
+            self.events.append(Event(self.stream.here, number=number))
             self.completed = number
             for last, buffer in self.leaving:
                 if last <= number:

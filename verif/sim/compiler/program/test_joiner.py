@@ -31,11 +31,11 @@ def test_kernels_alike_have_one_outcome(monkeypatch: pytest.MonkeyPatch, vectors
     counted = Mock(wraps=emit)
     monkeypatch.setattr("sim.compiler.program.launch.joiner.emit", counted)
     context = Context(TINY, {})
-    records = Records(context.places.memory.clock)
+    records = Records(TINY, context.places.memory.events)
     joiner = Joiner(context, records)
     for at in (0, 90):
         joiner.add(part(at, vectors))
         joiner.add(part(at + 45, vectors))
         context.stream.bundle()
-    assert len(records.finish()) == kernels
+    assert len(records.finish([])) == kernels
     assert counted.call_count == tries

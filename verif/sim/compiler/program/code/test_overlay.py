@@ -40,7 +40,9 @@ def image(overlays: Overlays, config: Config) -> np.ndarray:
 
 
 def golden(linear: Linear, config: Config = TINY) -> tuple[GoldenCore, Overlays]:
-    overlays = overlay(linear, np.zeros((2, config.lanes), np.uint32), config)
+    overlays, loads = overlay(linear, np.zeros((2, config.lanes), np.uint32), config)
+    assert len(loads) < overlays.segments
+    assert all(0 <= load.bundle <= len(linear.words) for load in loads)
     core = GoldenCore(config)
     rows = image(overlays, config)
     core.hbm[AT:AT + len(rows)] = rows
@@ -224,7 +226,7 @@ def test_code_larger_than_hbm_is_refused() -> None:
 
 
 def test_rtl_and_golden_core_agree() -> None:
-    overlays = overlay(nested(2, 2, 300, 600).finish(), np.zeros((2, 4), np.uint32), TINY)
+    overlays, _ = overlay(nested(2, 2, 300, 600).finish(), np.zeros((2, 4), np.uint32), TINY)
     with Device.open("tiny") as device:
         rows = image(overlays, TINY)
         buffer = device.allocate((AT + len(rows)) * TINY.row_bytes)
