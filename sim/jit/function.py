@@ -156,17 +156,7 @@ class JitFunction:
         """
         import jax
 
-        chosen = device if device is not None else self._device
-        if chosen is None:
-            raise TypeError("device must be given, to jit or to the call")
-        if isinstance(chosen, Pod) and chosen.shape == (1, 1):
-            chosen = chosen[0, 0]
-        if not isinstance(chosen, Pod):
-            instance("device", chosen, Device)
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((arguments, named))):
-            raise TypeError(f"{self._name} must not be traced by JAX, since it runs on a device: "
-                            f"apply jax.grad, jax.vmap and the like to the function, and "
-                            f"systolith.jit to what they return")
+        chosen = self._chosen(device, (arguments, named))
         if isinstance(chosen, Pod):
             if outfeed is not None:
                 raise TypeError("outfeed must be None on a pod")
@@ -239,6 +229,26 @@ class JitFunction:
                 self._programs[key] = compile_imported(_imported(stage), config, self._name,
                                                        fed=fed, outfeed=outfeed)
             return stage, self._programs[key], leaves
+
+    def _chosen(self, device: Device | Pod | None, arguments: Any) -> Device | Pod:
+        """Return the device to run on, after a check of it and of the pytree ``arguments``.
+
+        A pod of one chip is that chip's device.
+        """
+        import jax
+
+        chosen = device if device is not None else self._device
+        if chosen is None:
+            raise TypeError("device must be given, to jit or to the call")
+        if isinstance(chosen, Pod) and chosen.shape == (1, 1):
+            chosen = chosen[0, 0]
+        if not isinstance(chosen, Pod):
+            instance("device", chosen, Device)
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arguments)):
+            raise TypeError(f"{self._name} must not be traced by JAX, since it runs on a device: "
+                            f"apply jax.grad, jax.vmap and the like to the function, and "
+                            f"systolith.jit to what they return")
+        return chosen
 
     def _on_pod(self, pod: Pod, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Run the function on a pod; return its results. Compile it first if it is new."""

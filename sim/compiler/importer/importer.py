@@ -1,6 +1,6 @@
 """Converts a StableHLO module to a graph."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -412,15 +412,10 @@ class _Importer:
             sizes = self.shards.axes(operation)
             given, made = (self.shards.divisions(operation.attributes[name], manual)
                            for name in ("in_shardings", "out_shardings"))
+            count = _manual_devices(sizes, manual, self.torus)
         except ValueError as error:
             self.refuse(f"manual_computation on {error}", location, self.advice)
             return nothing
-        several = {name for name, size in sizes.items() if size > 1}
-        if several and self.torus.chips > 1 and not several <= manual:
-            self.refuse("manual_computation along some of a mesh's axes", location,
-                        "write what each device does along all axes of the mesh")
-            return nothing
-        count = self.torus.devices if several & manual else 1
         at = Expansion(scope.graph, location)
         [block] = operation.regions[0].blocks
         for argument, operand, cut in zip(block.arguments, operation.operands, given, strict=True):
@@ -442,12 +437,10 @@ class _Importer:
         if devices not in (1, self.torus.devices):
             self.refuse(f"{name} in a program for {devices} devices", location, self.advice)
             return nothing
-        if not self.inside and devices > 1:
-            self.shards.stacked = True
+        self.shards.stacked |= not self.inside and devices > 1
         at = Expansion(scope.graph, location)
         if name in ("partition_id", "replica_id"):
-            many = self.partitions if name == "partition_id" else self.replicas
-            return [device_number(at, many) if many > 1 else at.constant(0, DType.U32)]
+            return [device_number(at, self.partitions if name == "partition_id" else self.replicas)]
         operands = [scope.find(value) for value in operation.operands]
         types = [self.type(value.type, name, location) for value in operation.results]
         imported = [self.region(region, scope, location) for region in operation.regions]
@@ -557,6 +550,22 @@ def _both_float(operands: list[Value], graph: Graph, location: Location | None) 
     return [value if not floats or value.dtype.is_float else
             graph.add("convert", [value], TensorType(value.shape, floats[0]), {}, (),
                       location).result for value in operands]
+
+
+def _manual_devices(sizes: Mapping[str, int], manual: Set[str], torus: Torus) -> int:
+    """Return the number of devices that a ``manual_computation`` distinguishes: all or one.
+
+    ``sizes`` has the axes of its mesh, and ``manual`` names those that it distinguishes.
+
+    Raises
+    ------
+    ValueError
+        If these are some of several axes, on a pod.
+    """
+    several = {name for name, size in sizes.items() if size > 1}
+    if torus.chips > 1 and several and not several <= manual:
+        raise ValueError(f"some axes of a mesh ({', '.join(sorted(several & manual))})")
+    return torus.devices if several & manual else 1
 
 
 def _is_wide(value: Any) -> bool:

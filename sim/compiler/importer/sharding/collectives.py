@@ -183,8 +183,7 @@ def assembled(at: Expansion, value: Value, division: Division, torus: Torus) -> 
 
 def device_number(at: Expansion, devices: int) -> Value:
     """Return the number of the executing device, one of ``devices``, as a scalar of type u32."""
-    return at.add("by_device", [at.constant(device, DType.U32) for device in range(devices)],
-                  TensorType((), DType.U32))
+    return _by_device(at, [at.constant(device, DType.U32) for device in range(devices)])
 
 
 def device_groups(operation: Any, partitions: int, replicas: int) -> Groups | None:
