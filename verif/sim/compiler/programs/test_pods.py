@@ -147,7 +147,7 @@ def test_wrong_programs_are_refused() -> None:
     partial = jax.shard_map(lambda x: jax.lax.psum(x, "data"), in_specs=P("data"), out_specs=P(),
                             mesh=AbstractMesh((2, 2), ("data", "model")), axis_names={"data"},
                             check_vma=False)
-    with pytest.raises(UnsupportedError, match=r"some axes of a mesh \(data\): use a mesh of all 4"):
+    with pytest.raises(UnsupportedError, match=r"some axes of a mesh \(data\): use"):
         import_stablehlo(lower(partial, x), Torus(2, 1))
     graph = import_stablehlo(lower(function, x), Torus(2, 1))
     with pytest.raises(ValueError, match="must be compiled for a pod, by compile_pod"):
