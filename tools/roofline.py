@@ -26,7 +26,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make roofline", description=__doc__.splitlines()[0])
     parser.add_argument("config", nargs="?", choices=sorted(PRESETS), default="v2")
     parser.add_argument("--side", type=int, default=SIDE, help="height and width of the images")
-    parser.add_argument("--predicted", action="store_true", help="do not run it")
+    parser.add_argument("--predicted", action="store_true", help="do not measure cycles")
     options = parser.parse_args()
     config = Config.preset(options.config)
     values = arguments(1, options.side, IMAGES)

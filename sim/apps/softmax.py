@@ -123,9 +123,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make softmax", description=__doc__.splitlines()[0])
     parser.add_argument("config", choices=PRESETS, nargs="?", default="v2", help="preset")
     parser.add_argument("--depth", type=int, default=DEPTH_TILES,
-                        help="columns of x, in weight tiles; default: %(default)s")
+                        help="columns of x, as a multiple of the array size; default: %(default)s")
     parser.add_argument("--rows", type=int, default=ROW_TILES,
-                        help="rows of x, in arrays; default: %(default)s")
+                        help="rows of x, as a multiple of the array size; default: %(default)s")
     arguments = parser.parse_args()
     for name in ("depth", "rows"):
         if getattr(arguments, name) < 1:

@@ -119,7 +119,7 @@ class Chip:
 
     def _look(self) -> None:
         if self._ending:
-            raise InterruptedError("the process ends")
+            raise InterruptedError("the process is exiting")
 
     def add(self, number: int, program: Program) -> None:
         """Register a program under a number. May be called from any thread."""

@@ -124,7 +124,7 @@ class Worker:
         """End the chip's thread, even if a program is running, and close the chip."""
         if os.getpid() != self._process:
             return  # In a forked child, the chip belongs to the parent.
-        self._library.close("the process ends")
+        self._library.close("the process is exiting")
         self.chip.end()
         self._threads[0].join()
         self._device.close()

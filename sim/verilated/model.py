@@ -217,7 +217,7 @@ class Model(Closeable):
         if cycles is not None:
             lengths.add(operator.index(cycles))
         if len(lengths) != 1:
-            raise ValueError(f"inputs must have one number of cycles, not {sorted(lengths)!r}")
+            raise ValueError(f"inputs must have the same number of cycles, not {sorted(lengths)!r}")
         (cycles,) = lengths
         sinks = [np.zeros((cycles, port.words), np.uint32) for port in recorded]
         begin = self.cycle
@@ -369,5 +369,5 @@ def _fitting(port: Port, words: npt.NDArray[np.generic], axes: int) -> Words:
         highest = int(checked[..., -1].max(initial=0))
         if highest >> spare:
             raise ValueError(f"values of {port.name} must fit {port.width} bits, "
-                             f"but the highest word of one is {highest:#x}")
+                             f"but the most significant word of one is {highest:#x}")
     return checked

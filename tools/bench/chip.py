@@ -122,7 +122,7 @@ def _transfers(chip: ChipModel) -> dict[str, float]:
     load = _transfer(chip, lambda core: (hbm(core * size), vmem(0)))
     store = _transfer(chip, lambda core: (vmem(0), hbm((config.cores + core) * size)))
     if not np.array_equal(chip.hbm[:used], chip.hbm[used:2 * used]):
-        raise RuntimeError("transfers changed the data")
+        raise RuntimeError("rows that were loaded and stored again differ from the original")
     return {"dma_load_bytes_per_cycle": load, "dma_store_bytes_per_cycle": store,
             "dma_bytes_per_cycle": 2 / (1 / load + 1 / store)}
 

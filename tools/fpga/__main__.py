@@ -31,9 +31,11 @@ def _timed(what: str, step: Callable[[], _T]) -> _T:
 def main() -> int:
     """Runs the command line; returns 1 if a tool fails or the clock is too fast."""
     parser = argparse.ArgumentParser(prog="make fpga", description=__doc__)
-    parser.add_argument("--clock", type=float, default=CRYSTAL_HZ / 1e6, help="of the chip, MHz")
-    parser.add_argument("--baud", type=int, default=1_000_000, help="of the serial line, bits/s")
-    parser.add_argument("--seed", type=int, default=1, help="of place and route")
+    parser.add_argument("--clock", type=float, default=CRYSTAL_HZ / 1e6,
+                        help="clock frequency of the chip, in MHz")
+    parser.add_argument("--baud", type=int, default=1_000_000,
+                        help="rate of the serial line, in bits per second")
+    parser.add_argument("--seed", type=int, default=1, help="seed of place and route")
     arguments = parser.parse_args()
     clock_hz = round(1e6 * arguments.clock)
     try:

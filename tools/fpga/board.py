@@ -267,9 +267,11 @@ class SimulatedBoard(Closeable):
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="make board", description="Simulate an FPGA board.")
-    parser.add_argument("config", nargs="?", default="fpga", help="preset of one core")
-    parser.add_argument("--baud", type=int, default=DEFAULT_BAUD, help="of the line, bits/s")
-    parser.add_argument("--noise", type=float, default=0.0, help="probability of a wrong byte")
+    parser.add_argument("config", nargs="?", default="fpga", help="preset with one core")
+    parser.add_argument("--baud", type=int, default=DEFAULT_BAUD,
+                        help="rate of the serial line, in bits per second")
+    parser.add_argument("--noise", type=float, default=0.0,
+                        help="probability that a byte is damaged")
     arguments = parser.parse_args()
     try:
         board = SimulatedBoard(Config.preset(arguments.config, hbm_bytes=HBM_BYTES),

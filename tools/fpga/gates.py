@@ -248,7 +248,7 @@ class _Writer:
         # Port A of a read-only memory reads, and port B has no clock. Otherwise, port A writes.
         reads = "A" if pins["CLKB"] == ["0"] and pins["WEA"] == ["0"] else "B"
         if width != other or pins["CLKA"] != pins[f"CLK{reads}"]:
-            raise ValueError("ports of a block RAM must have one width and one clock, not "
+            raise ValueError("ports of a block RAM must share one width and one clock, not "
                              f"{width} and {other}, {pins['CLKA']} and {pins['CLKB']}")
         contents = sum(int(parameters[f"INITVAL_{row:02X}"][-20 * (word + 1):][:20], 2)
                        << 18 * (16 * row + word) for row in range(64) for word in range(16))

@@ -20,8 +20,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 def main() -> None:
     """Run the functions without a kept result, then write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="", help="functions to run again: a regular expression")
-    parser.add_argument("--limit", type=float, default=120, help="seconds for a function")
+    parser.add_argument("--only", default="", help="regular expression for functions to run again")
+    parser.add_argument("--limit", type=float, default=120,
+                        help="time limit of a function, in seconds")
     options = parser.parse_args()
     kept = ROOT / "build" / "jax-api.json"
     kept.parent.mkdir(exist_ok=True)

@@ -108,12 +108,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(prog="make resnet50", description=__doc__.splitlines()[0])
     parser.add_argument("config", nargs="?", choices=sorted(PRESETS), default="v2")
-    parser.add_argument("--cores", type=int, choices=(1, 2), help="2 by default")
+    parser.add_argument("--cores", type=int, choices=(1, 2), help="number of cores, 2 by default")
     parser.add_argument("--step", action="store_true",
                         help="run a step of training on one core, for one image")
     parser.add_argument("--side", type=int, help=f"height and width of the images; by default "
                         f"{SIDE}, or {STEP_SIDE} with --step")
-    parser.add_argument("--images", type=int, help=f"images of each core, {IMAGES} by default")
+    parser.add_argument("--images", type=int, help=f"images for each core, {IMAGES} by default")
     parser.add_argument("--backend", choices=("rtl", "golden"), default="rtl")
     options = parser.parse_args(argv)
     for name in "side", "images":
@@ -142,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
           f"{result.seconds:.1f} s of simulation")
     for core, counts in sorted(result.counters.items()):
         print(f"core {core}: " + ", ".join(f"{name} {n:,}" for name, n in counts.items()))
-    print(f"largest difference to JAX on the CPU: {error:.2%} of the largest logit; "
+    print(f"largest difference from JAX on the CPU: {error:.2%} of the largest logit; "
           f"{same.sum()} of {len(same)} classes are the same")
     if not error <= _BOUND:  # also if it is not a number
         print(f"the difference must be {_BOUND:.0%} or less", file=sys.stderr)
@@ -180,7 +180,7 @@ def _train(config: Config, side: int, backend: str) -> int:
         with Device.open(config, "golden") as device:
             expected = device.execute(step.executable, *step.arrays, progress=True)
         same = sum(a.tobytes() == b.tobytes() for a, b in zip(found, expected, strict=True))
-        print(f"{same} of {len(found)} values have golden's bits")
+        print(f"{same} of {len(found)} values have the golden model's bits")
         good.append(same == len(found))
     return 0 if all(good) else 1
 
@@ -195,7 +195,7 @@ def _compare(reference: str, compare: Callable[[Step, tuple[Any, ...]], Iterator
     """
     differences = list(compare(step, found))
     largest = max(differences, key=lambda each: each.error)
-    print(f"{len(differences)} values against {reference}: the largest difference is "
+    print(f"{len(differences)} values compared with {reference}: the largest difference is "
           f"{largest.error:.1e} of the largest element ({largest.name}, {largest.shape}); "
           f"it must be {bound:.1e} or less")
     return largest.error <= bound

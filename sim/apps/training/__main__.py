@@ -217,8 +217,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make sim", description=__doc__.splitlines()[0])
     parser.add_argument("model", choices=MODELS, nargs="?", default="perceptron")
     parser.add_argument("--check", choices=("some", "all"), default="some",
-                        help="steps that the golden model repeats")
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+                        help="steps to compare with the golden model")
+    parser.add_argument("--resume", action="store_true", help="continue from the latest checkpoint")
     arguments, folder, trace = parse(parser, "one more step")
     task, config = MODELS[arguments.model](), PRESETS["v2"]
     checkpoint = Checkpoint(folder / f"{arguments.model}.npz", task, config)

