@@ -43,15 +43,15 @@ def finished(models: pathlib.Path) -> list[str]:
 
 
 def test_second_build_does_nothing(own_folder: pathlib.Path) -> None:
-    path = build_model("counter", {"counter": COUNTER}, optimise=False)
+    path = build_model("counter", {"counter": COUNTER}, optimise=None)
     before = snapshot(own_folder)
     assert path in before
-    assert build_model("counter", {"counter.v": COUNTER}, optimise=False) == path
+    assert build_model("counter", {"counter.v": COUNTER}, optimise=None) == path
     assert snapshot(own_folder) == before
 
 
 def test_changed_source_builds_anew(own_folder: pathlib.Path) -> None:
-    paths = [build_model("counter", {"counter": text}, optimise=False)
+    paths = [build_model("counter", {"counter": text}, optimise=None)
              for text in (COUNTER, COUNTER.replace("+", "-"))]
     assert paths[0] != paths[1]
     counts = []
@@ -80,12 +80,12 @@ def test_models_for_another_machine_are_built_within_a_context(
         with compile_for("x86-64-v2"):
             assert Toolchain.find().march == "x86-64-v2"
         other = Toolchain.find()
-        path = build_model("counter", {"counter": COUNTER}, optimise=False)
+        path = build_model("counter", {"counter": COUNTER}, optimise=None)
     assert other.march == OTHER_MACHINE
     assert other.identity() != usual.identity()
     assert Toolchain.find() == usual
     assert f"-march={OTHER_MACHINE} " in (path.parent / "build.log").read_text()
-    assert build_model("counter", {"counter": COUNTER}, optimise=False) != path
+    assert build_model("counter", {"counter": COUNTER}, optimise=None) != path
 
 
 def test_broken_verilog_raises_with_the_message(own_folder: pathlib.Path) -> None:
@@ -99,13 +99,13 @@ def test_warnings_are_errors_unless_waived(own_folder: pathlib.Path) -> None:
     with pytest.raises(RuntimeError, match="Warning-WIDTHTRUNC"):
         build_model("counter", {"counter": source})
     waivers = 'lint_off -rule WIDTHTRUNC -file "*counter.v"\nlint_off -rule WIDTHEXPAND'
-    assert build_model("counter", {"counter": source}, waivers=waivers, optimise=False).is_file()
+    assert build_model("counter", {"counter": source}, waivers=waivers, optimise=None).is_file()
 
 
 def test_broken_cpp_raises_with_the_message(own_folder: pathlib.Path) -> None:
     with pytest.raises(RuntimeError, match=r"error: .*missing_type"):
         build_model("counter", {"counter": COUNTER}, cpp={"bad.cpp": "missing_type x;\n"},
-                    optimise=False)
+                    optimise=None)
     assert finished(own_folder) == []
 
 
@@ -117,7 +117,7 @@ module caller(input clk, output reg [31:0] y);
 endmodule
 """
     with pytest.raises(RuntimeError, match="undefined reference to `nowhere'"):
-        build_model("caller", {"caller": source}, optimise=False)
+        build_model("caller", {"caller": source}, optimise=None)
 
 
 def test_cpp_is_called_over_dpi_and_exported() -> None:
@@ -141,7 +141,7 @@ endmodule
                       "    });\n"
                       "}\n",
     }
-    with Model(build_model("caller", {"caller": source}, cpp=cpp, optimise=False)) as model:
+    with Model(build_model("caller", {"caller": source}, cpp=cpp, optimise=None)) as model:
         model.poke("x", 21)
         model.tick()
         assert model.peek("y") == 42
@@ -161,10 +161,10 @@ module asker(input clk, output reg [31:0] y);
   always @(posedge clk) y <= answer();
 endmodule
 """
-    paths = [build_model("asker", {"asker": source}, optimise=False, cpp={
+    paths = [build_model("asker", {"asker": source}, optimise=None, cpp={
         "answer.cpp": f'#include "Vmodel__Dpi.h"\nint answer() {{ return {number}; }}\n'})
         for number in (1, 2)]
-    paths.append(build_model("counter", {"counter": COUNTER}, optimise=False))
+    paths.append(build_model("counter", {"counter": COUNTER}, optimise=None))
     with Model(paths[0]) as one, Model(paths[1]) as two, Model(paths[2]) as counter:
         counter.poke("step", 5)
         for model in (one, two, counter):
@@ -178,7 +178,7 @@ def test_hierarchical_build_equals_flat_build() -> None:
     reset = (np.arange(500) % 97 == 0).astype(np.uint32)
     results = []
     for hierarchical in ((), ("counter",)):
-        path = build_model("pair", verilog, hierarchical=hierarchical, optimise=False)
+        path = build_model("pair", verilog, hierarchical=hierarchical, optimise=None)
         # The other instance must not disturb the blocks of the one under test.
         with Model(path) as other, Model(path) as model:
             other.tick(3)
@@ -205,7 +205,7 @@ def test_model_on_two_threads_equals_one() -> None:
     results = []
     for threads in (1, 2):
         path = build_model("pair", {"pair": PAIR, "counter": COUNTER}, threads=threads,
-                           optimise=False)
+                           optimise=None)
         with Model(path) as model:
             model.reset()
             results.append(model.run({"step": step}, ["second"])["second"])
@@ -215,7 +215,7 @@ def test_model_on_two_threads_equals_one() -> None:
 
 SCRIPT = f"""\
 from sim.verilated.build import build_model
-print(build_model("counter", {{"counter": {COUNTER!r}}}, optimise=False))
+print(build_model("counter", {{"counter": {COUNTER!r}}}, optimise=None))
 """
 
 
@@ -232,7 +232,7 @@ def commands(path: pathlib.Path) -> list[str]:
 def test_concurrent_callers_build_once(own_folder: pathlib.Path) -> None:
     with start_build() as process, ThreadPoolExecutor(3) as pool:
         paths = set(pool.map(
-            lambda _: build_model("counter", {"counter": COUNTER}, optimise=False), range(3)))
+            lambda _: build_model("counter", {"counter": COUNTER}, optimise=None), range(3)))
         paths.add(pathlib.Path(process.communicate()[0].strip()))
     assert process.returncode == 0
     (path,) = paths
@@ -253,7 +253,7 @@ def test_killed_build_leaves_nothing_that_looks_finished(own_folder: pathlib.Pat
         assert list(own_folder.glob("counter-*.partial-*/counter.v"))
         os.killpg(process.pid, signal.SIGKILL)
     assert finished(own_folder) == []
-    path = build_model("counter", {"counter": COUNTER}, optimise=False)
+    path = build_model("counter", {"counter": COUNTER}, optimise=None)
     assert finished(own_folder) == [path.parent.name]
     assert not list(own_folder.glob("counter-*.partial-*"))
 
@@ -279,7 +279,7 @@ def test_wrong_argument_is_named(arguments: Mapping[str, Any], error: type[Excep
 def test_inout_port_is_rejected(own_folder: pathlib.Path) -> None:
     source = "module pin(input clk, inout io);\n  assign io = clk ? 1'b1 : 1'bz;\nendmodule\n"
     with pytest.raises(RuntimeError, match="port io must be an input or an output, not inout"):
-        build_model("pin", {"pin": source}, optimise=False)
+        build_model("pin", {"pin": source}, optimise=None)
 
 
 def test_missing_compiler_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
