@@ -173,7 +173,7 @@ def _codes(planners: Sequence[Planner], config: Config, title: str, counts: tupl
     for code, planner in zip(codes, planners, strict=True):
         overlays, loads = overlay(code, planner.context.constants.words, config, title)
         found.append(CoreCode(overlays, planner.context.places.scratch_rows,
-                              planner.launcher.records.finish(loads),
+                              planner.launcher.records.finish(code, loads),
                               times(code, planner.context.places.memory.reads, *counts)))
     return tuple(found)
 

@@ -3,10 +3,10 @@
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 from hdl.config import Config
 from sim.compiler.program.code.segments import Load
+from sim.compiler.program.code.stream import Linear
 from sim.compiler.program.compiled import KernelRecord
 from sim.compiler.program.places.clock import Clock, Event
 
@@ -32,32 +32,51 @@ class Records:
         """Append the record of a kernel whose code begins at bundle ``first``."""
         self._records.append((first, record))
 
-    def finish(self, loads: Sequence[Load]) -> tuple[KernelRecord, ...]:
+    def finish(self, linear: Linear, loads: Sequence[Load]) -> tuple[KernelRecord, ...]:
         """Return the records of all kernels, with the waits that a `Clock` predicts.
 
-        ``loads`` are those of the code's segments. A load within a kernel is predicted to start at
-        the same part of its cycles as of its bundles.
+        A wait after a loop does not count for the last kernel in the loop, which runs often.
+
+        Parameters
+        ----------
+        linear : Linear
+            The code.
+        loads : sequence of Load
+            Loads of its segments. A load within a kernel is predicted to start at the same part of
+            its cycles as of its bundles.
         """
         clock = Clock(self._config)
         found: list[Load | Event] = [*loads, *self._events]
         coming = deque(sorted(found, key=lambda event: event.bundle))
-        lost = []
+        waits, number = [0] * len(self._records), -1
+        ends = self._ends(linear)
+
+        def account(end: int) -> None:
+            """Account for the events up to bundle ``end``; charge them to kernel ``number``."""
+            while coming and coming[0].bundle <= end:
+                event, before = coming.popleft(), clock.lost
+                _account(clock, event)
+                if number >= 0 and event.bundle <= ends[number]:
+                    waits[number] += clock.lost - before
+
         for first, record in self._records:
-            while coming and coming[0].bundle <= first:
-                _account(clock, coming.popleft())
-            lost.append(clock.lost)
-            done = 0
-            while coming and coming[0].bundle <= first + record.bundles:
-                event = coming.popleft()
-                at = record.cycles * (event.bundle - first) // max(record.bundles, 1)
+            account(first)
+            number, done, last = number + 1, 0, first + record.bundles
+            while coming and coming[0].bundle <= last:
+                at = record.cycles * (coming[0].bundle - first) // max(record.bundles, 1)
                 clock.run(at - done)
                 done = at
-                _account(clock, event)
+                account(coming[0].bundle)
             clock.run(record.cycles - done)
-        while coming:
-            _account(clock, coming.popleft())
-        return tuple(replace(record, waits=after - before) for (_, record), (before, after) in zip(
-            self._records, pairwise([*lost, clock.lost]), strict=True))
+        account(len(linear.words))
+        return tuple(replace(record, waits=wait) for (_, record), wait in zip(
+            self._records, waits, strict=True))
+
+    def _ends(self, linear: Linear) -> list[int]:
+        """Return, for each kernel, the last bundle of the innermost loop around it, or a bound."""
+        sources, targets = linear.branches[:, 0], linear.branches[:, 2]
+        return [int(sources[(targets <= first) & (sources > first + record.bundles)].min(
+            initial=len(linear.words))) for first, record in self._records]
 
 
 def _account(clock: Clock, event: Load | Event) -> None:
