@@ -70,7 +70,10 @@ class _Loaded:
     _pairs: dict[tuple[int, ...], dict[int, int]] = field(default_factory=dict)
 
     def reused(self, donated: tuple[int, ...]) -> dict[int, int]:
-        """Return the outputs that lie in the memory of one of the inputs ``donated``, by output."""
+        """Return which outputs lie in the memory of donated inputs: the input's index, by output's.
+
+        ``donated`` lists the indices of the inputs that a call donates.
+        """
         if donated not in self._pairs:
             compiled, pairs = compiled_of(self.program.executable), dict[int, int]()
             for number in donated:
@@ -226,9 +229,9 @@ class Chip:
         return _Value(layout, self._allocate(layout.rows * self._device.config.row_bytes))
 
     def _renewed(self, number: int) -> _Value:
-        """Return a value in the memory of donated JAX buffer ``number``.
+        """Return a new value in the memory of JAX buffer ``number``, which a call donates.
 
-        If other JAX buffers share its memory, the value gets new memory.
+        If other JAX buffers share that memory, the new value gets memory of its own.
         """
         value = self._value(number)
         if value.names > 1:

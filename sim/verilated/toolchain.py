@@ -39,8 +39,8 @@ is not split into several files, because each would read all headers.
 
 _CLASS_FLAGS = {True: ("-fno-gcse", "-fno-gcse-after-reload"),
                 False: ("--param=sccvn-max-alias-queries-per-access=10",), None: ()}
-"""Arguments for GCC, by level of optimisation, without which it spends a third to a half of its
-time on a verilated class asking whether two accesses overlap.
+"""Arguments for GCC, by level of optimisation, that avoid queries whether two memory accesses can
+overlap. Without the arguments, queries take a third to a half of a verilated class's compile time.
 
 A class is one function of thousands of assignments to members. With the arguments, the code is as
 fast, and a little smaller.

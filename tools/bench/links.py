@@ -15,14 +15,18 @@ __all__ = ["link_figures"]
 CONFIG = Config.preset("tiny", link_bytes=16)
 LATENCY = 64
 WAYS = ((1, 0), (-1, 0), (0, 1), (0, -1))
-"""Hops along X and along Y to the four neighbours."""
+"""(hops along X, hops along Y) to each of the four neighbours of a chip."""
 MANY_VECTORS = 1 << 20
 RUN_CYCLES = 1000
 RUNS = 5
 
 
 def _send(torus: ChipTorus, chip: int, core: int, hops: tuple[int, int], vectors: int) -> None:
-    """Start a transfer of the same vector, again and again, to the same core of another chip."""
+    """Start a transfer that sends one vector ``vectors`` times to another chip.
+
+    It goes from core ``core`` of chip number ``chip`` to the same core of the chip that is ``hops``
+    (along X, along Y) away.
+    """
     torus.chips[chip].start_transfer(core, pack_descriptor({
         "source_space": DmaSpace.VMEM, "destination_space": DmaSpace.REMOTE_VMEM,
         "rows": vectors * CONFIG.sublanes, "source_address": 0, "source_run": 1,
@@ -30,7 +34,7 @@ def _send(torus: ChipTorus, chip: int, core: int, hops: tuple[int, int], vectors
 
 
 def _hop_cycles() -> float:
-    """Cycles that a chip adds to the way of a packet, from wire to wire."""
+    """Latency in cycles that a chip adds to a packet which it forwards, from wire to wire."""
     times = []
     with ChipTorus(CONFIG, (4, 1), LATENCY) as torus:
         for hops in (1, 3):
@@ -42,7 +46,7 @@ def _hop_cycles() -> float:
 
 
 def _speed(quantum: int | None = None, threads: int | None = None) -> float:
-    """Simulated cycles a second of 4 x 4 chips, all of whose cores send in all directions."""
+    """Simulated cycles a second of 4 x 4 chips, while every core sends in all four directions."""
     speeds = []
     with ChipTorus(CONFIG, (4, 4), LATENCY, quantum=quantum, threads=threads) as torus:
         for chip in range(len(torus.chips)):
