@@ -94,8 +94,9 @@ class _Side:
     transfers: deque[_Transfer] = field(default_factory=deque)
     ended: int = 0
     signalled: list[Place | None] = field(default_factory=lambda: [None, None])
-    """Ends of two transfers of this core: the last one that added to a semaphore of this core, and
-    the last one that added to a semaphore of the other core; None if there was none."""
+    """Places where two transfers of this core ended: the most recent one that added to a semaphore
+    of this core, and the most recent one that added to a semaphore of the other core. None if there
+    was no such transfer."""
     reset_until: int = 0
 
     def clear(self) -> None:

@@ -47,7 +47,7 @@ CAUSES = tuple(counter.removesuffix("_cycles").replace("_", " ") for counter in 
 _FIRST_WAIT = COUNTERS.index(f"{WAITS[0]}_wait_cycles")
 
 _NOTHING = -1
-"""Key of a cycle in which a track is empty."""
+"""Key of a cycle in which a track shows no slice."""
 # Kinds of slices on the program's track, as their keys encode them: consecutive bundles, one bundle
 # that is issued repeatedly, one bundle that is held (a kind for each cause).
 _STRAIGHT, _AGAIN, _HELD = range(3)
@@ -172,12 +172,12 @@ class _Spans:
     layout: data.StructLayout
 
     def probe(self, *path: str) -> Values:
-        """Values of a field (`read_probe`) in all records."""
+        """Values, one for each record, of the field at ``path`` (`read_probe`)."""
         return read_probe(self.layout, self.words, *path)
 
     @functools.cached_property
     def on(self) -> dict[str, Bits]:
-        """Values of the one-bit fields in all records, by name."""
+        """For each one-bit field, by name, its values: one for each record."""
         return {name: self.probe(name).astype(bool) for name, member in self.layout
                 if member.width == 1}
 

@@ -136,7 +136,7 @@ class Task:
         return _over_cores(self.predict, cores, cut, PartitionSpec(CORES))
 
     def _cut(self, name: str, array: Array) -> list[str | None]:
-        """For each dimension of an array, the mesh axis over which it is split, or None.
+        """For each dimension of ``array``, the mesh axis over which it is split; None if it is not.
 
         ``name`` is the array's name in ``data``, or ``"held_out"``.
         """

@@ -65,9 +65,9 @@ class Ports:
 
 
 def linked_port(link: Link) -> str | None:
-    """Name of the grid port of a link.
+    """Name of the grid's port that belongs to ``link``.
 
-    For a chain, it is the output that the last tile drives; None if there is no such output.
+    For a chain, this is the output that its last tiles drive; None if they drive no output.
     """
     return link.last if isinstance(link, Chain) else link.port
 

@@ -28,7 +28,7 @@ _BITWISE = {
 
 
 class UniformValues:
-    """Values that are the same in all tiles: computed once per step.
+    """Values that are the same in all tiles, computed once in each step of the grid.
 
     ``lines`` are the C++ statements that compute them.
     """
