@@ -18,7 +18,7 @@ __all__ = ["dense_classifier", "perceptron"]
 SIZES = 784, 100, 10
 BATCH = 256
 EPOCHS = 12
-EPOCHS_PER_CALL = 1
+EPOCHS_PER_CALL = 4
 RATE = 0.2
 HALF_LIFE = 6
 """Number of epochs in which the learning rate halves."""
