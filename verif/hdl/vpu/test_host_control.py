@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
+from amaranth import Signal
 from amaranth.lib import wiring
 from amaranth.sim import Simulator
 from amaranth.sim._async import SimulatorContext
@@ -11,6 +12,7 @@ from amaranth.sim._async import SimulatorContext
 from hdl.config import Config
 from hdl.vpu.control import HOST_PATIENCE, HostControl
 from hdl.vpu.interface import HostSpace
+from hdl.vpu.vpu import Vpu
 
 CONFIG = Config(array=4, sublanes=2, vmem_bytes=32 * 8)
 
@@ -31,6 +33,12 @@ async def ask(ctx: SimulatorContext, dut: wiring.Component,
     assert ctx.get(dut.requests.ready)
     await ctx.tick()
     ctx.set(dut.requests.valid, 0)
+
+
+async def pulse(ctx: SimulatorContext, signal: Signal) -> None:
+    ctx.set(signal, 1)
+    await ctx.tick()
+    ctx.set(signal, 0)
 
 
 async def give(ctx: SimulatorContext, dut: wiring.Component, rows: int) -> None:
@@ -134,5 +142,51 @@ def test_a_read_that_stores_delay_does_not_become_urgent(space: HostSpace) -> No
         await ctx.tick()
         assert ctx.get(dut.rows_valid)
         assert not ctx.get(dut.urgent_read)
+
+    simulate(dut, process)
+
+
+def test_a_read_of_the_host_never_replaces_the_word_of_a_load_that_waits() -> None:
+    """With ``issue_cycles`` 3, a load waits for the cross-lane unit with its word at the memory."""
+    dut = Vpu(replace(CONFIG, sublanes=1, issue_cycles=3))
+    row = {HostSpace.VMEM: 0x22222222, HostSpace.VREG: 0x11111111}
+
+    async def read(ctx: SimulatorContext, space: HostSpace, address: int) -> None:
+        ctx.set(dut.host_read.payload.space, space)
+        ctx.set(dut.host_read.payload.address, address)
+        await pulse(ctx, dut.host_read.valid)
+
+    async def expect(ctx: SimulatorContext, space: HostSpace) -> None:
+        ctx.set(dut.host_rows.ready, 1)
+        while not ctx.get(dut.host_rows.valid):
+            await ctx.tick()
+        assert ctx.get(dut.host_rows.payload[:32]) == row[space]
+        await ctx.tick()
+        ctx.set(dut.host_rows.ready, 0)
+
+    async def process(ctx: SimulatorContext) -> None:
+        for address, word in enumerate((row[HostSpace.VREG], row[HostSpace.VMEM])):
+            ctx.set(dut.host_write.payload.address, address)
+            ctx.set(dut.host_write.payload.data, word)
+            await pulse(ctx, dut.host_write.valid)
+            await ctx.tick()
+        ctx.set(dut.load.address, 0)
+        ctx.set(dut.chain_write.d, 31)
+        ctx.set(dut.chain_write.from_xlu, 1)
+        for asks in range(7):  # cycles after the load's issue
+            ctx.set(dut.load.d, asks)
+            await pulse(ctx, dut.load.valid)
+            for cycle in range(1, 9):
+                ctx.set(dut.chain_write.valid, 3 <= cycle < 7)
+                ctx.set(dut.host_read.valid, cycle == asks + 1)
+                ctx.set(dut.host_read.payload.space, HostSpace.VMEM)
+                ctx.set(dut.host_read.payload.address, 1)
+                assert ctx.get(dut.urgent_read) == (3 <= cycle < 7)
+                assert ctx.get(dut.written.load.valid) == (cycle == 7)
+                await ctx.tick()
+            ctx.set(dut.host_read.valid, 0)
+            await expect(ctx, HostSpace.VMEM)
+            await read(ctx, HostSpace.VREG, asks)
+            await expect(ctx, HostSpace.VREG)
 
     simulate(dut, process)
