@@ -17,10 +17,10 @@ from hdl.lint import LINT_WAIVERS
 from hdl.target import Target
 from hdl.tiles import VerilogLibrary
 from sim.driver.device import Device
-from sim.models import core
 from sim.models.chip import simulation
+from sim.models.chip.library import chip_cpp
 from sim.models.core import CoreModel, ports
-from sim.models.hbm import HBM_SOURCES
+from sim.models.core.library import core_cpp
 from sim.verilated.build import build_model
 from tools.fpga.flow import open_carries
 from tools.fpga.gates import CELLS, WAIVERS, gate_level
@@ -30,7 +30,6 @@ from verif.system import random_products, random_programs
 __all__ = ["chip_library", "core_library", "gate_level_core", "main", "simulated_gates"]
 
 _TOP = "core"
-_CPP = pathlib.Path(core.__file__).resolve().parents[1] / "cpp"
 _CONFIG = PRESETS["fpga"]
 
 
@@ -44,19 +43,18 @@ def gate_level_core(config: Config = _CONFIG) -> dict[str, str]:
 
 
 def _build(top: str, verilog: dict[str, str], cpp: dict[str, str]) -> pathlib.Path:
-    files = {name: (_CPP / name).read_text() for name in (f"{top}.cpp", "watch.hpp")} | cpp
-    return build_model(top, verilog, cpp=files, waivers=LINT_WAIVERS + WAIVERS, optimise=False)
+    return build_model(top, verilog, cpp=cpp, waivers=LINT_WAIVERS + WAIVERS, optimise=False)
 
 
 def core_library(config: Config = _CONFIG) -> pathlib.Path:
     """Library of a core in gates, for `CoreModel`; builds it unless it exists."""
-    return _build(_TOP, gate_level_core(config), {})
+    return _build(_TOP, gate_level_core(config), core_cpp())
 
 
 def chip_library(config: Config = _CONFIG) -> pathlib.Path:
     """Library of a chip whose core is in gates, for `Device`; builds it unless it exists."""
     chip = VerilogLibrary().write("chip", lambda: Chip(config, status=True), leave_out=[_TOP])
-    return _build("chip", chip | gate_level_core(config), HBM_SOURCES)
+    return _build("chip", chip | gate_level_core(config), chip_cpp())
 
 
 @contextlib.contextmanager

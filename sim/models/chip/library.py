@@ -15,7 +15,7 @@ from sim.trace.probes import Probes, hide
 from sim.verilated.build import build_model
 from sim.verilated.cache import cached_json
 
-__all__ = ["chip_library"]
+__all__ = ["chip_cpp", "chip_library"]
 
 _TOP = "chip"
 _CPP = pathlib.Path(__file__).resolve().parents[1] / "cpp"
@@ -25,6 +25,12 @@ def _sources(config: Config, kernels: bool, trace: bool) -> ModelSources:
     return with_kernels(
         _TOP, lambda: Chip(config, status=True, probes=Probes(config, _TOP) if trace else None),
         core_grids(config) if kernels else [], parallel=True)
+
+
+def chip_cpp() -> dict[str, str]:
+    """Return the C++ files of a simulated chip by name, except those of tile kernels."""
+    return {name: (_CPP / name).read_text() for name in (
+        "chip.cpp", "torus.hpp", "watch.hpp", "wire.hpp")} | HBM_SOURCES
 
 
 def chip_library(config: Config, *, kernels: bool = True, trace: bool = False) -> pathlib.Path:
@@ -57,7 +63,5 @@ def chip_library(config: Config, *, kernels: bool = True, trace: bool = False) -
     if trace:
         waivers += hide(sources["verilog"], (
             Probes.module, *(grid.module for grid in core_grids(config))))
-    cpp = {name: (_CPP / name).read_text() for name in (
-        "chip.cpp", "torus.hpp", "watch.hpp", "wire.hpp")} | HBM_SOURCES
-    return build_model(_TOP, sources["verilog"], cpp=cpp | sources["cpp"], waivers=waivers,
+    return build_model(_TOP, sources["verilog"], cpp=chip_cpp() | sources["cpp"], waivers=waivers,
                        hierarchical=blocks, optimise=worth_optimising(config, kernels), trace=trace)

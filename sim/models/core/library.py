@@ -16,7 +16,7 @@ from sim.models.kernels import BLOCK_WAIVERS, ModelSources, with_kernels, worth_
 from sim.verilated.build import build_model
 from sim.verilated.cache import cached_json
 
-__all__ = ["core_grids", "core_library"]
+__all__ = ["core_cpp", "core_grids", "core_library"]
 
 _TOP = "core"
 _CPP = pathlib.Path(__file__).resolve().parents[1] / "cpp"
@@ -32,6 +32,11 @@ def _sources(config: Config, kernels: bool) -> ModelSources:
     # Parallel, as for the chip, so that both have the same kernels, which are compiled only once.
     return with_kernels(_TOP, lambda: Core(config), core_grids(config) if kernels else [],
                         parallel=True)
+
+
+def core_cpp() -> dict[str, str]:
+    """Return the C++ files of a simulated core by name, except those of tile kernels."""
+    return {name: (_CPP / name).read_text() for name in ("core.cpp", "watch.hpp")}
 
 
 def core_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
@@ -55,7 +60,6 @@ def core_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
     name = f"core-{'kernels' if kernels else 'verilog'}"
     sources = cached_json(name, asdict(config), lambda: _sources(config, kernels))
     blocks = [] if kernels else [mac_grid(config).row_module, vpu_grid(config).tile_module]
-    cpp = {name: (_CPP / name).read_text() for name in ("core.cpp", "watch.hpp")}
-    return build_model(_TOP, sources["verilog"], cpp=cpp | sources["cpp"],
+    return build_model(_TOP, sources["verilog"], cpp=core_cpp() | sources["cpp"],
                        waivers=LINT_WAIVERS + (BLOCK_WAIVERS if blocks else ""),
                        hierarchical=blocks, optimise=worth_optimising(config, kernels))
