@@ -139,8 +139,11 @@ def test_first_step_of_a_model_is_that_of_jax(name: str) -> None:
              in zip(jax.tree.leaves(run.state[0]), jax.tree.leaves(start[0]), strict=True)]
     expected = [np.sign(np.asarray(after) - np.asarray(before)) for after, before
                 in zip(jax.tree.leaves(state[0]), jax.tree.leaves(start[0]), strict=True)]
-    same = sum((ours == theirs).sum() for ours, theirs in zip(moved, expected, strict=True))
-    assert same > 0.9 * sum(array.size for array in moved)
+    # Not those that do not move, such as the weights of pixels that no digit has.
+    same = sum(((ours == theirs) & (theirs != 0)).sum()
+               for ours, theirs in zip(moved, expected, strict=True))
+    moving = sum((array != 0).sum() for array in expected)
+    assert same > 0.9 * moving > 0.8 * sum(array.size for array in moved)
 
 
 def test_text_is_that_of_pythons_documentation() -> None:

@@ -40,6 +40,7 @@ for line in sys.stdin:
 else:
     sys.exit()
 request = json.loads(line)
+os.environ.clear()
 os.environ.update(request["environment"])
 files = [os.open(path, os.O_RDWR) for path in (os.devnull, request["output"], request["errors"])]
 for number, file in enumerate(files):
@@ -60,7 +61,7 @@ class _Server:
         atexit.register(self._close)
 
     def run(self, body: str, environment: dict[str, str]) -> tuple[int, str, str]:
-        """Run a program; return its exit status, output and errors."""
+        """Run a program with these variables; return its exit status, output and errors."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -92,12 +93,15 @@ def _server() -> _Server:
 
 def start(function: Callable[[], None], **environment: str) -> "subprocess.Popen[str]":
     """Start a process that runs the body of a function, which must import all that it uses."""
-    unset = [name for name, value in environment.items() if not value]
-    merged = {**os.environ, **SETTINGS, **environment}
     return subprocess.Popen(
         [sys.executable, "-W", "error", "-c", _body(function)], stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-        env={name: value for name, value in merged.items() if name not in unset})
+        stderr=subprocess.PIPE, text=True, env=_merged(environment))
+
+
+def _merged(environment: dict[str, str]) -> dict[str, str]:
+    """Return all variables of a program; one that is empty in ``environment`` is not set."""
+    merged = {**os.environ, **SETTINGS, **environment}
+    return {name: value for name, value in merged.items() if environment.get(name) != ""}
 
 
 def run(function: Callable[[], None], **environment: str) -> str:
@@ -114,7 +118,7 @@ def run(function: Callable[[], None], **environment: str) -> str:
             process.kill()
         status = process.returncode
     else:
-        status, output, errors = _server().run(_body(function), environment)
+        status, output, errors = _server().run(_body(function), _merged(environment))
     assert status == 0, output + errors
     return output
 
