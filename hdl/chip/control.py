@@ -370,12 +370,12 @@ class ControlSlave(wiring.Component):
             self._place(m, block)
 
     def _place(self, m: Module, block: RegisterBlock) -> None:
-        """Connect the registers TORUS and POSITION, which refuse what the chip cannot be."""
+        """Connect the registers TORUS and POSITION, which refuse a position outside the torus."""
         written = {name: _fields(LINK_REGISTERS[name], block.access.data)
                    for name in ("TORUS", "POSITION")}
         side, at = written["TORUS"], written["POSITION"]
-        wrong = {"TORUS": [(side[name] == 0) | (side[name] > MAX_SIDE)
-                           for name in ("WIDTH", "HEIGHT")],
+        wrong = {"TORUS": [side["WIDTH"] <= self.x, side["HEIGHT"] <= self.y,
+                           side["WIDTH"] > MAX_SIDE, side["HEIGHT"] > MAX_SIDE],
                  "POSITION": [at["X"] >= self.width, at["Y"] >= self.height]}
         for register, fields in written.items():
             name = register.lower()

@@ -236,9 +236,9 @@ GLOBAL_REGISTERS = _table((
 LINK_REGISTERS = _table((
     Register("LINK_BYTES", 0x034, Access.RO, "Bytes of data in a flit of a link."),
     Register("TORUS", 0x050, Access.RW, "Shape of the torus of chips. Equal in all of them. A side "
-             "out of range is refused.", (
-        Field("WIDTH", 0, 8, "Chips along X, 1 to 32."),
-        Field("HEIGHT", 8, 8, "Chips along Y, 1 to 32."),
+             "out of range, or with POSITION outside of it, is refused.", (
+        Field("WIDTH", 0, 8, "Chips along X, 1 to 32, more than POSITION.X."),
+        Field("HEIGHT", 8, 8, "Chips along Y, 1 to 32, more than POSITION.Y."),
     ), 0x0101, acts=True),
     Register("POSITION", 0x054, Access.RW, "Place of the chip on the torus. A coordinate outside "
              "TORUS is refused.", (

@@ -60,7 +60,7 @@ class PacketSink(wiring.Component):
         The rows of the vectors, in the order of the packets.
     wrong : Out(1)
         For one cycle: a packet is for another chip, for a core or an address that does not exist,
-        or of a wrong length. This packet is dropped.
+        of a wrong length, or cut (`hdl.link.router.ChannelBuffer`). This packet is dropped.
     full : Out(1)
         A packet has arrived as a whole, and has not left.
 
@@ -99,7 +99,9 @@ class PacketSink(wiring.Component):
         m.d.comb += [
             self.flit.ready.eq(buffer.input.ready & packets.input.ready),
             moves.eq(self.flit.valid & self.flit.ready),
-            good.eq((header.x == self.x) & (header.y == self.y) & (header.core < config.cores)
+            # The tail of ones that ends a cut packet has no zeros, wherever this chip is.
+            good.eq((payload.zeros == 0) & (header.x == self.x) & (header.y == self.y)
+                    & (header.core < config.cores)
                     & (~header.vector | (header.address < config.vmem_vectors))
                     & length & ~dropped),
             length.eq(Mux(header.vector, tail == (number == total - 1), tail & (number == 0))),

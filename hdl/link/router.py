@@ -20,7 +20,8 @@ class ChannelBuffer(wiring.Component):
     """The flits of a virtual channel that have arrived and not left.
 
     A flit that arrives at an empty buffer can leave in the same cycle. If the link dies inside a
-    packet, the buffer ends the packet with a tail whose payload is all ones, which no sink accepts.
+    packet, the buffer ends the packet with a tail whose payload is all ones. No sink accepts it,
+    because the header of a real flit is followed by zeros.
 
     Parameters
     ----------

@@ -250,9 +250,12 @@ def test_place_that_cannot_be_is_refused(pair: Torus) -> None:
     assert chip.read("POSITION") == 0
     chip.write("TORUS", WIDTH=32, HEIGHT=32)
     chip.write("POSITION", X=31, Y=31)
+    for fields in ({"WIDTH": 31, "HEIGHT": 32}, {"WIDTH": 32, "HEIGHT": 31}):
+        with pytest.raises(RegisterError, match="TORUS"):  # the position would be outside
+            chip.write("TORUS", **fields)
     assert (chip.read("TORUS"), chip.read("POSITION")) == (0x2020, 0x1F1F)
-    chip.write("TORUS", WIDTH=2, HEIGHT=1)
     chip.write("POSITION", X=0, Y=0)
+    chip.write("TORUS", WIDTH=2, HEIGHT=1)
 
 
 def test_programs_reduce_over_rings() -> None:
