@@ -108,13 +108,22 @@ class SharedPorts(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         random = self.v1 == VectorOp.RANDOM.value
+        random_latency = (LATENCIES[Unit.TRANSCENDENTAL] - Random.latency
+                          + IterativeRandom.latency + V1_DELAY)
+        # `taken` compares operations with earlier ones only, not those of a bundle with each other.
+        shared = ({latency for unit, latency in VECTOR_LATENCIES.items()
+                   if unit_codes(Slot.V0, unit)}
+                  & {random_latency, *(latency + V1_DELAY
+                                       for latency in VECTOR_LATENCIES.values())})
+        if shared:
+            raise ValueError("operations of v0 and v1 in a bundle must write in different cycles, "
+                             f"not both {min(shared)} cycles after issue; V1_DELAY is {V1_DELAY}")
         writes: dict[int, list[Value]] = defaultdict(list)  # by number of cycles after issue
         for unit, latency in VECTOR_LATENCIES.items():
             writes[latency].append(self.v0.matches(*unit_codes(Slot.V0, unit)))
             codes = [code for code in unit_codes(Slot.V1, unit) if code != VectorOp.RANDOM.value]
             writes[latency + V1_DELAY].append(self.v1.matches(*codes))
-        writes[LATENCIES[Unit.TRANSCENDENTAL] - Random.latency + IterativeRandom.latency
-               + V1_DELAY].append(random)
+        writes[random_latency].append(random)
         # Bit i: the port writes i cycles from now.
         self._reserve(m, "writes", [Cat(writes[i]).any() for i in range(max(writes) + 1)])
         self._reserve(m, "random", [random] * IterativeRandom.latency)

@@ -6,6 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from ..checks import instance
 from ..config import Config
+from ..isa import LATENCIES
 from ..tiles import TileGrid, instantiate
 from .control import HostControl, MemoryControl, SlotControl
 from .element import SLOTS, slot_ports, vpu_grid
@@ -162,7 +163,11 @@ class Vpu(wiring.Component):
         busy = control.busy
         if slot == "v1" and shared:
             # v1 uses the ALU and the registers' ports after v0. Bundles issue at most every third
-            # cycle, so the fields need no further register.
+            # cycle, so the fields need no further register. All reads of a bundle must come before
+            # its writes: v1 reads in cycle t + 1 + V1_DELAY, also what v0 or the load writes.
+            if V1_DELAY >= min(LATENCIES.values()):
+                raise ValueError(f"V1_DELAY must be less than {min(LATENCIES.values())}, the least "
+                                 f"latency in LATENCIES, not {V1_DELAY!r}")
             later = VectorIssue().create(path=("v1_later",))
             with m.If(issue.valid):
                 m.d.sync += [getattr(later, name).eq(getattr(issue, name))

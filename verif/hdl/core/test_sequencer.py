@@ -12,9 +12,10 @@ from amaranth.sim._async import SimulatorContext
 
 from golden.core import GoldenCore
 from hdl.config import Config
+from hdl.core import scoreboard
 from hdl.core.interface import Space, write_words
 from hdl.core.scalar import ScalarAlu
-from hdl.core.scoreboard import WritePort
+from hdl.core.scoreboard import SharedPorts, WritePort
 from hdl.core.sequencer import Sequencer
 from hdl.dma.format import DESCRIPTOR_WORDS
 from hdl.encoding import pack, unpack
@@ -1367,6 +1368,16 @@ def test_a_config_of_another_type_is_refused() -> None:
         Sequencer("v2")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="slot must be a vector slot, not"):
         WritePort(Slot.S0)
+
+
+@pytest.mark.parametrize(("delay", "cycles"), [(0, 3), (1, 4)])
+def test_shared_ports_need_different_cycles_for_the_writes_of_a_bundle(
+        monkeypatch: pytest.MonkeyPatch, delay: int, cycles: int) -> None:
+    SharedPorts().elaborate(None)
+    monkeypatch.setattr(scoreboard, "V1_DELAY", delay)
+    with pytest.raises(ValueError, match=f"write in different cycles, not both {cycles} cycles "
+                                         f"after issue; V1_DELAY is {delay}"):
+        SharedPorts().elaborate(None)
 
 
 def test_operation_codes_of_the_slots_with_one_operation() -> None:

@@ -8,7 +8,7 @@ import pytest
 from amaranth.lib.wiring import Component
 
 from hdl.config import Config
-from hdl.isa import LATENCIES, LOAD_LATENCY, Kind, Slot, VectorOp
+from hdl.isa import LATENCIES, LOAD_LATENCY, Kind, Slot, Unit, VectorOp
 from hdl.vpu.alu import VectorAlu
 from hdl.vpu.control import HOST_PATIENCE
 from hdl.vpu.element import VectorElement
@@ -448,6 +448,16 @@ def test_wrong_configuration_is_refused(component: type[Component]) -> None:
         component("tiny")
     with pytest.raises(ValueError, match=r"vmem_bytes must be .* vector registers, not 32"):
         component(Config(array=4, sublanes=2, vmem_bytes=32))
+
+
+@pytest.mark.parametrize("unit", [Unit.SIMPLE, Unit.VMEM])
+def test_v1_must_read_before_its_bundle_writes(monkeypatch: pytest.MonkeyPatch, unit: Unit) -> None:
+    config = Config.preset("fpga")
+    Vpu(config).elaborate(None)
+    monkeypatch.setitem(LATENCIES, unit, 2)
+    with pytest.raises(ValueError, match="V1_DELAY must be less than 2, the least latency in "
+                                         "LATENCIES, not 2"):
+        Vpu(config).elaborate(None)
 
 
 @pytest.mark.parametrize("component", [RegisterFile, MaskFile])
