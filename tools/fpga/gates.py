@@ -34,7 +34,9 @@ _FIXED: dict[str, dict[str, tuple[str, ...]]] = {
                    "GSR": ("DISABLED",)},
     "TRELLIS_DPR16X4": {"WCKMUX": ("WCK",), "WREMUX": ("WRE",)},
 }
-"""Values for which there is a model, by type of cell and parameter; a cell may lack a parameter."""
+"""Values for which there is a model, by type of cell and parameter."""
+_DEFAULTS = {"SRMODE": "LSR_OVER_CE"}
+"""Yosys' values of parameters that a cell may lack."""
 
 
 def expression(table: int, inputs: Sequence[str]) -> str:
@@ -161,9 +163,10 @@ class _Writer:
         if write is None:
             raise ValueError(f"cell must be of a known type, not {entry['type']!r}: {name}")
         for parameter, values in _FIXED.get(entry["type"], {}).items():
-            if parameters.get(parameter, values[0]).strip() not in values:
+            value = parameters.get(parameter, _DEFAULTS.get(parameter))
+            if value is None or value.strip() not in values:
                 raise ValueError(f"{parameter} must be {' or '.join(map(repr, values))}, not "
-                                 f"{parameters[parameter]!r}: {name}")
+                                 f"{value!r}: {name}")
         for pin in _OFF.get(entry["type"], ()):
             if pins.get(pin, ["0"]) != ["0"]:
                 raise ValueError(f"{pin} must be 0, not {pins[pin]!r}: {name}")

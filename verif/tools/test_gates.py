@@ -84,18 +84,35 @@ def test_a_cell_without_a_model_is_refused() -> None:
         gate_level({"ports": {}, "cells": {"pll": cell}}, "top")
 
 
+MODELLED = {
+    "TRELLIS_FF": {"CLKMUX": "CLK", "LSRMUX": "LSR", "CEMUX": "CE", "REGSET": "SET",
+                   "GSR": "DISABLED"},
+    "TRELLIS_DPR16X4": {"WCKMUX": "WCK", "WREMUX": "WRE"},
+    "CCU2C": {"INJECT1_0": "NO", "INJECT1_1": "NO"},
+    "DP16KD": {"REGMODE_A": "NOREG", "REGMODE_B": "NOREG", "CSDECODE_A": "0b000",
+               "CSDECODE_B": "0b000", "CLKAMUX": "CLKA", "CLKBMUX": "CLKB", "GSR": "DISABLED"},
+}
+
+
 @pytest.mark.parametrize(("kind", "parameter", "value", "wanted"), [
     ("TRELLIS_FF", "CLKMUX", "INV", "'CLK'"),
     ("TRELLIS_FF", "CEMUX", "0", "'1' or 'CE' or 'INV'"),
+    ("TRELLIS_FF", "CEMUX", None, "'1' or 'CE' or 'INV'"),
+    ("TRELLIS_FF", "REGSET", None, "'RESET' or 'SET'"),
     ("TRELLIS_FF", "SRMODE", "ASYNC", "'LSR_OVER_CE'"),
     ("TRELLIS_FF", "GSR", "ENABLED", "'DISABLED'"),
+    ("TRELLIS_FF", "GSR", None, "'DISABLED'"),
     ("TRELLIS_DPR16X4", "WREMUX", "INV", "'WRE'"),
     ("CCU2C", "INJECT1_1", "YES", "'NO'"),
     ("DP16KD", "REGMODE_A", "OUTREG", "'NOREG'"),
     ("DP16KD", "CLKBMUX", "INV", "'CLKB'"),
+    ("DP16KD", "GSR", None, "'DISABLED'"),
 ])
-def test_a_parameter_without_a_model_is_refused(kind: str, parameter: str, value: str,
+def test_a_parameter_without_a_model_is_refused(kind: str, parameter: str, value: str | None,
                                                 wanted: str) -> None:
-    cell = {"type": kind, "parameters": {parameter: value}, "connections": {}}
-    with pytest.raises(ValueError, match=f"^{parameter} must be {wanted}, not '{value}': cell$"):
+    """A value of None is a missing parameter."""
+    parameters = MODELLED[kind] | {parameter: value}
+    cell = {"type": kind, "connections": {},
+            "parameters": {name: given for name, given in parameters.items() if given is not None}}
+    with pytest.raises(ValueError, match=f"^{parameter} must be {wanted}, not {value!r}: cell$"):
         gate_level({"ports": {}, "cells": {"cell": cell}}, "top")
