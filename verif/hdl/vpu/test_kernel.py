@@ -54,7 +54,7 @@ def test_elements_are_computed_by_units_and_skipped_when_idle() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", ["tiny", "small"])
+@pytest.mark.parametrize("preset", ["tiny", "small", "fpga"])
 def test_grid_in_lockstep_with_verilog(preset: str) -> None:
     """Every output of the grid in every cycle, with random enables and words."""
     config = Config.preset(preset)
