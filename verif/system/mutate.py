@@ -43,7 +43,8 @@ __all__ = ["BLOCKS", "CONFIGS", "Block", "Edit", "Mutant", "Result", "Verdict", 
            "files", "find_mutants", "judge", "main", "report", "verilog_digests"]
 
 ROOT = Path(__file__).resolve().parents[2]
-CONFIGS = (Config.preset("tiny"), Config.preset("tiny", cores=1, mac_latency=3))
+CONFIGS = (Config.preset("tiny"),
+           Config.preset("tiny", cores=1, mac_latency=3, issue_cycles=3))
 """Configurations of a block's Verilog, if the block names no others."""
 
 
