@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from sim.compiler.importer.substitutes import linalg
+from sim.compiler.importer.substitutes import integers, linalg
 
 __all__ = ["approx_top_k", "register_rules", "rng_bit_generator"]
 
@@ -29,7 +29,7 @@ def register_rules(platform: str) -> None:
 
     for primitive, function in (
             (primitives.eigh_p, linalg.eigh), (primitives.svd_p, linalg.svd),
-            (ann.approx_top_k_p, approx_top_k),
+            (ann.approx_top_k_p, approx_top_k), (lax.mulhi_p, integers.mulhi),
             (lax.rng_bit_generator_p, rng_bit_generator)):
         mlir.register_lowering(
             primitive, mlir.lower_fun(function, multiple_results=primitive.multiple_results),

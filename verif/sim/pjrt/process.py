@@ -1,6 +1,7 @@
 """Runs functions in processes of their own, whose JAX has the chip as a platform."""
 
 import atexit
+import contextlib
 import functools
 import inspect
 import json
@@ -71,19 +72,24 @@ class _Server:
             errors.touch()
             request = {"body": body, "environment": environment, "output": str(output),
                        "errors": str(errors)}
-            process.stdin.write(json.dumps(request) + "\n")
-            process.stdin.flush()
-            with selectors.DefaultSelector() as selector:
-                selector.register(process.stdout, selectors.EVENT_READ)
-                status = process.stdout.readline() if selector.select(LIMIT) else ""
-            if not status:
-                _server.cache_clear()
-                os.killpg(process.pid, signal.SIGKILL)
+            status = ""
+            try:
+                process.stdin.write(json.dumps(request) + "\n")
+                process.stdin.flush()
+                with selectors.DefaultSelector() as selector:
+                    selector.register(process.stdout, selectors.EVENT_READ)
+                    status = process.stdout.readline() if selector.select(LIMIT) else ""
+            finally:
+                if not status:
+                    # Too late, dead or interrupted: its next answer would be that of this request.
+                    _server.cache_clear()
+                    self._close()
             return int(status or -signal.SIGKILL), output.read_text(), errors.read_text()
 
     def _close(self) -> None:
-        """End the process: it has no more requests."""
-        self._process.communicate()
+        """End the process and its child, and close the pipes to it."""
+        with self._process, contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
 
 @functools.cache

@@ -44,6 +44,10 @@ def test_chip_runs_them() -> None:
                                          out_specs=split))(np.stack([a, 2 * a]))
         np.testing.assert_allclose(np.asarray(inverses) @ np.stack([a, 2 * a]),
                                    np.broadcast_to(np.eye(4), (2, 4, 4)), atol=1e-4)
+        # JAX's default rule needs 64 bits, before the plugin sees the program.
+        words = np.array([0x12345678, 0xFFFFFFFF], np.uint32)
+        np.testing.assert_array_equal(jax.jit(jax.lax.mulhi)(words, words),
+                                      words.astype(np.uint64) ** 2 >> np.uint64(32))
         key = jax.random.key(1, impl="rbg")
         first, second = (jax.random.bits(part, (4,)) for part in jax.random.split(key))
         assert len({*np.asarray(first).tolist(), *np.asarray(second).tolist()}) == 8

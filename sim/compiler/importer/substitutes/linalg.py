@@ -71,6 +71,8 @@ def cholesky(a: Any, *, lower: bool = True) -> Any:
     if not lower:
         return _turned(cholesky(_turned(a)))
     size = a.shape[-1]
+    if not size:
+        return a
 
     def column(j: Any, factor: Any) -> Any:
         rest = _column(a, j) - _dot(factor, _row(factor, j))
@@ -98,6 +100,8 @@ def triangular_solve(a: Any, b: Any, *, left_side: bool, lower: bool, transpose_
     if transpose_a:
         a, lower = _turned(a), not lower
     size = a.shape[-1]
+    if not size:
+        return b
 
     def row(step: Any, x: Any) -> Any:
         i = step if lower else size - 1 - step

@@ -2,12 +2,14 @@
 
 StableHLO has operations for the Cholesky factorisation and for triangular solves; for other
 factorisations, JAX emits custom calls of functions that a TPU's compiler provides. CHLO has an
-operation for the high half of a product. Each becomes a call of a function of this package, which
+operation for the high half of a product. Real and imaginary parts are those of real numbers. Each
+of these operations becomes a call of a function of this package, which
 JAX lowers to StableHLO. Equal operations call the same function.
 """
 
 import functools
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from sim.compiler.importer.attributes import enum_name, python
@@ -65,7 +67,8 @@ def _is_replaced(operation: Any) -> bool:
     elif operation.name == "chlo.mulhi":
         known, types = True, _INTEGERS
     else:
-        known = operation.name in ("stablehlo.cholesky", "stablehlo.triangular_solve")
+        known = operation.name in ("stablehlo.cholesky", "stablehlo.triangular_solve",
+                                   "stablehlo.real", "stablehlo.imag")
     return known and all(
         isinstance(value.type, ir.RankedTensorType) and value.type.has_static_shape
         and str(value.type.element_type) in types for value in operation.operands)
@@ -96,6 +99,7 @@ def _replace(operation: Any, module: Any, names: dict[Any, str]) -> None:
 
 def _function(operation: Any) -> tuple[str, Any, Callable[..., Any]]:
     """Return an operation's kind, its attributes, and the function of JAX that computes it."""
+    import jax
     from jax._src.lax.linalg import _lu_python
 
     from sim.compiler.importer.substitutes import integers, linalg
@@ -103,6 +107,10 @@ def _function(operation: Any) -> tuple[str, Any, Callable[..., Any]]:
     attributes = operation.attributes
     if operation.name == "chlo.mulhi":
         return "mulhi", None, integers.mulhi
+    if operation.name == "stablehlo.real":
+        return "real", None, lambda x: x
+    if operation.name == "stablehlo.imag":
+        return "imag", None, jax.numpy.zeros_like
     if operation.name == "stablehlo.cholesky":
         lower = python(attributes["lower"]) if "lower" in attributes else False
         return "cholesky", lower, functools.partial(linalg.cholesky, lower=lower)
@@ -125,6 +133,19 @@ def _function(operation: Any) -> tuple[str, Any, Callable[..., Any]]:
     return "geqrf", None, linalg.geqrf
 
 
+@contextmanager
+def _settings() -> Iterator[None]:
+    """Replace the user's settings of JAX by those for which the functions are written."""
+    import jax
+
+    with ExitStack() as stack:
+        for setting in (jax.enable_x64(False), jax.disable_jit(False),
+                        jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"),
+                        jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))):
+            stack.enter_context(setting)
+        yield
+
+
 def _add_function(module: Any, name: str, function: Callable[..., Any],
                   operands: list[Any]) -> None:
     """Lower ``function`` for operands of the types of ``operands``; add it to ``module``.
@@ -137,8 +158,10 @@ def _add_function(module: Any, name: str, function: Callable[..., Any],
 
     types = [jax.ShapeDtypeStruct(tuple(value.type.shape), _DTYPES[str(value.type.element_type)])
              for value in operands]
-    # Lowered as for a TPU: for a CPU, JAX calls LAPACK.
-    lowered = jax.jit(function).trace(*types).lower(lowering_platforms=("tpu",))
+    with _settings():
+        # Lowered as for a TPU: for a CPU, JAX calls LAPACK.
+        lowered = jax.jit(function, keep_unused=True).trace(*types).lower(
+            lowering_platforms=("tpu",))
     added = ir.Module.parse(lowered.as_text(), module.context)
     with module.context:
         names = {python(each.attributes["sym_name"]): name for each in added.body.operations}

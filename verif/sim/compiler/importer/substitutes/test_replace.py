@@ -147,3 +147,39 @@ def test_other_types_and_a_missing_jax_are_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(UnsupportedError, match=r"pip install 'systolith\[jax\]'"):
         import_stablehlo(text.replace("f64", "f32"))
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 3, 3), (2, 0, 0)])
+@pytest.mark.parametrize("function", [
+    jnp.linalg.cholesky, jnp.linalg.inv, jnp.linalg.qr, jnp.linalg.eigh,
+    lambda a: jax.scipy.linalg.solve_triangular(a, a)])
+def test_sizes_of_zero(function: Callable[..., Any], shape: tuple[int, ...]) -> None:
+    a = jax.ShapeDtypeStruct(shape, np.float32)
+    lowered = jax.jit(function).trace(a).lower(lowering_platforms=("tpu",))
+    found = interpret(import_stablehlo(lowered.compiler_ir("stablehlo")), [np.zeros(shape, "f4")])
+    expected = jax.tree.leaves(jax.eval_shape(function, a))
+    assert [value.shape for value in found] == [value.shape for value in expected]
+
+
+@pytest.mark.parametrize("setting", [
+    lambda: jax.enable_x64(True), jax.disable_jit, lambda: jax.numpy_rank_promotion("raise"),
+    lambda: jax.numpy_dtype_promotion("strict"),
+    lambda: jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh(
+        (2,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,)))])
+def test_settings_of_jax_do_not_matter(setting: Callable[[], Any]) -> None:
+    lowered = jax.jit(jnp.linalg.qr).trace(A).lower(lowering_platforms=("tpu",)).as_text()
+    with setting():
+        graph = import_stablehlo(lowered)
+    q, r = interpret(graph, [A])
+    np.testing.assert_allclose(q @ r, A, rtol=1e-4, atol=1e-4)
+
+
+def test_parts_of_real_numbers() -> None:
+    [real, imag] = interpret(import_stablehlo("""
+        func.func @main(%x: tensor<2xf32>) -> (tensor<2xf32>, tensor<2xf32>) {
+          %real = stablehlo.real %x : tensor<2xf32>
+          %imag = stablehlo.imag %x : tensor<2xf32>
+          return %real, %imag : tensor<2xf32>, tensor<2xf32>
+        }"""), [np.array([1.5, np.inf], np.float32)])
+    assert real.tolist() == [1.5, np.inf]
+    assert imag.tolist() == [0, 0]
