@@ -83,8 +83,6 @@ class GoldenChip:
     hbm : array of uint32, shape (hbm_rows, lanes)
         The memory that the cores share. May be read and written in place; rows that were never
         written take no memory of the host.
-    position : tuple of int
-        Coordinates of the chip on its torus: register POSITION.
 
     Raises
     ------
@@ -98,7 +96,7 @@ class GoldenChip:
         self.cores = tuple(GoldenCore(config, self.hbm) for _ in range(config.cores))
         if len(self.cores) == 2:
             self.cores[0].connect(self.cores[1])
-        self.position = 0, 0
+        self._position = 0, 0
 
     @property
     def config(self) -> Config:
@@ -107,15 +105,38 @@ class GoldenChip:
 
     @property
     def torus(self) -> tuple[int, int]:
-        """Size of the torus of the chip, in chips along X and along Y: register TORUS."""
+        """Size of the torus of the chip, in chips along X and along Y: register TORUS.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the new sides are not two integers up to 32, greater than those of `position`.
+        """
         return self.cores[0].torus
 
     @torus.setter
     def torus(self, shape: tuple[int, int]) -> None:
-        for side in shape:
-            integer("side of the torus", side, 1, MAX_SIDE)
+        width, height = (integer("side of the torus", side, at + 1, MAX_SIDE)
+                         for side, at in zip(shape, self._position, strict=True))
         for core in self.cores:
-            core.torus = shape
+            core.torus = width, height
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Coordinates of the chip on its `torus`: register POSITION.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the new coordinates are not two integers from 0, less than the sides of the torus.
+        """
+        return self._position
+
+    @position.setter
+    def position(self, place: tuple[int, int]) -> None:
+        x, y = (integer("coordinate on the torus", at, 0, side - 1)
+                for at, side in zip(place, self.torus, strict=True))
+        self._position = x, y
 
     def destination(self, dx: int, dy: int) -> tuple[int, int]:
         """Return x and y of the chip ``dx`` hops along X and ``dy`` hops along Y from this one."""

@@ -286,3 +286,18 @@ def test_a_remote_signal_needs_a_remote_transfer() -> None:
 def test_sides_of_a_torus_that_cannot_be(shape: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="side of the torus must be from 1 to 32, not"):
         GoldenChip(CONFIG).torus = shape
+
+
+def test_place_outside_the_torus_is_refused() -> None:
+    chip = GoldenChip(CONFIG)
+    chip.torus, chip.position = (4, 3), (3, 2)
+    for place in ((4, 0), (0, 3), (-1, 0)):
+        with pytest.raises(ValueError, match="coordinate on the torus must be from 0 to"):
+            chip.position = place
+    for shape in ((3, 3), (4, 2)):
+        with pytest.raises(ValueError, match=r"side of the torus must be from [34] to 32"):
+            chip.torus = shape
+    for name, value in (("torus", (4, 3, 9)), ("position", (3, 2, 0))):
+        with pytest.raises(ValueError, match="argument 2 is shorter"):
+            setattr(chip, name, value)
+    assert (chip.torus, chip.position) == ((4, 3), (3, 2))

@@ -24,8 +24,8 @@ _MODULES: dict[str, dict[str, Callable[[], wiring.Component]]] = {
     "credits": {"credits": lambda: Credits(CONFIG)},
     "sequence": {"window": lambda: Window(CONFIG), "receiver": lambda: LinkReceiver(CONFIG)},
     "channels": {"mux": lambda: PacketMux(CONFIG, 2, 2)}}
-_SHOWN = {"credits": "used_0 used_1 freed_0 freed_1", "window": "repeated", "receiver": "body",
-          "mux": "holder_0 holder_1"}
+_SHOWN = {"credits": "used_0 used_1 freed_0 freed_1", "window": "repeated",
+          "receiver": "body waiting", "mux": "holder_0 holder_1"}
 """Signals inside of each module to which its proof refers."""
 
 
@@ -70,7 +70,12 @@ def test_proof(name: str) -> None:
     ("sequence", ("window", "heard ?", "1'b1 ?")),  # an answer counts that did not arrive
     ("sequence", ("receiver", "! ahead", "1'b1")),  # each flit is taken for the next one
     ("sequence", ("receiver", "check__check == ", "1'b1 | ")),  # a damaged frame is delivered
+    ("sequence", ("receiver", "assign received = ", "assign received = 1'b0 & ")),  # no delivery
+    # no loss is reported
+    ("sequence", ("receiver", "assign \\report.lost  = ", "assign \\report.lost  = 1'b0 & ")),
+    ("sequence", ("window", "= back | ", "= 1'b0 & back | ")),  # the window does not go back
     ("channels", ("mux", "else holder_0 <= ", "else holder_0 <= 2'h0 & ")),  # no channel is held
+    ("channels", ("mux", "source__1__valid & \\$3 ", "1'b0 ")),  # a source does not get channel 0
     ("channels", ("mux", "assign channel = ", "assign channel = ~ "))])
 def test_proof_fails_with_a_bug(name: str, bug: tuple[str, str, str]) -> None:
     with pytest.raises(RuntimeError, match="proof did fail"):

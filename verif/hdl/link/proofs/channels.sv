@@ -20,6 +20,9 @@ module proof (
         .offer(offer), .send(send), .channel(channel), .flit(flit),
         .holder_0(holder_0), .holder_1(holder_1));
 
+    // Sources that may leave on each channel: its holder, or all that want it while it is free.
+    wire [1:0] wants_0 = valid & ~goes & (holder_0 == 0 ? 2'b11 : holder_0);
+    wire [1:0] wants_1 = valid & goes & (holder_1 == 0 ? 2'b11 : holder_1);
     wire owner = ready[1];
     always @(posedge clk) begin
         bound <= (bound | valid) & ~(ready & {2{flit[0]}});
@@ -37,8 +40,8 @@ module proof (
               : ready == 0)
         // No other packet is inside a packet.
         & (~(send & inside[channel]) | owners[channel] == owner)
-        // A flit that can leave does not wait.
-        & (send | (offer & room) == 0)
+        // A flit that can leave does not wait, and each channel that is wanted is offered.
+        & (send | (offer & room) == 0) & offer == {wants_1 != 0, wants_0 != 0}
         // Invariants.
         & (holder_0 & holder_1) == 0 & holder_0 != 3 & holder_1 != 3
         & (holder_0 & ~(bound & ~channels)) == 0 & (holder_1 & ~(bound & channels)) == 0

@@ -22,6 +22,8 @@ module proof (
     wire [20:0] flit;
     wire [19:0] report;
     wire [38:0] body;
+    wire waiting;
+    reg intact = 0, damaged = 0, returns = 0, asked = 0;  // `asked`: since the last delivery
 
     wire [2:0] behind = new_ - next;
     wire send = accept & ~full & behind == 0;
@@ -35,7 +37,7 @@ module proof (
         .clk(clk), .rst(1'b0), .down(1'b0), .valid(carries & ~lose),
         .frame({31'b0, damage, 10'b0, damage ? noise[10:8] : sequence_, 4'b0, 1'b1, channel,
                 damage ? noise[7:0] : number, head}),
-        .received(received), .flit(flit), .report(report), .body(body));
+        .received(received), .flit(flit), .report(report), .body(body), .waiting(waiting));
 
     always @(posedge clk) begin
         carries <= send | again;
@@ -46,6 +48,10 @@ module proof (
         if (send) accepted <= accepted + 1;
         if (received) delivered <= delivered + 1;
         if (heard) acknowledged <= answer;
+        intact <= carries & ~lose & ~damage;
+        damaged <= carries & ~lose & damage;
+        returns <= back;
+        asked <= ~received & (asked | report[14]);
     end
 
     wire [7:0] kept = accepted - acknowledged, known = delivered - acknowledged;
@@ -56,9 +62,16 @@ module proof (
     wire [7:0] news = answer - acknowledged;
     wire [2:0] oldest = next - repeated;
     assign good =
-        // Flits are delivered in order, each of them once, and are kept until then.
+        // Flits are delivered in order, at most once, and are kept until then.
         (~received | flit[20:13] == delivered) & known <= kept & kept <= 4 & ~wrong
+        // An intact frame is heard; if it has the flit that is expected, the flit is delivered.
+        & (~intact | checked) & (~checked | checked_place != 5 | received)
+        // A loss is reported once: a damaged frame, or a flit behind the one that is expected.
+        & (~(damaged | checked & checked_place > 5) | asked | report[14])
+        // A window that goes back begins with the oldest flit.
+        & (~returns | repeated == 0)
         // Invariants.
+        & asked == waiting
         & new_ == accepted[2:0] & oldest == acknowledged[2:0] & repeated <= kept
         & report[19:17] == delivered[2:0]
         & (~carries | sequence_ == number[2:0] & place <= 7 & unsent <= 8)
