@@ -43,8 +43,9 @@ class ChipLinks(wiring.Component):
     error : Out(1)
         A link is down, or a packet that arrived was wrong.
     busy : Out(1)
-        A packet is not known to have left this chip, or has not been delivered to its core. A link
-        that is down drops the packets that wait for it, so they do not keep the chip busy.
+        A packet is not known to have left this chip, has arrived in part, or has not been delivered
+        to its core. A link that is down drops the packets that wait for it, so they do not keep the
+        chip busy.
     """
 
     def __init__(self, config: Config) -> None:

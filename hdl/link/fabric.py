@@ -31,7 +31,8 @@ class Fabric(wiring.Component):
         To the wire of each direction.
     down, busy : Out(4), Out(4)
         One bit for each direction. ``down``: the link was given up. ``busy``: a flit that was sent
-        is not known to have left the other end's buffer. See `LinkSender`.
+        is not known to have left the other end's buffer, or a packet has arrived in part. See
+        `LinkSender`.
     wraps, inject, eject
         As in `Router`.
 

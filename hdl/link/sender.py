@@ -42,7 +42,8 @@ class LinkSender(wiring.Component):
         or was reset, or acknowledges or frees what was not sent. It then drops all flits that it
         accepts, so that nothing waits for it.
     busy : Out(1)
-        A flit is not known to have left the other end's buffer; never set while ``down``.
+        A flit is not known to have left the other end's buffer, or a packet has arrived in part;
+        never set while ``down``.
 
     Raises
     ------
@@ -102,7 +103,7 @@ class LinkSender(wiring.Component):
             control.eq(slots.free & ~accepts & ~again & due & ~leaving & ~self.down),
             slots.use.eq(accepts | again | control),
             window.again.eq(again),
-            self.busy.eq((window.unanswered | credits.owed) & ~self.down),
+            self.busy.eq(timer.waiting & ~self.down),
         ]
         m.d.sync += leaving.eq(slots.use)
         with m.If(timer.expired):

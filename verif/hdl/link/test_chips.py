@@ -157,14 +157,21 @@ def test_faults_of_links_stop_all_cores() -> None:
             second.reset_core(core)
         pod.check()
 
-        # The link goes down; its sender knows first. Nothing is written, or all of a vector.
+        # The wire dies inside a packet, and both ends of the link go down. Nothing is written.
+        pod.torus.run(_LIMIT)
+        before = pod.torus.sent()[0, Direction.X_PLUS]
+        first.start_transfer(0, remote(0, 0, 1, 1, 0, 0))
+        while pod.torus.sent()[0, Direction.X_PLUS] == before:
+            pod.torus.run(1, until=Until.NEVER)
         pod.torus.set_faults({(0, Direction.X_PLUS): WireFaults(dead=(0, 1 << 40))})
         for core in range(2):
             for _ in range(3):  # more than the window of the link and the buffer of the core hold
                 first.start_transfer(core, remote(0, 0, 90, 1, 0, 0))
         pod.torus.run(20_000)
         assert not any(first.status(core)["DMA_BUSY"] for core in range(2))
-        assert first.fault(0) is first.fault(1) is Fault.LINK
+        for chip in pod.chips:
+            assert chip.fault(0) is chip.fault(1) is Fault.LINK
+        np.testing.assert_array_equal(second.read_vmem(0, 0, CONFIG.vmem_vectors), pod.memory[1, 0])
         first.start(0)
         pod.torus.run(200)
         assert first.fault(0) is Fault.LINK
