@@ -52,7 +52,7 @@ def test_lint_is_clean_and_sees_what_is_not(design: Export) -> None:
 @pytest.mark.slow
 def test_lint_for_an_fpga_is_clean() -> None:
     design = export(Config.preset("fpga"), Target.ECP5)
-    assert "newest" in design.sources["registers_5r4w"]
+    assert "newest" in design.sources["registers_3r2w"]
     assert "bank_1" in design.sources["semaphores"]
     assert json.loads(design.description())["target"] == "ecp5"
     assert [text for _, text in verilog.lint(design) if text] == []
