@@ -38,6 +38,12 @@ class Cores(Memory, Counters):
         self._kills = [0] * config.cores
         # Whether a user's program has been started, or a semaphore signalled, since the last reset.
         self._used = False
+        # The chips of the pod, this one included, whose programs can signal each other; whether
+        # signals of another chip may have arrived, or may still arrive, since the last reset.
+        self._peers: list[Cores] = [self]
+        self._reached = False
+        # Whether an executable is running; its run may call functions of the user.
+        self._executing = False
         # How often the host has signalled a semaphore.
         self._signals = 0
         # By core: the program of an executable that instruction memory holds at address 0.
@@ -79,6 +85,10 @@ class Cores(Memory, Counters):
             address = integer("pc", pc, 0, self._config.imem_bundles - 1)
             self._require_stopped(backend, number)
             self._used = True
+            if not self._executing:
+                # `Pod.execute` ends, or resets, the programs of all chips together.
+                for peer in self._peers:
+                    peer._reached |= peer is not self
             backend.start(number, address)
 
     def wait(self, cores: Sequence[int] | None = None, *, cycles: int | None = None,
@@ -213,7 +223,7 @@ class Cores(Memory, Counters):
                     self._heap.free(self._left.pop())
                 for number, cycles in enumerate(self._watchdogs):
                     backend.set_watchdog(number, cycles)
-                self._used = False
+                self._note_clean()
                 self._loaded.clear()
             else:
                 backend.reset(self._core(core))
@@ -321,6 +331,19 @@ class Cores(Memory, Counters):
                 text = "" if bundle is None else disassemble(bundle, self._labels[core])
                 raise CoreFaultError(core, state.fault, state.pc, bundle, text, self._chip)
         return states
+
+    def _note_clean(self) -> None:
+        """Note that the chip is as after a reset, but that other chips may still signal it."""
+        self._used = False
+        self._reached = any(peer._used for peer in self._peers if peer is not self)
+
+    def _drain(self, backend: Backend) -> None:
+        """Let all packets of the pod arrive, unless a program runs that may send more."""
+        while True:
+            states = [peer.state(core) for peer in self._peers for core in range(peer.config.cores)]
+            if any(state.running or state.fault is Fault.LINK for state in states) or (
+                    backend.advance(SLICE, interrupt=False)):
+                return
 
     def _raise_stopped(self, backend: Backend, cores: Iterable[int],
                        before: Sequence[int]) -> None:

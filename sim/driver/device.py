@@ -25,6 +25,7 @@ from hdl.config import Config
 from sim.compiler.dense.layers import Dense, check_layers, check_matrix
 from sim.compiler.dense.program import compile_layers
 from sim.driver.backend import BACKENDS, Backend, open_backend
+from sim.driver.cores import Cores
 from sim.driver.residents import Residents
 from sim.models.chip import ChipModel
 from sim.models.hbm import HbmOptions
@@ -67,7 +68,8 @@ class Device(Residents):
     """
 
     def __init__(self, backend: Backend, name: str, chip: tuple[int, int] | None = None,
-                 lock: AbstractContextManager[Any] | None = None) -> None:
+                 lock: AbstractContextManager[Any] | None = None,
+                 peers: list[Cores] | None = None) -> None:
         try:
             # A board has its own size of HBM, so the backend's configuration counts.
             super().__init__(backend.config)
@@ -75,9 +77,13 @@ class Device(Residents):
             backend.close()
             raise
         self._backend_name, self._backend = name, backend
-        # For a chip of a pod: its coordinates, and the lock that all devices of the pod share.
+        # For a chip of a pod: its coordinates, and the lock and the list of chips that all devices
+        # of the pod share.
         self._chip = chip
         self._lock = lock or self._lock
+        if peers is not None:
+            peers.append(self)
+            self._peers = peers
 
     @classmethod
     def open(cls, config: str | Config = "v2", backend: str = "rtl", *,

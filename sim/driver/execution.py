@@ -65,8 +65,6 @@ class Execution(Cores):
         self._last_run: dict[int, dict[str, int]] = {}
         # While a program is profiled: number and counters of each kernel that has run so far.
         self._spans: list[tuple[int, dict[str, int]]] | None = None
-        # Whether an executable is running; its run may call functions of the user.
-        self._executing = False
 
     @property
     def last_run(self) -> dict[int, dict[str, int]]:
@@ -151,14 +149,31 @@ class Execution(Cores):
         """
         with self._open() as backend, self._alone():
             self._last_run = {}
-            if self._unfinished:
-                self.reset()
+            for peer in self._peers:
+                if peer._unfinished and (peer is self or not peer._executing):
+                    peer.reset()
+                    # Its packets may still be under way.
+                    self._reached = len(self._peers) > 1
             with self._allocated(executable.name, executable.buffers) as buffers:
                 self._prepare(backend)
                 addresses = {name: buffer.address for name, buffer in buffers.items()}
                 self._pack(backend, executable, buffers, arrays)
                 yield Placed(executable.programs(addresses), addresses,
                              lambda: self._unpack(backend, executable, buffers))
+
+    def needs_reset(self) -> bool:
+        """Return whether programs or signals may have changed the chip since its last reset.
+
+        Raises
+        ------
+        RuntimeError
+            If a program runs that belongs to no executable that failed, or the device is closed.
+        """
+        with self._open() as backend, self._alone():
+            if not self._unfinished:
+                for core in range(self._config.cores):
+                    self._require_stopped(backend, core)
+            return self._unfinished or self._used or self._reached
 
     def load_placed(self, placed: "Placed") -> None:
         """Load the programs of a placed executable, unless they are in memory already.
@@ -170,9 +185,12 @@ class Execution(Cores):
                     if self._loaded.get(core) is not program})
 
     def finish_placed(self, placed: "Placed") -> None:
-        """Note that the programs of a placed executable have ended, and left nothing behind."""
+        """Note that the programs of a placed executable have ended, and left nothing behind.
+
+        All chips of the pod must have run such programs, and all packets must have arrived.
+        """
         self._loaded |= placed.programs
-        self._used = self._unfinished = False
+        self._used = self._reached = self._unfinished = False
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -265,8 +283,11 @@ class Execution(Cores):
         """Require that all cores are stopped; reset the chip if user programs have changed it."""
         for core in range(self._config.cores):
             self._require_stopped(backend, core)
-        if self._used:
-            # A program may have left weights or results in the array, or overwritten programs.
+        if self._reached:
+            self._drain(backend)
+        if self._used or self._reached:
+            # A program may have left weights or results in the array, or overwritten programs;
+            # one of another chip may have signalled semaphores.
             self.reset()
 
     def _pack(self, backend: Backend, executable: Executable, buffers: Mapping[str, Buffer],
@@ -324,7 +345,7 @@ class Execution(Cores):
             if self._spans is not None:
                 self._continue(self._spans)
             self._loaded |= programs
-            self._used = False
+            self._note_clean()
             self._unfinished = False
             if self._spans is None:
                 # A profiled run only begins with this part, whose counters are not the run's.

@@ -26,7 +26,7 @@ from sim.closing import Closeable
 from sim.compiler.graph.torus import CORES, Torus
 from sim.compiler.pod import PodExecutable
 from sim.driver.backend import SIMULATED, Backend, golden_backend, rtl_backend
-from sim.driver.cores import SLICE, check_limits, timeout
+from sim.driver.cores import SLICE, Cores, check_limits, timeout
 from sim.driver.device import Device, chip_config
 from sim.driver.execution import check_arrays, difference
 from sim.errors import CoreState
@@ -54,7 +54,8 @@ class Pod(Closeable):
         self._lock = threading.RLock()
         self._backends = dict(backends)
         self._last_run: dict[Place, dict[str, int]] = {}
-        self._devices = {place: Device(backend, name, place, self._lock)
+        chips: list[Cores] = []
+        self._devices = {place: Device(backend, name, place, self._lock, chips)
                          for place, backend in backends.items()}
 
     @classmethod
@@ -207,6 +208,11 @@ class Pod(Closeable):
         with self._open(), ExitStack() as stack:
             self._last_run = {}
             devices = [self[place] for place in self._places(executable.torus)]
+            # All chips are checked first, and reset together: one that is reset later than others
+            # could still signal them.
+            used = [device.needs_reset() for device in devices]
+            if any(used):
+                self.reset()
             placed = [stack.enter_context(device.placed(chip, *(
                 spec.chip(array, number)
                 for spec, array in zip(executable.inputs, arrays, strict=True))))

@@ -16,6 +16,7 @@ from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
 from hdl import store
+from hdl.dma.format import pack_remote
 from sim.asm.text import assemble
 from sim.compiler.graph.interpret import interpret
 from sim.compiler.graph.torus import Torus
@@ -24,6 +25,7 @@ from sim.compiler.importer.sharding import collectives as module
 from sim.compiler.importer.sharding.collectives import LARGE
 from sim.compiler.pod import PodExecutable
 from sim.compiler.program import cache
+from sim.compiler.program.code.reserved import EXCHANGED
 from sim.compiler.program.driver import compile_graph, compile_pod
 from sim.errors import CoreFaultError
 from systolith import Config, HbmOptions, Pod, UnsupportedError
@@ -185,6 +187,33 @@ def test_a_fault_names_chip_and_core_and_leaves_the_pod_usable() -> None:
         assert not pod.last_run
         [found] = pod.execute(good, x)
     np.testing.assert_array_equal(found, np.tile(sum(np.split(x, 4)), (4, 1)))
+
+
+def test_signals_of_earlier_programs_do_not_reach_an_executable() -> None:
+    x = np.arange(64, dtype=np.float32).reshape(16, 4)
+    executable = compiled(on_pod(lambda x: jax.lax.psum(x, "x"), 4, P()), Torus(2, 1), x)
+    signals = assemble(f"{{ s0.add s1, s0, {pack_remote(1, 0, 0)} }} "
+                       f"{{ misc.signal_remote sem{EXCHANGED}, s1, 4 }} {{ s1.halt }}")
+    stays = assemble("{ s1.jump 0 }")
+    for seed in (1, 2):
+        with Pod.open((2, 1), TINY, "golden", seed=seed) as pod:
+            def check() -> None:
+                for _ in range(2):
+                    np.testing.assert_array_equal(pod.execute(executable, x)[0],
+                                                  sum(np.split(x, 4)))
+
+            pod.run({(0, 0, 0): signals})
+            check()
+            # The packet may still be under way when the device's program has ended.
+            pod[0, 0].run({0: signals})
+            assert (pod[1, 0].matmul(x[:2, :2], x[:2, :2]) == x[:2, :2] @ x[:2, :2]).all()
+            assert not pod[1, 0].read_semaphores(0)[EXCHANGED]
+            check()
+            pod[1, 0].load(1, stays)
+            pod[1, 0].start(1)
+            with pytest.raises(RuntimeError, match="a program runs on core 1"):
+                pod.execute(executable, x)
+            assert pod[1, 0].running(1)
 
 
 def test_programs_are_cached(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
