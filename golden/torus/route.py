@@ -114,13 +114,36 @@ def channel_graph(shape: tuple[int, int], route: Route = route) -> dict[Hop, set
             if longest:
                 way = route(x, y, *((longest, 0) if direction.is_x else (0, longest)), shape)
                 graph.setdefault(way[-1], set())
-                for hop, following in pairwise(way):
-                    graph.setdefault(hop, set()).add(following)
-    if shape[1] > 1:
-        # Behind each channel along X, a packet can begin to travel along Y.
-        turns = {(x, y): {route(x, y, 0, step, shape)[0] for step in (1, -1)}
-                 for x, y in product(range(shape[0]), range(shape[1]))}
-        for hop, waits in graph.items():
-            if hop.direction.is_x:
-                waits.update(turns[(hop.x + hop.direction.step) % shape[0], hop.y])
+                _add_pairs(graph, way)
+    if min(shape) > 1:
+        _add_turns(graph, shape, route)
     return graph
+
+
+def _add_pairs(graph: dict[Hop, set[Hop]], way: list[Hop]) -> None:
+    for hop, following in pairwise(way):
+        graph.setdefault(hop, set()).add(following)
+
+
+def _add_turns(graph: dict[Hop, set[Hop]], shape: tuple[int, int], route: Route) -> None:
+    """Add to ``graph``, behind each channel along X, the channels of packets that turn along Y.
+
+    They come from packets that turn, because a wrong router may give these other channels than
+    packets that begin along Y.
+    """
+    columns, rows = shape
+    begins = {route(x, y, 0, across, shape)[0]
+              for x, y, across in product(range(columns), range(rows), (1, -1))}
+    ways = {(x, y, step): route(x, y, step * (columns - 1), 0, shape)
+            for x, y, step in product(range(columns), range(rows), (1, -1))}
+    turned: set[Hop] = set()
+    for count, (x, y, step) in product(range(1, columns), ways):
+        last = ways[x, y, step][count - 1]
+        if last in turned:
+            continue
+        turned.add(last)
+        for across in (1, -1):
+            way = route(x, y, step * count, across, shape)
+            if way[-1] not in begins:
+                way = route(x, y, step * count, across * (rows - 1), shape)
+            _add_pairs(graph, way)

@@ -40,7 +40,7 @@ def test_way_ends_where_its_hops_lead(shape: tuple[int, int]) -> None:
         assert sum(hop.direction.step for hop in way if hop.direction.is_x) == dx
         assert sum(hop.direction.step for hop in way if not hop.direction.is_x) == dy
         if dx and dy:
-            # The second dimension does not depend on the first: `channel_graph` relies on it.
+            # The second dimension does not depend on the first.
             assert way == [*route(x, y, dx, 0, shape),
                            *route((x + dx) % columns, y, 0, dy, shape)]
 

@@ -177,6 +177,21 @@ def test_faults_of_links_stop_all_cores() -> None:
         assert first.fault(0) is Fault.LINK
 
 
+def test_both_ends_of_a_cable_that_dies_inside_a_packet_have_a_fault() -> None:
+    """The chips are busy until the end with a part of the packet is down, which is the later."""
+    with opened((2, 1), latencies=np.full((2, 4), 30)) as pod:
+        first, second = pod.chips
+        first.start_transfer(0, remote(0, 0, 1, 1, 0, 0))
+        while not pod.torus.sent()[0, Direction.X_PLUS]:
+            pod.torus.run(1, until=Until.NEVER)
+        for wire in ((0, Direction.X_PLUS), (1, Direction.X_MINUS)):
+            pod.torus.set_faults({wire: WireFaults(dead=(0, 1 << 40))})
+        pod.torus.run(_LIMIT)
+        for chip in (first, second):
+            assert chip.fault(0) is chip.fault(1) is Fault.LINK
+        np.testing.assert_array_equal(second.read_vmem(0, 0, CONFIG.vmem_vectors), pod.memory[1, 0])
+
+
 def test_reset_of_a_core_drops_its_transfers_only() -> None:
     with opened((2, 1), 5) as pod:
         first = pod.chips[0]

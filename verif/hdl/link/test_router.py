@@ -99,6 +99,12 @@ def table() -> dict[Arrival, Departure]:
     return found
 
 
+def turns(arrival: Arrival, leaves: Departure) -> bool:
+    """Whether a packet that arrived along X leaves along Y."""
+    return (arrival.channel is not None and arrival.port.is_x
+            and leaves.channel is not None and not leaves.port.is_x)
+
+
 def sign(value: int) -> int:
     return (value > 0) - (value < 0)
 
@@ -143,9 +149,15 @@ def test_routers_take_the_golden_way(table: dict[Arrival, Departure]) -> None:
 
 def test_no_cycle_of_waiting_channels_in_any_shape_up_to_16_by_16(
         table: dict[Arrival, Departure]) -> None:
-    """The graph of the RTL's routing function; a router without a dateline has a cycle."""
+    """The graph of the RTL's routing function.
+
+    A router without a dateline has a cycle, and so has one that turns on channel 1.
+    """
     rtl = RtlRoute(table)
     for columns, rows in product(range(1, 17), repeat=2):
         assert not has_cycle(channel_graph((columns, rows), rtl)), (columns, rows)
     broken = RtlRoute({arrival: table[arrival._replace(wrap=False)] for arrival in table})
+    assert has_cycle(channel_graph((4, 4), broken))
+    broken = RtlRoute({arrival: leaves._replace(channel=1) if turns(arrival, leaves) else leaves
+                       for arrival, leaves in table.items()})
     assert has_cycle(channel_graph((4, 4), broken))
