@@ -66,8 +66,9 @@ def link_figures() -> dict[str, float]:
     Returns
     -------
     dict of str to float
-        ``hop_cycles``; ``pod_4x4_cycles_per_second``, with a thread for each processor, and
-        ``pod_4x4_one_thread_cycles_per_second``, with one, which runs all chips cycle by cycle.
+        ``hop_cycles``; ``pod_4x4_cycles_per_second``, with a thread for each processor and a
+        quantum of 64 cycles; ``pod_4x4_one_thread_cycles_per_second``, with one thread and a
+        quantum of one cycle, so that all chips run cycle by cycle.
     """
     return {"hop_cycles": _hop_cycles(), "pod_4x4_cycles_per_second": _speed(),
             "pod_4x4_one_thread_cycles_per_second": _speed(quantum=1, threads=1)}

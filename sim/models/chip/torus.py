@@ -133,11 +133,12 @@ class ChipTorus(Closeable):
             np.broadcast_to(given, (columns * rows, len(Direction))), np.uint32)
         self.chips: list[ChipModel] = []
         self._torus: int | None = None
+        self._process = os.getpid()
         try:
             for _ in range(columns * rows):
                 chip = ChipModel(config, kernels=kernels, memory=memory)
                 self.chips.append(chip)
-                if min(threads, columns * rows) > 1:
+                if threads == 1 or columns * rows > 1:
                     chip.model.use_threads(1)  # a thread for each chip is faster
             for number, chip in enumerate(self.chips):
                 chip.write("TORUS", WIDTH=columns, HEIGHT=rows)
@@ -195,7 +196,9 @@ class ChipTorus(Closeable):
     def close(self) -> None:
         """End the simulation; closing twice does nothing."""
         if self._torus is not None:
-            self._library.systolith_torus_destroy(self._torus)
+            # The child of a fork lacks the threads, for which the destructor would wait.
+            if os.getpid() == self._process:
+                self._library.systolith_torus_destroy(self._torus)
             self._torus = None
         for chip in self.chips:
             chip.close()

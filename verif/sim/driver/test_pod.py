@@ -1,6 +1,10 @@
 """Pods: programs on all chips, faults and waits that name chip and core."""
 
+import os
 import re
+import signal
+import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -206,6 +210,26 @@ def test_a_wait_ends_when_all_packets_have_arrived(distant: Pod) -> None:
             distant.run({(0, 0, 0): SENDS})
         distant.reset()
         distant[0, 0].load(0, SENDS)
+
+
+def test_the_child_of_a_fork_may_close_a_pod(distant: Pod) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # JAX and some versions of Python warn of forks
+        child = os.fork()
+    if not child:
+        try:
+            distant.close()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    ends = time.monotonic() + 60
+    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < ends:
+        time.sleep(0.01)
+    if not ended[0]:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert ended == (child, 0)
+    distant.run({0: HALT})
 
 
 def test_other_chips_learn_of_a_watchdog_that_ends(distant: Pod) -> None:
