@@ -24,10 +24,13 @@ from sim.driver.queues import Batches, Outfeed, QueueHost, check_array
 
 __all__ = ["OBSERVERS", "Execution", "Observer", "Placed", "check_arrays", "difference"]
 
-Observer = Callable[[Executable, Mapping[int, Mapping[str, int]], float], object]
-"""Function that gets an executable that has run, each core's counters, and the run's seconds."""
+Observer = Callable[[Executable, Mapping[Any, Mapping[str, int]], float], object]
+"""Function that gets an executable that has run, each core's counters, and the run's seconds.
+
+For a run of a pod, it gets the executable of the pod's first chip, and the counters of all cores.
+"""
 OBSERVERS: list[Observer] = []
-"""Functions that are called after each run of an executable by any device of this process."""
+"""Functions that are called after each run of an executable by a device or pod of this process."""
 
 _LOOK_SECONDS = 0.2
 """Seconds between two updates of a progress bar."""

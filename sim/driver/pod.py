@@ -28,7 +28,7 @@ from sim.compiler.pod import PodExecutable
 from sim.driver.backend import SIMULATED, Backend, golden_backend, rtl_backend
 from sim.driver.cores import SLICE, Cores, check_limits, timeout
 from sim.driver.device import Device, chip_config
-from sim.driver.execution import check_arrays, difference
+from sim.driver.execution import OBSERVERS, check_arrays, difference
 from sim.errors import CoreState
 from sim.models.chip.torus import ChipTorus, longest_wire
 from sim.models.hbm import HbmOptions
@@ -44,7 +44,7 @@ class Pod(Closeable):
 
     ``pod[x, y]`` is the `Device` of the chip at these coordinates. All chips share one simulated
     time: a method that advances one chip advances all. Threads may share a pod as they may share a
-    device.
+    device. After a fork, the child may close the pod, but not use it otherwise.
     """
 
     def __init__(self, shape: tuple[int, int], name: str,
@@ -218,6 +218,7 @@ class Pod(Closeable):
                 for spec, array in zip(executable.inputs, arrays, strict=True))))
                 for number, (device, chip) in enumerate(zip(
                     devices, executable.chips, strict=True))]
+            started = time.perf_counter()
             try:
                 for device, chip in zip(devices, placed, strict=True):
                     device.load_placed(chip)
@@ -225,6 +226,8 @@ class Pod(Closeable):
                     [(*place, core) for place, chip in zip(
                         self._places(executable.torus), placed, strict=True)
                      for core in chip.programs], cycles, seconds)
+                for observer in tuple(OBSERVERS):
+                    observer(executable.chips[0], self._last_run, time.perf_counter() - started)
             except BaseException:
                 self.reset()
                 raise

@@ -16,7 +16,7 @@ from sim.compiler.pod import PodExecutable
 from sim.compiler.program.cache import compile_pod_cached
 from sim.driver.device import Device
 from sim.driver.pod import Pod
-from sim.jit.infeed import Stacked, batches, stacked, to_numpy
+from sim.jit.infeed import Infeed, Stacked, batches, stacked, to_numpy
 from sim.jit.program import CompiledProgram, compile_imported
 
 __all__ = ["JitFunction", "jit"]
@@ -142,7 +142,8 @@ class JitFunction:
         Raises
         ------
         TypeError
-            If no device was given, either here or to `jit`. If JAX traces the call, for example
+            If no device was given, either here or to `jit`; if a call on a pod has an infeed or an
+            outfeed. If JAX traces the call, for example
             because of ``jax.grad`` of a `JitFunction`. If the function itself raises a TypeError.
         UnsupportedError
             If the function uses unsupported operations or types; the message lists all of them,
@@ -160,6 +161,8 @@ class JitFunction:
         if isinstance(chosen, Pod):
             if outfeed is not None:
                 raise TypeError("outfeed must be None on a pod")
+            if any(isinstance(leaf, Infeed) for leaf in jax.tree.leaves((arguments, named))):
+                raise TypeError(f"arguments of {self._name} must be arrays on a pod, not an Infeed")
             return self._on_pod(chosen, arguments, named)
         stage, program, leaves = self._stage(arguments, named, chosen.config, outfeed is not None)
         avals = jax.tree.leaves(stage.in_avals)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from sim.compiler.executable import Executable
 from sim.compiler.program.compiled import compiled_of
@@ -23,7 +24,7 @@ class ProgramRuns:
     Attributes
     ----------
     executable : Executable
-        The program.
+        The program; for a program of a pod, that of its first chip.
     runs : int
         Number of runs.
     seconds : float
@@ -73,7 +74,7 @@ class Profile:
         """Total cycles of all programs; 0 on the golden backend."""
         return sum(program.cycles for program in self.programs)
 
-    def _note(self, executable: Executable, counts: Mapping[int, Mapping[str, int]],
+    def _note(self, executable: Executable, counts: Mapping[Any, Mapping[str, int]],
               seconds: float) -> None:
         longest = max(counts.values(), key=lambda core: core["cycles"], default={})
         with self._lock:
@@ -111,7 +112,8 @@ def profile() -> Iterator[Profile]:
         print(profile)
 
     The profile records programs of `systolith.jit`, `CompiledProgram`, `Device.matmul`,
-    `Device.dense`, `Device.execute` and `Device.run_placed`, and those that JAX runs on the chip.
+    `Device.dense`, `Device.execute`, `Device.run_placed` and `Pod.execute`, and those that
+    JAX runs on the chip.
     Since JAX runs programs asynchronously, ``profile`` waits at the start of the block for earlier
     calls of JAX, and at its end for the calls that were made within the block.
 

@@ -29,6 +29,7 @@ from sim.compiler.program.inputs import absorb, packable
 from sim.compiler.program.launch.kernel import load_rules
 from sim.compiler.program.planner import Planner
 from sim.compiler.program.tilings import BARRIER, assign_tilings
+from sim.errors import Unsupported, UnsupportedError
 
 __all__ = ["compile_graph", "compile_pod", "pod_arrays"]
 
@@ -103,12 +104,14 @@ def compile_pod(graph: Graph, config: Config, *, name: str | None = None) -> Pod
     Raises
     ------
     MemoryError, UnsupportedError
-        As `compile_graph`.
+        As `compile_graph`. UnsupportedError also if the graph is not for the devices of a pod.
     ValueError
-        If the graph is not for the devices of a pod; if the chips have too few cores, or no links.
+        If the chips have too few cores, or no links.
     """
     if graph.sharding is None or graph.sharding.pod is None:
-        raise ValueError(f"{graph.name} must be divided between all devices of a pod")
+        raise UnsupportedError([Unsupported(
+            f"{name or graph.name}, which is not divided between the devices of a pod", "",
+            "use jax.shard_map over a mesh of all its devices")])
     torus, title, arrays = graph.sharding.torus, name or graph.name, pod_arrays(graph)
     chips = tuple(chip.executable() for chip in _compiled(graph, config, title))
     return PodExecutable(config, title, torus, chips, *arrays)

@@ -10,7 +10,7 @@ pytest.importorskip("jax")
 
 from sim.apps import pod
 from sim.apps.pod import task, training_step
-from systolith import Pod
+from systolith import Infeed, Pod, UnsupportedError, jit, profile
 
 
 def test_command_reports_and_tells_failure(monkeypatch: pytest.MonkeyPatch,
@@ -20,6 +20,10 @@ def test_command_reports_and_tells_failure(monkeypatch: pytest.MonkeyPatch,
     text = capsys.readouterr().out
     assert "2 x 1 chips in RTL: 4 cores" in text
     assert "NO" not in text
+
+
+def double(x: Any) -> Any:
+    return x + x
 
 
 def test_training_is_that_of_one_device() -> None:
@@ -33,8 +37,18 @@ def test_training_is_that_of_one_device() -> None:
             loss, weights = step(weights, x, y, device=golden)
             np.testing.assert_allclose(loss, wanted, rtol=0.03)
             losses.append(float(loss))
+        with profile() as profiled:
+            for _ in range(2):
+                step(weights, x, y, device=golden)
+        [program] = profiled.programs
+        assert (program.runs, program.executable.name) == (2, "_step")
+        assert "_step for two cores" in program.report()
         with pytest.raises(TypeError, match="outfeed must be None on a pod"):
             step(weights, x, y, device=golden, outfeed=print)
+        with pytest.raises(TypeError, match="arguments of _step must be arrays on a pod, not an "):
+            step(weights, Infeed([x], 1), y, device=golden)
+        with pytest.raises(UnsupportedError, match="double, which is not divided between"):
+            jit(double, device=golden)(x)
     assert losses == sorted(losses, reverse=True)
 
 

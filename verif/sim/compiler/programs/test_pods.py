@@ -156,8 +156,9 @@ def test_wrong_programs_are_refused() -> None:
         compile_graph(graph.copy(), TINY)
     with pytest.raises(ValueError, match="chips with links: link_bytes must not be 0"):
         compile_pod(graph.copy(), Config.preset("tiny"))
-    with pytest.raises(ValueError, match="must be divided between all devices of a pod"):
-        compile_pod(import_stablehlo(lower(lambda x: x + 1, x), Torus(2, 1)), TINY)
+    with pytest.raises(UnsupportedError, match=r"plus, which is not divided between the devices of "
+                       r"a pod: use jax\.shard_map over a mesh of all its devices"):
+        compile_pod(import_stablehlo(lower(lambda x: x + 1, x), Torus(2, 1)), TINY, name="plus")
     executable = compile_pod(graph, TINY)
     with Pod.open((1, 2), TINY, "golden") as pod:
         with pytest.raises(ValueError, match=re.escape("pod of shape (1, 2), not (2, 1)")):
