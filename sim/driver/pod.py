@@ -39,6 +39,13 @@ _MAX_LINK_BYTES = 128
 """Largest ``link_bytes`` (bytes of data in a flit) that a pod gives to a chip without links."""
 
 
+def _parts(executable: PodExecutable, arrays: Sequence[npt.NDArray[Any]],
+           number: int) -> list[npt.NDArray[Any]]:
+    """Return the parts of the inputs ``arrays`` that chip ``number`` of a pod gets."""
+    return [spec.chip(array, number)
+            for spec, array in zip(executable.inputs, arrays, strict=True)]
+
+
 class Pod(Closeable):
     """Chips on a torus, open for work. Use `Pod.open`.
 
@@ -183,8 +190,7 @@ class Pod(Closeable):
         executable : PodExecutable
             The executable, compiled for `config` and for a torus of this shape.
         arrays : arrays
-            The inputs, in the order of ``executable.inputs``, with the shapes and types given
-            there. Each chip gets the parts that its cores need.
+            The inputs, as ``executable.inputs`` lists them. Each chip gets its cores' parts.
         cycles, seconds
             As for `wait`.
 
@@ -213,11 +219,9 @@ class Pod(Closeable):
             used = [device.needs_reset() for device in devices]
             if any(used):
                 self.reset()
-            placed = [stack.enter_context(device.placed(chip, *(
-                spec.chip(array, number)
-                for spec, array in zip(executable.inputs, arrays, strict=True))))
-                for number, (device, chip) in enumerate(zip(
-                    devices, executable.chips, strict=True))]
+            placed = [stack.enter_context(device.placed(chip, *_parts(executable, arrays, number)))
+                      for number, (device, chip) in enumerate(zip(
+                          devices, executable.chips, strict=True))]
             started = time.perf_counter()
             try:
                 for device, chip in zip(devices, placed, strict=True):

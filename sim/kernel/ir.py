@@ -332,16 +332,8 @@ class Graph:
     def clz(self, x: Node, width: int, most: int) -> Node:
         """Number of leading zeros of the ``width`` lowest bits of ``x``, at most ``most``.
 
-        If none of these bits is one, the result is ``most``.
-
-        Parameters
-        ----------
-        x : Node
-            Number.
-        width : int
-            Number of bits to examine, 1 to 64.
-        most : int
-            Largest result: one less than a power of two, at most 63.
+        If none of these bits is one, the result is ``most``. ``width`` is 1 to 64; ``most`` is one
+        less than a power of two, and at most 63.
         """
         if x.op == "const":
             return self.const(leading_zeros(x.number, width, most))
