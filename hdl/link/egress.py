@@ -24,7 +24,10 @@ _READS = 4
 
 
 def remote_addition() -> data.StructLayout:
-    """Payload of a remote signal: adds ``amount`` to ``semaphore`` of the `remote_chip` ``to``."""
+    """Payload of a remote signal, which adds ``amount`` to semaphore number ``semaphore``.
+
+    ``to``, a `remote_chip`, names the chip and the core that have the semaphore.
+    """
     return data.StructLayout({"to": remote_chip(), "semaphore": SEMAPHORE_BITS, "amount": 32})
 
 

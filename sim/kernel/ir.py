@@ -89,7 +89,7 @@ class Node:
 
     @property
     def counted(self) -> tuple[int, int]:
-        """Attribute of a `clz`: the number of low bits that it examines, and its largest result."""
+        """Attribute of a `clz`: its ``width`` and ``most``, which `Graph.clz` defines."""
         assert isinstance(self.attr, tuple)
         width, most = self.attr
         return width, most

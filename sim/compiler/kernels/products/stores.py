@@ -1,10 +1,11 @@
 """Stores of a product's results to HBM, by the product's own code, while the array runs.
 
 The sums of a block of results are complete in the last tile of the depth. The blocks follow one
-another in memory, so a transfer may begin and end within a block. A step starts transfers when the
-first vectors of its block, and then half of the others, have been popped. The DMA engine writes
-rows no faster than the array makes them, so rows that it has not begun to write when the last
-results are popped delay the end of the product. Therefore, the transfers are small.
+another in memory, so a transfer need not begin or end where a block does. A step starts a transfer
+after an eighth of its block's vectors has been popped, and another one after a further half; the
+next step's first transfer stores the rest. The DMA engine writes rows no faster than the array
+makes them, so rows that it has not begun to write when the last results are popped delay the end of
+the product. Therefore, the transfers are small.
 """
 
 from collections.abc import Iterator

@@ -33,7 +33,8 @@ _FULL = 0.8
 _POSITIONS = 64
 """Maximum number of spatial positions of a result for which each of them gets its own product."""
 _GAIN = 1.4
-"""Another dimension is packed if the number of weight tiles falls by at least this factor."""
+"""A further dimension of the window is packed (its offsets become features) if this divides the
+number of weight tiles by at least this factor."""
 
 
 def expand_convolutions(graph: Graph, config: Config) -> None:

@@ -52,7 +52,7 @@ class Pairing:
                               if self._gains(operation) and self._stays_paired(operation.result))
 
     def _gains(self, operation: Operation) -> bool:
-        """Return whether a convolution needs fewer tiles if it computes two columns at once."""
+        """Return whether computing two columns at once needs fewer weight tiles."""
         if operation.kind != "convolution":
             return False
         a, filters, lanes = operation.attributes, operation.operands[1].shape, self._config.lanes
