@@ -158,8 +158,7 @@ class Sequencer(wiring.Component):
        writes has an outstanding read, the write ports of its vector operations are free, and the
        units it needs are ready. Until then the bundle waits.
     2. It has no fault. Otherwise the core stops, and the bundle has no effect. If ``issue_cycles``
-       is 3, the first condition is examined one cycle ahead, and the bundle's faults are found in
-       a cycle in which its operands are final; the bundle issues or faults in a later cycle.
+       is 3, these two conditions are examined before the cycle of the issue (docs/core.md).
     3. The semaphore it waits for, if any, is high enough; the other core accepts its signal; the
        descriptor of its transfer has been checked and the queue has room. Until then it waits.
 
@@ -180,15 +179,12 @@ class Sequencer(wiring.Component):
     pc : Out(32)
         Address of the bundle that issues next, or that halted, or that has the fault.
     request, response : In(stream of core_request), Out(Response)
-        Accesses to instruction memory, scalar memory, scalar registers and semaphores: by the host,
-        and by transfers that read scalar memory. `HostPort` defines which requests wait while a
-        program runs.
+        Accesses by the host, and by transfers that read scalar memory: see `HostPort`.
     word_write : In(stream of word_write)
         Writes by transfers to instruction memory and scalar memory. A write waits only in cycles in
         which a request, or a bundle's store, writes the same memory.
     signal : In(SemaphoreSignal)
-        Adds to a semaphore at any time. On overflow the semaphore keeps its value, and the core
-        stops with a fault at the next bundle.
+        Adds to a semaphore at any time. On overflow, the next bundle has a fault.
     other_signal : Out(stream of semaphore_addition)
         Additions by bundles to semaphores of the other core.
     dma : Out(DmaIssue)
@@ -215,10 +211,8 @@ class Sequencer(wiring.Component):
         reads one of them may issue in this cycle.
     waiting_{wait} : Out(1)
         The bundle waits for this reason, one port for each of `WAITS`; at most one is set.
-    issue : Out(1)
-        The bundle at ``pc`` issues in this cycle.
-    busy : Out(1)
-        A register or mask has an outstanding write.
+    issue, busy : Out(1)
+        The bundle at ``pc`` issues in this cycle; a register or mask has an outstanding write.
     """
 
     def __init__(self, config: Config) -> None:
