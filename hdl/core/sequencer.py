@@ -158,7 +158,7 @@ class Sequencer(wiring.Component):
        writes has an outstanding read, the write ports of its vector operations are free, and the
        units it needs are ready. Until then the bundle waits.
     2. It has no fault. Otherwise the core stops, and the bundle has no effect. If ``issue_cycles``
-       is 3, these two conditions are examined before the cycle of the issue (docs/core.md).
+       is 3, these two conditions are examined before the cycle of the issue (docs/fpga.md).
     3. The semaphore it waits for, if any, is high enough; the other core accepts its signal; the
        descriptor of its transfer has been checked and the queue has room. Until then it waits.
 
