@@ -128,6 +128,13 @@ def _constant(operation: Operation) -> TensorType:
     return type_of(operation.attributes["value"])
 
 
+@_infers("device_constant")
+def _device_constant(operation: Operation) -> TensorType:
+    values = operation.attributes["values"]
+    _require(values.ndim == 1, f"values must have one dimension, not {values.ndim}")
+    return type_of(values[0])
+
+
 @_infers("iota")
 def _iota(operation: Operation) -> TensorType:
     _dimensions([operation.attributes["iota_dimension"]], operation.result.type.rank,

@@ -8,11 +8,12 @@ operations; ``relayout``, a copy to another tiling; and ``stream``, a region tha
 blocks of its operands. `sim.compiler.graph.kinds` lists all kinds.
 
 A graph with a `Sharding` is executed by several devices: the two cores of a chip, or the cores of
-all chips of a pod. Two kinds of operations differ between them; they have an operand for each
-device. ``by_device`` returns operand number d on device d. In an ``exchange``, device d sends
-operand number d, and the operation returns what device ``sources[d]`` sends. The attribute
-``sources`` is a permutation of the devices; by default it swaps two devices. All devices execute
-the same exchanges in the same order.
+all chips of a pod. Three kinds of operations differ between them. ``by_device`` has an operand for
+each device, and returns operand number d on device d. A ``device_constant`` is the scalar
+``values[d]`` there. An ``exchange`` has an operand for each device, too: device d sends operand
+number d, and the operation returns what device ``sources[d]`` sends. The attribute ``sources`` is a
+permutation of the devices; by default it swaps two devices. All devices execute the same exchanges
+in the same order.
 """
 
 import math

@@ -121,8 +121,9 @@ KINDS: dict[str, Kind] = {
     "stream": Kind(0, variadic=True, regions=1, attributes={
         "counts": "is", "operand_dimensions": "is", "result_dimensions": "is", "starts": "table",
         "steps": "table"}),
-    # The operations that differ between devices (see ir.py): one operand for each device. An
-    # ``exchange`` may have the attribute ``sources``.
+    # The operations that differ between devices (see ir.py): one operand or value for each device.
+    # An ``exchange`` may have the attribute ``sources``.
+    "device_constant": Kind(0, attributes={"values": "array"}),
     "by_device": Kind(2, variadic=True),
     "exchange": Kind(2, variadic=True),
     # A region of elementwise operations, constants, iotas and broadcasts, computed by one kernel.

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hdl.config import Config
 from sim.asm.assembler import Program
@@ -94,6 +95,11 @@ class CoreCode:
     scratch_rows: int
     kernels: tuple[KernelRecord, ...]
     times: Times
+
+    def with_constants(self, constants: npt.NDArray[np.uint32]) -> "CoreCode":
+        """Return a copy with other ``constants``, shape (rows, lanes): the first rows of HBM."""
+        rows = np.concatenate([constants, self.overlays.rows[len(constants):]])
+        return replace(self, overlays=replace(self.overlays, rows=rows))
 
 
 @dataclass(frozen=True)

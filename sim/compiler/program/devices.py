@@ -1,15 +1,18 @@
 """Splits a graph with a sharding into the programs of the devices: cores of one or more chips."""
 
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 
 from hdl.config import Config
 from sim.compiler.graph.ir import Graph, Operation, Value
-from sim.compiler.graph.torus import Torus
+from sim.compiler.graph.torus import CORES, Torus
+from sim.compiler.program.code.reserved import EXCHANGED
 from sim.compiler.program.code.stream import Linear
+from sim.compiler.program.code.transfers import Peer, TransferWords, Vectors, send
 from sim.compiler.program.places.meeting import Meeting
 from sim.compiler.program.tilings import BARRIER, CONTROL
 
-__all__ = ["connect", "for_device", "hoist", "require_cores"]
+__all__ = ["connect", "exchanges", "for_device", "hoist", "program_key", "require_cores"]
 
 
 def require_cores(graph: Graph, config: Config) -> None:
@@ -143,17 +146,58 @@ def _needed(graph: Graph, last: int, numbers: dict[Value, int]) -> set[int]:
     return found
 
 
-def connect(linear: Linear, received: dict[int, int]) -> Linear:
-    """Return a core's code with the destination addresses of its exchanges filled in.
+def exchanges(graph: Graph) -> dict[int, tuple[int, Peer]]:
+    """Return, by the number of each exchange of a device, the device to which it sends.
+
+    ``graph`` is what `for_device` returned. A device is described by its number, and as a `Peer`.
+    """
+    return {operation.attributes["number"]: (operation.attributes["target"],
+                                             operation.attributes["meeting"].target)
+            for operation in graph.walk() if operation.kind == "exchange"}
+
+
+def program_key(graph: Graph, device: int) -> Hashable:
+    """Return a key that is equal for devices whose programs can share a plan.
+
+    Such devices have the same core number, and execute the same operations on the same values. They
+    may send to different chips, and have different values of a ``device_constant``. ``graph`` is
+    what `for_device` returned for ``device``; equal keys require that all graphs come from one.
+    """
+    return device % CORES, _graph_key(graph)
+
+
+def _graph_key(graph: Graph) -> Hashable:
+    return tuple(graph.inputs), tuple(
+        (operation.kind, operation.operands, operation.results, _meeting_key(operation),
+         tuple(map(_graph_key, operation.regions)) if operation.kind in CONTROL else ())
+        for operation in graph.operations), tuple(graph.outputs)
+
+
+def _meeting_key(operation: Operation) -> Hashable:
+    """Return what the code of a device's handshake before an exchange depends on."""
+    meeting = operation.attributes.get("meeting")
+    return None if meeting is None else (meeting.ring, meeting.target is None)
+
+
+def connect(linear: Linear, config: Config,
+            sent: Mapping[int, tuple[Vectors, int, Peer, int]]) -> Linear:
+    """Return a core's code with the destinations of its exchanges filled in.
 
     Parameters
     ----------
     linear : Linear
         Code of the core that sends.
-    received : dict of int to int
-        Number of the exchange -> address of its destination in the receiving core's vector memory.
+    config : Config
+        The chip.
+    sent : dict
+        By the number of each exchange: the first vector to send, the number of vectors, the core
+        that receives them, and their destination in that core's vector memory.
     """
-    descriptors = tuple(
-        words if words.exchange is None else words.with_destination(received[words.exchange])
-        for words in linear.descriptors)
-    return replace(linear, descriptors=descriptors)
+    def connected(words: TransferWords) -> TransferWords:
+        if words.exchange is None:
+            return words
+        source, vectors, peer, address = sent[words.exchange]
+        made = send(config, source, vectors, EXCHANGED, words.exchange, peer)
+        return made.with_destination(address)
+
+    return replace(linear, descriptors=tuple(map(connected, linear.descriptors)))

@@ -3,8 +3,8 @@
 Stages: passes, tilings of values, the plan (kernels, transfers, control flow), and overlays.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from hdl.config import Config
 from sim.compiler.executable import Executable, Queues
@@ -21,10 +21,17 @@ from sim.compiler.program.arrays import View, tiled
 from sim.compiler.program.check import check
 from sim.compiler.program.code.overlay import overlay
 from sim.compiler.program.code.reuse import times
-from sim.compiler.program.code.transfers import Rows
+from sim.compiler.program.code.transfers import Peer, Rows
 from sim.compiler.program.compiled import Compiled, CoreCode
 from sim.compiler.program.context import Context
-from sim.compiler.program.devices import connect, for_device, hoist, require_cores
+from sim.compiler.program.devices import (
+    connect,
+    exchanges,
+    for_device,
+    hoist,
+    program_key,
+    require_cores,
+)
 from sim.compiler.program.inputs import absorb, packable
 from sim.compiler.program.launch.kernel import load_rules
 from sim.compiler.program.planner import Planner
@@ -113,7 +120,10 @@ def compile_pod(graph: Graph, config: Config, *, name: str | None = None) -> Pod
             f"{name or graph.name}, which is not divided between the devices of a pod", "",
             "use jax.shard_map over a mesh of all its devices")])
     torus, title, arrays = graph.sharding.torus, name or graph.name, pod_arrays(graph)
-    chips = tuple(chip.executable() for chip in _compiled(graph, config, title))
+    # Chips with the same code share an executable.
+    made: dict[tuple[int, ...], Executable] = {}
+    chips = tuple(made.setdefault(tuple(map(id, chip.cores)), chip.executable())
+                  for chip in _compiled(graph, config, title))
     return PodExecutable(config, title, torus, chips, *arrays)
 
 
@@ -154,37 +164,64 @@ def _compiled(graph: Graph, config: Config, title: str, standard_inputs: bool = 
     outputs = tuple(value.type for value in graph.outputs)
     sharding = graph.sharding or Sharding((None,) * len(types), (None,) * len(outputs))
     try:
-        planners, packed = _plans(graph, config, sharding, standard_inputs, queues)
+        parts, packed = _plans(graph, config, sharding, standard_inputs, queues)
     finally:
         forget()
-    codes = _codes(planners, config, title, (len(types), len(outputs)))
+    codes = _codes(parts, config, title, (len(types), len(outputs)))
     return [Compiled(config, title, tuple(types), outputs, replace(sharding, pod=None),
                      codes[first:first + CORES], tuple(views), packed, queues)
             for first in range(0, len(codes), CORES)]
 
 
-def _codes(planners: Sequence[Planner], config: Config, title: str, counts: tuple[int, int]
-           ) -> tuple[CoreCode, ...]:
-    """Return the code that each device's planner has written, split into segments.
+@dataclass(frozen=True)
+class _Part:
+    """A device's part of a program.
 
-    ``title`` is the program's name; ``counts`` are the numbers of inputs and outputs.
+    Attributes
+    ----------
+    planner : Planner
+        The plan of the part.
+    exchanges : dict
+        The result of `sim.compiler.program.devices.exchanges`.
     """
-    codes = [connect(planner.context.stream.finish(), {
-        number: planners[target].launcher.received[number]
-        for number, target in planner.launcher.sent.items()}) for planner in planners]
-    found = []
-    for code, planner in zip(codes, planners, strict=True):
-        overlays, loads = overlay(code, planner.context.constants.words, config, title)
-        found.append(CoreCode(overlays, planner.context.places.scratch_rows,
-                              planner.launcher.records.finish(code, loads),
-                              times(code, planner.context.places.memory.reads, *counts)))
+
+    planner: Planner
+    exchanges: Mapping[int, tuple[int, Peer]]
+
+
+def _codes(parts: Sequence[_Part], config: Config, title: str, counts: tuple[int, int]
+           ) -> tuple[CoreCode, ...]:
+    """Return the code of each device, split into segments.
+
+    Devices whose code is the same share it. ``parts`` has the devices' parts of the program,
+    ``title`` is the program's name, and ``counts`` are the numbers of inputs and outputs.
+    """
+    linear = {part.planner: part.planner.context.stream.finish() for part in parts}
+    shared, made, found = dict[Hashable, CoreCode](), dict[Hashable, CoreCode](), []
+    for device, part in enumerate(parts):
+        launcher, constants = part.planner.launcher, part.planner.context.constants.words(device)
+        code = connect(linear[part.planner], config, {
+            number: (*launcher.sent[number], peer, parts[target].planner.launcher.received[number])
+            for number, (target, peer) in part.exchanges.items()})
+        key = part.planner, code.descriptors
+        if key not in shared:
+            overlays, loads = overlay(code, constants, config, title)
+            places = part.planner.context.places
+            shared[key] = CoreCode(overlays, places.scratch_rows,
+                                   launcher.records.finish(code, loads),
+                                   times(code, places.memory.reads, *counts))
+        own = *key, constants.tobytes()
+        if own not in made:
+            made[own] = shared[key].with_constants(constants)
+        found.append(made[own])
     return tuple(found)
 
 
 def _plans(graph: Graph, config: Config, sharding: Sharding, standard_inputs: bool,
-           queues: Queues | None) -> tuple[list[Planner], tuple[bool, ...]]:
+           queues: Queues | None) -> tuple[list[_Part], tuple[bool, ...]]:
     """Plan the programs of all devices; retry with smaller blocks if kernels lack vector memory.
 
+    Devices that execute the same operations share a plan.
     ``sharding`` says how the host's arrays are split between cores, and ``queues`` has the infeed
     and outfeed, if any. With ``standard_inputs``, inputs may not be packed, nor may kernels start
     transfers of inputs themselves. Also return, for each input, whether it is packed.
@@ -203,11 +240,18 @@ def _plans(graph: Graph, config: Config, sharding: Sharding, standard_inputs: bo
         flags = tuple(value in packed for value in blocks.inputs)
         graphs = [blocks] if blocks.sharding is None else [
             for_device(blocks, device) for device in range(blocks.sharding.torus.devices)]
+        planners, parts = dict[Hashable, Planner](), []
         try:
-            return [_plan(part, config, sharding, device % CORES, own_transfers, packed, queues)
-                    for device, part in enumerate(graphs)], flags
+            for device, part in enumerate(graphs):
+                key, sent = program_key(part, device), exchanges(part)
+                if key not in planners:
+                    planners[key] = _plan(part, config, sharding, device % CORES, own_transfers,
+                                          packed, queues)
+                parts.append(_Part(planners[key], sent))
         except MemoryError as error:
             failure = failure or error
+        else:
+            return parts, flags
     assert failure is not None
     raise failure
 

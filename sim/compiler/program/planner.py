@@ -18,7 +18,7 @@ from sim.compiler.program.control.slices import Slices
 from sim.compiler.program.launch.launcher import Launcher
 from sim.compiler.program.launch.prefetch import AHEAD, Upcoming
 from sim.compiler.program.places.places import Home, Splat, VectorMemoryError
-from sim.compiler.program.tilings import BARRIER, CONTROL
+from sim.compiler.program.tilings import BARRIER, CONTROL, HELD
 from sim.compiler.tiling import same_vectors, standard
 from sim.compiler.words import to_words, uniform
 
@@ -155,7 +155,7 @@ class Planner:
         ``following`` are the next operations, and ``dying`` the operands not used after this one.
         ``direct`` has the HBM rows of the results that a kernel may write to HBM itself.
         """
-        if operation.kind == "constant":
+        if operation.kind in HELD:
             self._places.homes[operation.result] = self._constant_home(operation)
         elif operation.kind == "exchange":
             self.launcher.exchange(operation)
@@ -211,11 +211,15 @@ class Planner:
                 self._places.copy_to(value, rows)
 
     def _constant_home(self, operation: Operation) -> Home:
-        value = operation.result
+        tiling = self.context.tilings[operation.result]
+        if operation.kind == "device_constant":
+            return self.context.constants.differing(np.stack([
+                tiling.pack(to_words(np.asarray(number)))
+                for number in operation.attributes["values"]]))
         words = to_words(np.asarray(operation.attributes["value"]))
         if uniform(words):
             return Splat(int(words.reshape(-1)[0]))
-        return self.context.constants.rows(self.context.tilings[value].pack(words))
+        return self.context.constants.rows(tiling.pack(words))
 
 
 def _uses(graph: Graph, kept: Sequence[Value]) -> dict[Value, list[int]]:

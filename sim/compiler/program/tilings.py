@@ -21,7 +21,7 @@ BARRIER = "barrier"
 """Kind of an operation without operands and results: the devices of a pod meet, before an exchange
 in which this device takes no part.
 """
-HELD = frozenset({"constant"})
+HELD = frozenset({"constant", "device_constant"})
 """Kinds of operations that have neither a kernel nor regions; their results have the standard
 tiling.
 """

@@ -56,6 +56,13 @@ def _stream(operation: Operation, operands: list[Array], context: Context) -> li
             for part, along in zip(parts, results, strict=True)]
 
 
+@evaluates("device_constant")
+def _device_constant(operation: Operation, operands: list[Array], context: Context) -> Array:
+    if context.device is None:
+        raise NotImplementedError(f"{operation.kind} needs several devices")
+    return np.asarray(operation.attributes["values"][context.device])
+
+
 @evaluates("by_device", "exchange")
 def _devices(operation: Operation, operands: list[Array], context: Context) -> Array:
     if context.device is None:

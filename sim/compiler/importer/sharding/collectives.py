@@ -1,4 +1,4 @@
-"""Collective operations between devices, written with ``exchange`` and ``by_device``.
+"""Collective operations between devices, written with ``exchange``.
 
 In this module, a *team* says which devices execute a collective together: groups of devices, each
 in the order of its replica group. Results are ordered by the groups: on each device, the value of
@@ -20,8 +20,10 @@ import numpy as np
 from sim.compiler.graph.arrays import array_dtype
 from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
 from sim.compiler.graph.semantics.elementwise import ELEMENTWISE
+from sim.compiler.graph.semantics.reductions import reducer_kind
 from sim.compiler.graph.torus import RINGS, Division, Torus
 from sim.compiler.importer.attributes import python
+from sim.compiler.importer.sharding.positions import chosen, device_scalar, part_of, sent
 from sim.compiler.passes.expansion import Expansion
 
 __all__ = ["COLLECTIVES", "LARGE", "PAIR", "Groups", "Team", "all_reduced", "assembled",
@@ -111,8 +113,7 @@ def part(at: Expansion, value: Value, dimension: int, team: Team = PAIR) -> Valu
 
     The value is divided into as many parts as a group has devices, in the order of the group.
     """
-    parts = _parts(at, value, dimension, team.size)
-    return _by_device(at, [parts[position] for position in team.positions])
+    return _part(at, value, dimension, team.size, team.positions)
 
 
 def swapped(at: Expansion, value: Value, split: int, along: int, team: Team = PAIR) -> Value:
@@ -122,21 +123,23 @@ def swapped(at: Expansion, value: Value, split: int, along: int, team: Team = PA
     device number n of the group. The result is the executing device's parts of all values,
     concatenated along dimension ``along``.
     """
-    parts, size, places = _parts(at, value, split, team.size), team.size, team.positions
-    mine = [_by_device(at, [parts[place] for place in places])]
-    mine += [at.add("exchange", [parts[(place + steps) % size] for place in places], parts[0].type,
-                    sources=team.sources(steps)) for steps in range(1, size)]
-    return at.concatenate([_by_device(at, [mine[(place - n) % size] for place in places])
+    size, places = team.size, team.positions
+
+    def own(steps: int) -> Value:
+        return _part(at, value, split, size, [(place + steps) % size for place in places])
+
+    mine = [own(0), *(sent(at, own(steps), team.sources(steps)) for steps in range(1, size))]
+    return at.concatenate([chosen(at, [mine[(place - n) % size] for place in places], mine)
                            for n in range(size)], along)
 
 
 def all_reduced(at: Expansion, region: Graph, value: Value, team: Team = PAIR) -> Value:
     """Apply ``region``, a function of two scalars, to the values of a group, elementwise.
 
-    Each ring gathers all values and applies the function in the order of the group. A value of
-    `LARGE` elements or more is scattered instead (`_scattered`), reduced part by part in the
-    remaining rings, and gathered in the end, if one of its dimensions is divisible by the size of
-    the ring. Then less data crosses the links, but in more steps.
+    Each ring gathers all values and applies the function to them (`_total`). A value of `LARGE`
+    elements or more is scattered instead (`_scattered`), reduced part by part in the remaining
+    rings, and gathered in the end, if one of its dimensions is divisible by the size of the ring.
+    Then less data crosses the links, but in more steps.
     """
     return _reduced(at, region, value, team.rings())
 
@@ -150,22 +153,43 @@ def _reduced(at: Expansion, region: Graph, value: Value, rings: Sequence[Team]) 
     if dimension is not None and value.type.size >= LARGE and (rest or ring.size > 2):
         part = _scattered(at, region, value, dimension, ring)
         return joined(at, _reduced(at, region, part, rest), dimension, ring)
-    made, *others = _gathered(at, value, ring)
+    return _reduced(at, region, _total(at, region, value, ring), rest)
+
+
+def _total(at: Expansion, region: Graph, value: Value, ring: Team) -> Value:
+    """Apply ``region`` to the values of all devices of a ring.
+
+    If the order of two operands does not matter, values from opposite sides of the ring are
+    combined first: the result has the same bits on both. Then a ring of half the size is left. If
+    its size is odd, the order is that of the group.
+    """
+    if reducer_kind(region) is None:
+        return _in_order(at, region, _gathered(at, value, ring))
+    values = [value]
+    while len(values) < ring.size:
+        values.append(sent(at, values[-1], ring.sources()))
+    while len(values) % 2 == 0:
+        half = len(values) // 2
+        values = [_apply(at, region, pair) for pair in zip(values, values[half:], strict=False)]
+    size = len(values)
+    return _in_order(at, region, [
+        chosen(at, [values[(place - number) % size] for place in ring.positions], values)
+        for number in range(size)] if size > 1 else values)
+
+
+def _in_order(at: Expansion, region: Graph, values: Sequence[Value]) -> Value:
+    made, *others = values
     for other in others:
         made = _apply(at, region, [made, other])
-    return _reduced(at, region, made, rest)
+    return made
 
 
 def divided(at: Expansion, value: Value, division: Division) -> Value:
     """Return the executing device's part of a value that all devices have."""
-    shape, parts = division.part_shape(value.shape), dict[tuple[int, ...], Value]()
-    for index in dict.fromkeys(division.parts):
-        starts = tuple(number * size for number, size in zip(index, shape, strict=True))
-        limits = tuple(start + size for start, size in zip(starts, shape, strict=True))
-        parts[index] = at.add("slice", (value,), TensorType(shape, value.dtype),
-                              start_indices=starts, limit_indices=limits,
-                              strides=(1,) * len(shape))
-    return _by_device(at, [parts[index] for index in division.parts])
+    shape = division.part_shape(value.shape)
+    starts = [tuple(number * size for number, size in zip(index, shape, strict=True))
+              for index in division.parts]
+    return part_of(at, value, starts, shape)
 
 
 def assembled(at: Expansion, value: Value, division: Division, torus: Torus) -> Value:
@@ -183,7 +207,7 @@ def assembled(at: Expansion, value: Value, division: Division, torus: Torus) -> 
 
 def device_number(at: Expansion, devices: int) -> Value:
     """Return the number of the executing device, one of ``devices``, as a scalar of type u32."""
-    return _by_device(at, [at.constant(device, DType.U32) for device in range(devices)])
+    return device_scalar(at, range(devices), DType.U32)
 
 
 def device_groups(operation: Any, partitions: int, replicas: int) -> Groups | None:
@@ -283,10 +307,8 @@ def _collective_permute(at: Expansion, operation: Any, operands: list[Value], te
     crossing = any(source != target for target, source in pairs.items())
     found = []
     for value in operands:
-        other = at.add("exchange", [value] * team.size, value.type,
-                       sources=sources) if crossing else value
-        found.append(_by_device(at, [other if device in pairs else _zeros(at, value.type)
-                                     for device in devices]))
+        other, zeros = sent(at, value, sources) if crossing else value, _zeros(at, value.type)
+        found.append(chosen(at, [other if device in pairs else zeros for device in devices]))
     return found
 
 
@@ -298,18 +320,6 @@ COLLECTIVES: dict[str, _Rule] = {
 
 
 # ---- helpers
-
-def _by_device(at: Expansion, values: Sequence[Value]) -> Value:
-    """Return, on device number d, ``values[d]``."""
-    if all(value is values[0] for value in values):
-        return values[0]
-    return at.add("by_device", values, values[0].type)
-
-
-def _moved(at: Expansion, value: Value, team: Team) -> Value:
-    """Return the value of the device before the executing one, in its group."""
-    return at.add("exchange", [value] * len(team.positions), value.type, sources=team.sources())
-
 
 def _gathered(at: Expansion, value: Value, team: Team) -> list[Value]:
     """Return a value's instances on all devices of a group, in the order of the group.
@@ -324,41 +334,54 @@ def _gathered(at: Expansion, value: Value, team: Team) -> list[Value]:
     for ring in team.rings():
         sources, last = ring.sources(), held
         for _ in range(1, ring.size):
-            last = [(_moved(at, found, ring), tuple(origins[source] for source in sources))
+            last = [(sent(at, found, sources), tuple(origins[source] for source in sources))
                     for found, origins in last]
             held = [*held, *last]
     group_of = {device: group for group in team.groups for device in group}
-    return [_by_device(at, [next(found for found, origins in held
-                                 if origins[device] == group_of[device][position])
-                            for device in devices]) for position in range(team.size)]
+    return [chosen(at, [next(found for found, origins in held
+                             if origins[device] == group_of[device][position])
+                        for device in devices], [found for found, _ in held])
+            for position in range(team.size)]
 
 
 def _scattered(at: Expansion, region: Graph, value: Value, dimension: int, team: Team) -> Value:
     """Reduce the values of a group; return the executing device's part of the result.
 
     The partial result for each device goes round the group, and each device adds its own value to
-    it. It begins with the device after the one to which it belongs; in a group of two devices,
-    operands are in the order of the group.
+    it. It begins with the device after the one to which it belongs.
     """
-    parts, size, places = _parts(at, value, dimension, team.size), team.size, team.positions
+    size, places = team.size, team.positions
 
     def own(steps: int) -> Value:
-        return _by_device(at, [parts[(place - steps) % size] for place in places])
+        return _part(at, value, dimension, size, [(place - steps) % size for place in places])
 
-    if size == 2:
-        mine, other = own(0), at.add("exchange", [parts[1 - place] for place in places],
-                                     parts[0].type, sources=team.sources())
-        return _apply(at, region, [_by_device(at, [(mine, other)[place ^ n] for place in places])
-                                   for n in range(2)])
     made = own(1)
     for step in range(2, size + 1):
-        made = _apply(at, region, [_moved(at, made, team), own(step)])
+        made = _combined(at, region, sent(at, made, team.sources()), own(step), team)
     return made
 
 
-def _parts(at: Expansion, value: Value, dimension: int, count: int) -> list[Value]:
-    size = value.shape[dimension] // count
-    return [at.slice(value, dimension, number * size, size) for number in range(count)]
+def _combined(at: Expansion, region: Graph, received: Value, own: Value, team: Team) -> Value:
+    """Apply ``region`` to a value from the device before the executing one, and to its own value.
+
+    In a group of two devices, the operands are in the order of the group, unless their order does
+    not matter.
+    """
+    both = own, received
+    if team.size == 2 and reducer_kind(region) is None:
+        both = (chosen(at, [both[place] for place in team.positions], both),
+                chosen(at, [both[1 - place] for place in team.positions], both))
+    return _apply(at, region, both)
+
+
+def _part(at: Expansion, value: Value, dimension: int, count: int,
+          numbers: Sequence[int]) -> Value:
+    """Return, on device d, part ``numbers[d]`` of ``count`` equal parts along a dimension."""
+    shape = tuple(length // count if along == dimension else length
+                  for along, length in enumerate(value.shape))
+    starts = [tuple(number * length if along == dimension else 0
+                    for along, length in enumerate(shape)) for number in numbers]
+    return part_of(at, value, starts, shape)
 
 
 def _zeros(at: Expansion, type: TensorType) -> Value:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.compiler.graph.ir import STACKED, Graph, Sharding, Value
+from sim.compiler.graph.ir import STACKED, Graph, Operation, Sharding, Value
 from sim.compiler.graph.torus import CORES, Division, PodSharding, Torus
 from sim.compiler.importer.attributes import python
 from sim.compiler.importer.sharding.collectives import assembled, divided
@@ -61,8 +61,9 @@ class Shards:
     stacked: bool = False
     """Whether all of the program, not only a ``manual_computation``, is the program of one device.
     Host arrays are then `STACKED`."""
-    # The part of each value, by value and division.
-    _parts: dict[tuple[Value, Division], Value] = field(default_factory=dict)
+    # By value and division: the part of the value, and the operations that make it.
+    _parts: dict[tuple[Value, Division], tuple[Value, list[Operation]]] = field(
+        default_factory=dict)
     _joined: dict[Value, tuple[Value, Division]] = field(default_factory=dict)
 
     def axes(self, operation: Any) -> dict[str, int]:
@@ -105,8 +106,9 @@ class Shards:
             return self._joined[value][0]
         key = value, division
         if key not in self._parts:
-            self._parts[key] = divided(at, value, division)
-        return self._parts[key]
+            first = len(at.graph.operations)
+            self._parts[key] = divided(at, value, division), at.graph.operations[first:]
+        return self._parts[key][0]
 
     def whole(self, value: Value, division: Division | None, at: Expansion) -> Value:
         """Join the parts that the devices have into the global value, and return it.
@@ -162,16 +164,13 @@ class Shards:
         Return how the host must divide the input; None if it is not replaced.
         """
         value, users = graph.inputs[number], graph.users()
-        cuts = [(division, made) for (cut, division), made in self._parts.items()
-                if cut is value]
+        cuts = [(division, *made) for (cut, division), made in self._parts.items() if cut is value]
         if len(cuts) != 1 or value in graph.outputs:
             return None
-        [(division, made)] = cuts
-        cut = graph.producers().get(made)
-        if cut is None or not all(operation.kind == "slice" and users.get(operation.result) == [cut]
-                                  for operation in users.get(value, [])):
+        [(division, made, gone)] = cuts
+        if made not in graph.producers() or not all(
+                operation in gone for operation in users.get(value, [])):
             return None
-        gone = {cut, *users[value]}
         graph.operations = [operation for operation in graph.operations if operation not in gone]
         made.name = value.name
         graph.inputs[number] = made

@@ -146,7 +146,8 @@ class _Streams:
     @staticmethod
     def _can_divide(operation: Operation) -> bool:
         """Return whether an operation computes elements of its results in vector memory."""
-        return operation.kind not in ("while", "case", "constant", "stream") and not (
+        return operation.kind not in (
+            "while", "case", "constant", "device_constant", "stream") and not (
             operation.attributes.get("in_hbm")) and not any(
             0 in value.shape for value in (*operation.operands, *operation.results))
 

@@ -76,8 +76,8 @@ class Launcher:
         Records of the kernels and exchanges that have been written, in order.
     received : dict of int to int
         Number of an exchange -> vector memory address of the value received from another core.
-    sent : dict of int to int
-        Number of an exchange -> number of the device to which a value is sent.
+    sent : dict of int to (Vectors, int)
+        Number of an exchange -> the first vector that is sent, and the number of vectors.
     too_large : list of str
         Descriptions of operations that do not fit vector memory.
     stored : set of Value
@@ -94,7 +94,7 @@ class Launcher:
         self.records = Records(context.config, context.places.memory.events)
         self._joiner = Joiner(context, self.records)
         self.received: dict[int, int] = {}
-        self.sent: dict[int, int] = {}
+        self.sent: dict[int, tuple[Vectors, int]] = {}
         self.too_large: list[str] = []
         self.stored: set[Value] = set()
 
@@ -173,11 +173,10 @@ class Launcher:
         finally:
             places.lock(())
         self.received[number] = target.address
-        self.sent[number] = operation.attributes["target"]
+        self.sent[number] = Vectors(source.address), source.vectors
         places.memory.exchange(source, target)
         meeting = operation.attributes["meeting"]
-        words = send(self._config, Vectors(source.address), source.vectors, EXCHANGED, number,
-                     meeting.target)
+        words = send(self._config, *self.sent[number], EXCHANGED, number, meeting.target)
         if meeting.ring == "core":
             self._joiner.add(self._sends(operation, source, target, words))
         else:

@@ -17,7 +17,7 @@ from sim.compiler.kernels.products.phases import PhaseConvolution
 from sim.compiler.machine.ir import VmemBuffer
 from sim.compiler.program.context import Context
 from sim.compiler.program.places.trial import Trial
-from sim.compiler.program.tilings import CONTROL, Tilings
+from sim.compiler.program.tilings import CONTROL, HELD, Tilings
 
 __all__ = ["AHEAD", "IN_PLACE", "Prefetch", "Upcoming"]
 
@@ -92,7 +92,7 @@ class Prefetch:
         straight = next((number for number, item in enumerate(following)
                          if item.operation.kind in CONTROL), len(following))
         self._following = [item for item in following[:straight]
-                           if item.operation.kind != "constant"
+                           if item.operation.kind not in HELD
                            and not item.operation.attributes.get("in_hbm")]
 
     def write(self) -> None:

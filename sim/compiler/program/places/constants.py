@@ -14,6 +14,8 @@ Words = npt.NDArray[np.uint32]
 class Constants:
     """Collects the rows of constants; equal constants share rows.
 
+    Constants that differ between the devices for which a program is planned have rows of their own.
+
     Parameters
     ----------
     config : Config
@@ -25,18 +27,33 @@ class Constants:
         self._parts: list[Words] = []
         self._places: dict[bytes, int] = {}
         self._next = 0
+        # For each part that differs between devices, its number and the words of all devices.
+        self._differing: dict[int, Words] = {}
 
-    @property
-    def words(self) -> Words:
-        """All constants, shape (rows, lanes)."""
-        return np.concatenate([np.empty((0, self._lanes), np.uint32), *self._parts])
+    def words(self, device: int = 0) -> Words:
+        """Return all constants of a device, shape (rows, lanes)."""
+        parts = [self._differing[number][device] if number in self._differing else part
+                 for number, part in enumerate(self._parts)]
+        return np.concatenate([np.empty((0, self._lanes), np.uint32), *parts])
 
     def rows(self, vectors: Words) -> Rows:
         """Add constant vectors, shape (vectors, sublanes, lanes); return their rows of HBM."""
         key = vectors.tobytes()
         if key not in self._places:
-            rows = vectors.reshape(-1, self._lanes)
-            self._parts.append(rows)
-            self._places[key] = self._next
-            self._next += len(rows)
+            self._places[key] = self._add(vectors)
         return Rows(CODE, self._places[key])
+
+    def differing(self, vectors: Words) -> Rows:
+        """Add vectors that each device has, shape (devices, vectors, sublanes, lanes).
+
+        Return their rows of HBM, the same for all devices.
+        """
+        self._differing[len(self._parts)] = vectors.reshape(len(vectors), -1, self._lanes)
+        return Rows(CODE, self._add(vectors[0]))
+
+    def _add(self, vectors: Words) -> int:
+        """Append vectors; return the number of their first row."""
+        first = self._next
+        self._parts.append(vectors.reshape(-1, self._lanes))
+        self._next += len(self._parts[-1])
+        return first

@@ -24,7 +24,7 @@ from sim.compiler.importer.importer import import_stablehlo
 from sim.compiler.importer.sharding import collectives as module
 from sim.compiler.importer.sharding.collectives import LARGE
 from sim.compiler.pod import PodExecutable
-from sim.compiler.program import cache
+from sim.compiler.program import cache, driver
 from sim.compiler.program.code.reserved import EXCHANGED
 from sim.compiler.program.driver import compile_graph, compile_pod
 from sim.errors import CoreFaultError
@@ -96,6 +96,39 @@ def test_collectives(torus: Torus, large: int, monkeypatch: pytest.MonkeyPatch) 
             for _ in range(2):
                 for one, other in zip(pod.execute(executable, x), wanted, strict=True):
                     np.testing.assert_array_equal(one, other, f"seed {seed}")
+
+
+@pytest.mark.parametrize(("function", "large"), [
+    (lambda x: jax.lax.psum(x, "x"), LARGE), (lambda x: jax.lax.psum(x, "x"), 1),
+    (lambda x: x + jax.lax.axis_index("x").astype(np.float32), LARGE)])
+def test_devices_share_two_plans(function: Function, large: int,
+                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for each core number; the programs of the chips differ in constants at most."""
+    monkeypatch.setattr(module, "LARGE", large)
+    plan, made = driver._plan, []
+
+    def counted(*given: Any) -> Any:
+        made.append(given)
+        return plan(*given)
+
+    monkeypatch.setattr(driver, "_plan", counted)
+    x = np.random.default_rng(1).integers(-9, 10, (64, 4)).astype(np.float32)
+    executable = compiled(on_pod(function, 8), Torus(2, 2), x)
+    assert len(made) == 2
+    [wanted] = interpret(import_stablehlo(lower(on_pod(function, 8), x), Torus(2, 2)), [x])
+    with Pod.open((2, 2), TINY, "golden") as pod:
+        np.testing.assert_array_equal(pod.execute(executable, x)[0], wanted)
+
+
+@pytest.mark.parametrize("torus", [Torus(4, 1), Torus(1, 6)])
+def test_devices_of_a_ring_get_the_same_bits(torus: Torus) -> None:
+    count = torus.devices
+    x = np.random.default_rng(6).normal(size=(3 * count, 4)).astype(np.float32)
+    function = on_pod(lambda x: jax.lax.psum(x, "x"), count)
+    with Pod.open((torus.width, torus.height), TINY, "golden") as pod:
+        [found] = pod.execute(compiled(function, torus, x), x)
+    np.testing.assert_array_equal(bits([found])[0], np.tile(bits([found[:3]])[0], (count, 1)))
+    np.testing.assert_allclose(found[:3], sum(np.split(x, count)), rtol=1e-5, atol=1e-5)
 
 
 def sums(x: Any) -> Any:
