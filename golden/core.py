@@ -64,7 +64,7 @@ class GoldenCore(ArchitecturalState):
         """
         instance("other", other, GoldenCore)
         if other is self:
-            raise ValueError("other must be another core than this one")
+            raise ValueError("other must be another core, not this one")
         if self.peer is not None or other.peer is not None:
             raise ValueError("other and this core must not be connected already")
         if self.config != other.config:
@@ -129,7 +129,7 @@ class GoldenCore(ArchitecturalState):
         """
         integer("pc", pc, 0, WORD_MASK)
         if self.running:
-            raise RuntimeError(f"a program runs, at bundle {self.pc}: stop it to start a program")
+            raise RuntimeError(f"a program is running, at bundle {self.pc}: stop it first")
         self.pc = int(pc)
         self.running = True
         self.waiting = False

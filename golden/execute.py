@@ -184,7 +184,10 @@ class Decoder:
     # Operands
 
     def constant(self, code: int) -> int:
-        """Return the value that source code ``code`` gives: an immediate, or an inline integer."""
+        """Return the constant that the field value ``code`` selects.
+
+        It is one of the bundle's immediates, or an integer that ``code`` itself encodes.
+        """
         if code < isa.FIRST_IMMEDIATE + isa.IMMEDIATES:
             return self.imm[code - isa.FIRST_IMMEDIATE]
         return (code - isa.INLINE_BASE) & WORD_MASK

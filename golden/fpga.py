@@ -38,7 +38,8 @@ class GoldenBridge:
     """The bridge without timing: executes a request, and responds, when its last byte arrives.
 
     A frame that equals the last executed one is not executed again; the bridge repeats the
-    response. So a host that gets no response can repeat its request, whichever of the two was lost.
+    response. So a host that gets no response can repeat its request, whether the request or the
+    response was lost.
 
     Parameters
     ----------

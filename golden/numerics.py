@@ -130,7 +130,7 @@ def to_bf16(x: ArrayLike) -> NDArray[Any]:
 
 
 def to_f32(x: ArrayLike) -> NDArray[np.float32]:
-    """Widen bf16 to fp32: exact, except that subnormals become zero, and NaN `F32_NAN`.
+    """Widen bf16 to fp32: exact, but subnormals become zero, and NaN becomes `F32_NAN`.
 
     Parameters
     ----------

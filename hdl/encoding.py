@@ -31,7 +31,7 @@ def pack(slots: Mapping[Slot, Mapping[str, int]], imm: tuple[int, ...] = ()) -> 
                 raise ValueError(f"field of slot {slot} must be one of {', '.join(SLOTS[slot])}, "
                                  f"not {name!r}")
     if len(imm) > IMMEDIATES:
-        raise ValueError(f"imm must be at most {IMMEDIATES} immediates, not {imm!r}")
+        raise ValueError(f"imm must have at most {IMMEDIATES} immediates, not {imm!r}")
     bundle = 0
     position = 0
     for slot, widths in SLOTS.items():

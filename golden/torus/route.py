@@ -128,8 +128,8 @@ def _add_pairs(graph: dict[Hop, set[Hop]], way: list[Hop]) -> None:
 def _add_turns(graph: dict[Hop, set[Hop]], shape: tuple[int, int], route: Route) -> None:
     """Add to ``graph``, behind each channel along X, the channels of packets that turn along Y.
 
-    They come from packets that turn, because a wrong router may give these other channels than
-    packets that begin along Y.
+    These channels are taken from the routes of packets that turn: a wrong router may give such
+    packets other channels than packets that begin along Y.
     """
     columns, rows = shape
     begins = {route(x, y, 0, across, shape)[0]

@@ -143,8 +143,8 @@ class Register:
         used = 0
         for field in self.fields:
             if used >> field.low:
-                raise ValueError(f"fields of {self.name} must go from low to high and not overlap; "
-                                 f"{field.name} does not")
+                raise ValueError(f"fields of {self.name} must be in ascending order, without "
+                                 f"overlap; {field.name} overlaps or precedes an earlier one")
             used |= field.mask
         if self.reset is not None and self.reset & ~self.mask:
             raise ValueError(f"reset of {self.name} must be within its fields, "

@@ -122,7 +122,10 @@ class _Sets:
         return union
 
     def holds(self, used: Value, number: Value, without: Slot | None = None) -> Value:
-        """Return a bit, set if ``used`` is and a slot but ``without`` uses register ``number``."""
+        """Return a bit: ``used`` is set, and a slot other than ``without`` uses the register.
+
+        ``number`` is the register's number.
+        """
         return Cat(used & other & (number[:self._bits] == taken)
                    for slot, other, taken in self._uses if slot != without).any()
 

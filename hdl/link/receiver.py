@@ -41,7 +41,7 @@ def report_layout(config: LinkConfig) -> data.StructLayout:
 
 
 class LinkReceiver(wiring.Component):
-    """Checks the frames of a wire, and delivers their flits in order, each of them once.
+    """Checks the frames of a wire, and delivers each of their flits once and in order.
 
     A flit is delivered one cycle after its frame.
 

@@ -203,8 +203,8 @@ class Assembler:
             raise ValueError(f"bundle {self.here} must be closed before the next is opened")
         limit = None if self._config is None else self._config.imem_bundles
         if limit is not None and self.here >= limit:
-            raise ValueError(f"program must be at most {limit} bundles, which the instruction "
-                             f"memory holds; bundle {self.here} does not fit")
+            raise ValueError(f"program must have at most {limit} bundles, the size of the "
+                             f"instruction memory; bundle {self.here} does not fit")
         self._open = bundle
 
     def _leave(self, bundle: "Bundle", keep: bool) -> None:
@@ -263,7 +263,7 @@ class Bundle:
 
     def __enter__(self) -> "Bundle":
         if self._state != "not entered":
-            raise ValueError(f"bundle {self._number} must be entered once only")
+            raise ValueError(f"bundle {self._number} must be entered only once")
         self._assembler._enter(self)
         self._number = self._assembler.here
         self._state = "open"

@@ -254,7 +254,7 @@ def _signals(config: Config, semaphore: Semaphore | None,
     if other is not None and config.cores == 1:
         raise ValueError(f"other_semaphore must be None on a chip of one core, not {other!r}")
     if semaphore is not None and other is not None and semaphore != other:
-        raise ValueError(f"other_semaphore must be {semaphore!r} as semaphore is, not {other!r}")
+        raise ValueError(f"other_semaphore must be {semaphore!r}, like semaphore, not {other!r}")
     used = semaphore or other
     return used.number if used else 0, semaphore is not None, other is not None
 

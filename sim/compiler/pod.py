@@ -41,7 +41,7 @@ class PodArray:
     stacked: bool
 
     def chip(self, array: Array, chip: int) -> Array:
-        """Return what chip number ``chip`` has of the host's array.
+        """Return the part of the host's array that chip number ``chip`` has.
 
         The shape is that of the buffer's layout: with `stacked`, the first dimension has one index
         for each core.
@@ -52,7 +52,7 @@ class PodArray:
         return np.stack(parts) if self.stacked else parts[0]
 
     def join(self, chips: Sequence[Array]) -> Array:
-        """Return the host's array, from what each chip has of it; the inverse of `chip`."""
+        """Join the parts of all chips into the host's array: the inverse of `chip`."""
         if self.division is None:
             return chips[0]
         return self.division.join([array[core] if self.stacked else array

@@ -362,7 +362,7 @@ def check_limits(cycles: object, seconds: object, poll: object) -> None:
     if cycles is not None:
         integer("cycles", cycles, 0, 1 << 62)
     if seconds is not None and not (isinstance(seconds, int | float) and seconds >= 0):
-        raise ValueError(f"seconds must be a number that is not negative, not {seconds!r}")
+        raise ValueError(f"seconds must be a number of at least 0, not {seconds!r}")
     if not isinstance(poll, bool):
         raise TypeError(f"poll must be True or False, not {poll!r}")
 

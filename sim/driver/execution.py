@@ -148,7 +148,7 @@ class Execution(Cores):
         MemoryError
             If the buffers do not fit in the free part of HBM.
         RuntimeError
-            If a program runs, or the device is closed.
+            If a program is running, or the device is closed.
         """
         with self._open() as backend, self._alone():
             self._last_run = {}
@@ -170,7 +170,8 @@ class Execution(Cores):
         Raises
         ------
         RuntimeError
-            If a program runs that belongs to no executable that failed, or the device is closed.
+            If a program is running that does not belong to a failed executable, or the device is
+            closed.
         """
         with self._open() as backend, self._alone():
             if not self._unfinished:

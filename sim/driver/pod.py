@@ -208,7 +208,7 @@ class Pod(Closeable):
         CoreFaultError, DeviceTimeoutError
             As `wait`; the pod has been reset.
         RuntimeError
-            If a program runs, or the pod is closed.
+            If a program is running, or the pod is closed.
         """
         self._check(executable, arrays)
         with self._open(), ExitStack() as stack:

@@ -201,7 +201,8 @@ class Residents(Execution):
             if self._unfinished:
                 self.reset()
             if resident.displaced:
-                raise ValueError("resident must not be displaced; place its executable again")
+                raise ValueError("resident must not be displaced by another program: place its "
+                                 "executable again")
             executable = resident.executable
             places = [*self._places(resident, "inputs", executable.inputs, inputs),
                       *self._places(resident, "outputs", executable.outputs, outputs)]

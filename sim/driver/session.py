@@ -70,5 +70,5 @@ class Session(Closeable):
         """Raise an error if a core is running."""
         state = backend.state(core)
         if state.running:
-            raise RuntimeError(f"a program runs on core {core}, at bundle {state.pc}: wait for it, "
-                               "or stop it")
+            raise RuntimeError(f"a program is running on core {core}, at bundle {state.pc}: wait "
+                               "for its end, or stop it")

@@ -134,17 +134,17 @@ def batches(arguments: Any, types: Sequence[Any]) -> Iterator[list[npt.NDArray[A
     feeds = [leaf for leaf in jax.tree.leaves(arguments, is_leaf=_is_infeed) if _is_infeed(leaf)]
     if len(set(feeds)) < len(feeds):
         # The arguments would take turns: each would get only a part of the batches.
-        raise ValueError("an Infeed must be one argument, not several: pass it once, and use its "
+        raise ValueError("an Infeed must be passed once, not as several arguments: use its "
                          "batches twice in the scan")
     wanted = [jax.tree.structure(feed.first) for feed in feeds]
     for parts in zip(*(feed.take() for feed in feeds), strict=False):
         found = [jax.tree.structure(part) for part in parts]
         if found != wanted:
-            raise ValueError(f"batches must have the structure of the first one, {wanted}, not "
-                             f"{found}")
+            raise ValueError(f"all batches must have the structure of the first one, {wanted}, "
+                             f"not {found}")
         leaves = jax.tree.leaves(parts)
         for leaf, kind in zip(leaves, types, strict=True):
             if _dtype(leaf) != kind.dtype:
-                raise TypeError(f"batches must have the types of the first one, {kind.dtype}, not "
-                                f"{_dtype(leaf)}")
+                raise TypeError("arrays of all batches must have the types of the first batch, "
+                                f"{kind.dtype}, not {_dtype(leaf)}")
         yield [to_numpy(leaf, kind) for leaf, kind in zip(leaves, types, strict=True)]

@@ -197,7 +197,7 @@ class CompiledProgram:
         last = self._measured.get("last")
         if device is None:
             if arrays:
-                raise TypeError("device must be given, to measure a run")
+                raise TypeError("device must be given if arrays are given, not None")
             return report(Report.predicted(compiled_of(self.executable)), last)
         instance("device", device, Device)
         _, costs = device.profile(self.executable, *map(np.asarray, arrays))

@@ -89,8 +89,8 @@ def compile_program(code: bytes, options: bytes, config: Config) -> Program:
     assignment = read_assignment(options)
     count = assignment.replicas * assignment.partitions
     if count > config.cores:
-        raise ValueError(f"a program for {count} devices does not fit a chip of {config.cores} "
-                         f"cores")
+        raise ValueError(f"program must be for at most {config.cores} devices, the cores of the "
+                         f"chip, not {count}")
     if not assignment.devices:
         assignment = Assignment(assignment.replicas, assignment.partitions, tuple(range(count)))
     graph, module = import_for_devices(read(code), count)

@@ -25,9 +25,9 @@ def _named(netlist: Mapping[str, Any], modules: Mapping[str, ModuleInterface],
     """Find, for each bit that has a name in the source, the path of the instance that drives it.
 
     ``instances`` maps the path of each instance to its module. A bit has a name in every instance
-    that it passes through. This name is an input port of each of these instances, except of the
-    driver and of the instances that contain the driver. The driver lies inside all the others of
-    these exceptions, so it is the one with the longest path.
+    that it passes through. In an instance that only reads the bit, this name is an input port. The
+    other instances are the driver and those that contain the driver, so the driver is the one of
+    them with the longest path.
     """
     found: dict[int, str] = {}
     for name, net in netlist["netnames"].items():

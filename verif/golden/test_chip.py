@@ -495,7 +495,7 @@ def test_named_descriptor_is_that_of_its_numbers() -> None:
     (lambda: descriptor(TINY, hbm(0), vmem(0), rows=2, semaphore=cast(Any, 3)), TypeError,
      "semaphore must be a semaphore or None, not 3"),
     (lambda: descriptor(TINY, hbm(0), vmem(0), rows=2, semaphore=sem[1], other_semaphore=sem[2]),
-     ValueError, r"other_semaphore must be sem\[1\] as semaphore is, not sem\[2\]"),
+     ValueError, r"other_semaphore must be sem\[1\], like semaphore, not sem\[2\]"),
 ])
 def test_descriptors_that_would_be_faults_are_refused(build: Callable[..., Any],
                                                       error: type[Exception], message: str) -> None:

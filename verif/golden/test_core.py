@@ -910,7 +910,7 @@ def test_stopping_and_going_on() -> None:
     golden.load_program([bundle(do("s0", "add", 1, 1, inline(1)))] * 5 + [bundle(HALT)])
     golden.start(0)
     assert golden.run(2) == 2
-    with pytest.raises(RuntimeError, match="a program runs, at bundle 2: stop it to start"):
+    with pytest.raises(RuntimeError, match="a program is running, at bundle 2: stop it"):
         golden.start(5)
     assert golden.pc == 2
     golden.stop()

@@ -51,7 +51,7 @@ def test_words_are_the_lowest_bits_first() -> None:
     ({Slot.POP: {"m": 1}}, (), "field of slot pop must be one of op, d, not 'm'"),
     ({Slot.POP: {"d": 32}}, (), r"pop\.d must fit 5 bits, not 32"),
     ({Slot.POP: {"d": -1}}, (), r"pop\.d must fit 5 bits, not -1"),
-    ({}, (0, 0, 0, 0), "imm must be at most 3 immediates"),
+    ({}, (0, 0, 0, 0), "imm must have at most 3 immediates"),
     ({}, (0, 1 << 32), r"imm\[1\] must fit 32 bits, not 4294967296"),
 ])
 def test_pack_refuses_what_does_not_fit(slots_: dict[Any, dict[str, int]],

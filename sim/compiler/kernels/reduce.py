@@ -22,7 +22,8 @@ from sim.compiler.tiling import Tiling, standard
 __all__ = ["Reducer", "identity"]
 
 _ACCUMULATORS = 4
-"""Accumulators of a reduction of one operand: an addition, which takes 4 cycles, starts in each."""
+"""Number of accumulators of a reduction of one operand. An addition takes 4 cycles, so with four
+accumulators one can start in each cycle."""
 
 
 def identity(kind: str, dtype: DType) -> int:

@@ -166,12 +166,12 @@ def _registers(pipeline: Pipeline) -> dict[type, int]:
 
 
 def _own_offsets(ops: list[Op], moving: list[SReg], numbers: Iterator[int]) -> list[Op]:
-    """Let each read of a register that a loop advances be part of an addition of a constant.
+    """Change ``ops`` so that every operation that reads a register of ``moving`` adds a constant.
 
-    A pipeline advances such a register at another time than the loop, and makes up for that in the
-    constants that operations add to the register. So an operation of ``ops`` that reads the
-    register, but adds no constant to it, gets a copy, made by adding 0. ``moving`` are the
-    registers that the loop advances; ``numbers`` yields the numbers of the copies.
+    ``moving`` are the registers that the loop advances. A pipeline advances them at other times
+    than the loop, and makes up for that in the constants that operations add to them. So an
+    operation that adds no constant to the register reads a copy instead, made by adding 0.
+    ``numbers`` yields the numbers of the copies.
     """
     found = []
     for op in ops:

@@ -13,8 +13,9 @@ def sink_transposes(graph: Graph) -> None:
 
     - A product of a transposed operand becomes a product of the operand before the transpose. The
       transpose must keep the order of the free dimensions, which is also that of the result.
-    - A transpose that swaps the free dimensions of both operands in a product's result is replaced
-      by the product with swapped operands, if the transpose is the only use of the product.
+    - In a product's result, the left operand's free dimensions precede the right operand's. A
+      transpose that exchanges these two groups is replaced by the product with swapped operands,
+      if the transpose is the only use of the product.
     """
     uses = _uses(graph)
     expand(graph, lambda operation, at: _sink(operation, at, uses))

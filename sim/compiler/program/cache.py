@@ -69,9 +69,9 @@ def compile_cached(graph: Graph, config: Config, *, name: str | None = None,
 
 
 def compile_pod_cached(graph: Graph, config: Config, *, name: str | None = None) -> PodExecutable:
-    """Compile a graph for a pod, or read what an equal graph was compiled to before.
+    """Compile a graph for a pod, or load the executable to which an equal one was compiled before.
 
-    The parameters and errors are those of `compile_pod`; otherwise as `compile_cached`.
+    The parameters and errors are those of `compile_pod`; the cache is that of `compile_cached`.
     """
     if graph.sharding is None or graph.sharding.pod is None:
         return compile_pod(graph, config, name=name)  # raises the error

@@ -80,7 +80,8 @@ class _Specialise:
                   same: dict[Value, Value]) -> list[Operation]:
         """Return this device's part of an exchange: one operation, or none.
 
-        ``operand`` is what the device sends. If it receives nothing, enter the result in ``same``.
+        ``operand`` is the value that the device sends. If the device receives nothing, its result
+        is ``operand`` itself: ``same``, which maps replaced values, then gets this entry.
         """
         self._exchanges += 1
         sources = operation.attributes.get("sources", (1, 0))

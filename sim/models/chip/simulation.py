@@ -321,8 +321,8 @@ class ChipSimulation(Closeable):
 
     def _require_stopped(self, core: int, purpose: str) -> None:
         if self.running(core):
-            raise RuntimeError(f"a program runs on core {core}, at bundle {self.pc(core)}: stop it "
-                               f"to {purpose}")
+            raise RuntimeError(f"a program is running on core {core}, at bundle {self.pc(core)}: "
+                               f"stop it to {purpose}")
 
     def _describe(self) -> str:
         """Returns a text about the state of all cores, for an error message."""

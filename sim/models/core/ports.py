@@ -216,7 +216,7 @@ class CorePorts(Closeable):
 
     def _require_stopped(self, purpose: str) -> None:
         if self.running:
-            raise RuntimeError(f"a program runs, at bundle {self.pc}: stop it to {purpose}")
+            raise RuntimeError(f"a program is running, at bundle {self.pc}: stop it to {purpose}")
 
     def _read_words(self, space: Space, at: int, count: int, size: int) -> Words:
         words = checks.integer("count", count, 0, size)

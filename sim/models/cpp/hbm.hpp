@@ -156,7 +156,7 @@ public:
     Hbm(uint32_t cores, uint32_t channels, uint32_t channel_bytes, uint64_t bytes,
         uint8_t* memory = nullptr)
         : cores_(cores), channels_(channels), beat_(channel_bytes), bytes_(bytes) {
-        if (!cores || !channels) throw std::invalid_argument("there must be a port at least");
+        if (!cores || !channels) throw std::invalid_argument("there must be at least one port");
         if (channel_bytes < 4 || channel_bytes > MAX_BYTES || channel_bytes & (channel_bytes - 1))
             throw std::invalid_argument("channel_bytes must be a power of two from 4 to 128, not "
                                         + std::to_string(channel_bytes));
@@ -176,10 +176,10 @@ public:
 
     // May be called between any two cycles.
     void configure(const HbmOptions& options) {
-        if (!options.latency) throw std::invalid_argument("latency must be 1 at least, not 0");
-        if (!options.cycles) throw std::invalid_argument("cycles must be 1 at least, not 0");
+        if (!options.latency) throw std::invalid_argument("latency must be at least 1, not 0");
+        if (!options.cycles) throw std::invalid_argument("cycles must be at least 1, not 0");
         if (!options.outstanding)
-            throw std::invalid_argument("outstanding must be 1 at least, not 0");
+            throw std::invalid_argument("outstanding must be at least 1, not 0");
         if (options.stalls > 65535)
             throw std::invalid_argument("stalls must be less than 65536, not "
                                         + std::to_string(options.stalls));

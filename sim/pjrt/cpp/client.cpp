@@ -84,7 +84,9 @@ Error* client_addressable_devices(Client_AddressableDevices_Args* args) {
 }
 
 Error* no_device(int id) {
-    return refuse(kInvalidArgument, "the chip has no core " + std::to_string(id));
+    return refuse(kInvalidArgument, "device must be a core of the chip, from 0 to " +
+                                        std::to_string(chip().devices.size() - 1) + ", not " +
+                                        std::to_string(id));
 }
 
 Error* client_lookup_device(Client_LookupDevice_Args* args) {
@@ -106,9 +108,10 @@ Error* client_memories(Client_AddressableMemories_Args* args) {
 Error* client_default_assignment(Client_DefaultDeviceAssignment_Args* args) {
     size_t wanted = size_t(args->num_replicas) * size_t(args->num_partitions);
     if (wanted > args->client->devices.size() || wanted > args->default_assignment_size)
-        return refuse(kInvalidArgument, "a program for " + std::to_string(wanted) +
-                                            " devices does not fit a chip of " +
-                                            std::to_string(args->client->devices.size()));
+        return refuse(kInvalidArgument, "program must be for at most " +
+                                            std::to_string(args->client->devices.size()) +
+                                            " devices, the cores of the chip, not " +
+                                            std::to_string(wanted));
     for (size_t number = 0; number < wanted; ++number)
         args->default_assignment[number] = int(number);
     return nullptr;

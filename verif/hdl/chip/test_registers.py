@@ -94,7 +94,7 @@ def test_parameters_are_registers(config: Config) -> None:
     (lambda: Register("R", 6, Access.RW, ""), "offset of R must be a multiple of 4"),
     (lambda: Register("R", 0x1000, Access.RW, ""), "offset of R must be a multiple of 4 from 0 to"),
     (lambda: Register("R", 0, Access.RW, "", (Field("A", 0, 4, ""), Field("B", 3, 1, ""))),
-     "fields of R must go from low to high and not overlap; B does not"),
+     "fields of R must be in ascending order, without overlap; B overlaps or precedes"),
     (lambda: Register("R", 0, Access.RW, "", (Field("A", 0, 4, ""),), 16),
      "reset of R must be within its fields, not 0x10"),
     (lambda: _table([Register("R", 0, Access.RW, "")] * 2), "not 'R' again"),

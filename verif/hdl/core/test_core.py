@@ -460,7 +460,7 @@ def test_core_and_golden_core_take_the_same_arguments(tiny: CoreModel) -> None:
             with pytest.raises(error):
                 processor.load_program([bundle])
         processor.start(one)
-        with pytest.raises(RuntimeError, match="a program runs, at bundle 1: stop it to start"):
+        with pytest.raises(RuntimeError, match="a program is running, at bundle 1: stop it to"):
             processor.start()
         processor.stop()
         processor.stop()

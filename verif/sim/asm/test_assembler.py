@@ -374,7 +374,7 @@ def test_program_refuses() -> None:
         asm.assemble()
     with pytest.raises(ValueError, match=r"bundle 0 must be open, .* but is closed"):
         b.s0.add(s[1], s[1], 1)
-    with pytest.raises(ValueError, match="bundle 0 must be entered once only"):
+    with pytest.raises(ValueError, match="bundle 0 must be entered only once"):
         b.__enter__()
     with pytest.raises(ValueError, match=r"must be open, .* but is not entered"):
         asm.bundle().s1.halt()
@@ -389,10 +389,10 @@ def test_program_must_fit_the_instruction_memory() -> None:
         with asm.bundle():
             pass
     assert len(asm.assemble()) == 2
-    with pytest.raises(ValueError, match=r"program must be at most 2 bundles, .* bundle 2 does"), \
+    with pytest.raises(ValueError, match=r"program must have at most 2 bundles, .* bundle 2 do"), \
             asm.bundle():
         pass
-    with pytest.raises(AssemblyError, match="line 2, column 1: program must be at most 2"):
+    with pytest.raises(AssemblyError, match="line 2, column 1: program must have at most 2"):
         assemble("{} {}\n{}", config)
 
 

@@ -82,11 +82,11 @@ def test_an_endless_program_is_a_timeout(device: Device, poll: bool) -> None:
     assert time.monotonic() - began < 20
     device.wait([1], cycles=0, poll=poll)
     one = np.ones((1, 1), np.float32)
-    with pytest.raises(RuntimeError, match="a program runs on core 0, at bundle 0: wait for"):
+    with pytest.raises(RuntimeError, match="a program is running on core 0, at bundle 0: wait"):
         device.matmul(one, one)
-    with pytest.raises(RuntimeError, match="a program runs on core 0"):
+    with pytest.raises(RuntimeError, match="a program is running on core 0"):
         device.load(0, HALT)
-    with pytest.raises(RuntimeError, match="a program runs on core 0"):
+    with pytest.raises(RuntimeError, match="a program is running on core 0"):
         device.start(0)
     device.stop(0)
     assert not device.running(0)

@@ -223,9 +223,9 @@ def test_a_running_core_shows_its_memory_but_not_its_registers(device: Device) -
         device.wait(cycles=2000)
     assert device.read_semaphores(0)[3] > 100
     np.testing.assert_array_equal(device.read_vmem(0, 9, 2).view(np.float32), ones * [[[0]], [[1]]])
-    with pytest.raises(RuntimeError, match="a program runs on core 0"):
+    with pytest.raises(RuntimeError, match="a program is running on core 0"):
         device.read_scalars(0)
-    with pytest.raises(RuntimeError, match="a program runs on core 0"):
+    with pytest.raises(RuntimeError, match="a program is running on core 0"):
         device.write_scalars(0, 1, [1])
     assert device.fault(0) is Fault.NONE
     device.stop(0)

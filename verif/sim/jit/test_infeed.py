@@ -240,11 +240,11 @@ def test_infeeds_that_are_wrong(golden: Device) -> None:
     with pytest.raises(ValueError, match="infeed must have at least one batch"):
         systolith.jit(train)(W, Infeed([], 5), device=golden)
     feed = Infeed(batches(20), 5)
-    with pytest.raises(ValueError, match="an Infeed must be one argument, not several"):
+    with pytest.raises(ValueError, match="an Infeed must be passed once, not as several"):
         systolith.jit(lambda w, *both: lax.scan(lambda w, two: (w + two[0]["scale"]
                                                                 - two[1]["scale"], None),
                                                 w, both))(W, feed, feed, device=golden)
     drifting = [{**batch, "scale": np.int32(number)} if number else batch
                 for number, batch in enumerate(batches(5))]
-    with pytest.raises(TypeError, match="types of the first one, float32, not int32"):
+    with pytest.raises(TypeError, match="types of the first batch, float32, not int32"):
         systolith.jit(train)(W, Infeed(drifting, 5), device=golden)

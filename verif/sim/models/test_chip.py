@@ -326,7 +326,7 @@ def test_an_interrupted_run_goes_on(chip: ChipModel) -> None:
         chip.run(progress=interrupt)
     assert chip.running(0)
     assert chip.cycle < 1_000_000
-    with pytest.raises(RuntimeError, match="a program runs on core 0, at bundle 1: stop it"):
+    with pytest.raises(RuntimeError, match="a program is running on core 0, at bundle 1: stop"):
         chip.state(0)
     chip.stop(0)
     chip.run()

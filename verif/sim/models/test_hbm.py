@@ -547,7 +547,7 @@ def test_verilated_master_is_bound_by_its_ports(data: int) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    ((0, 1, 8, 4096), "there must be a port at least"),
+    ((0, 1, 8, 4096), "there must be at least one port"),
     ((1, 1, 12, 4096), "channel_bytes must be a power of two from 4 to 128, not 12"),
     ((1, 1, 256, 4096), "channel_bytes must be a power of two from 4 to 128, not 256"),
     ((1, 3, 8, 4096), "bytes must be a multiple of a row, not 4096"),

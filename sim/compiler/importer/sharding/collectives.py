@@ -70,10 +70,11 @@ class Team:
         return tuple(found[device] for device in sorted(found))
 
     def rings(self) -> "list[Team]":
-        """Return teams whose groups are rings, and which together connect each group of this team.
+        """Return teams whose groups are rings; all rings together connect each group of this team.
 
-        The first team, if it has any rings, has those of the cores of chips, then follow rings
-        along X, and along Y. If the groups do not consist of such rings, return this team alone.
+        There is a team for each kind of ring that connects several devices, in this order: the
+        cores of a chip, chips along X, chips along Y. If the groups do not consist of such rings,
+        return only this team.
         """
         found = []
         for axis in range(len(RINGS)):
@@ -87,7 +88,10 @@ class Team:
         return [ring for ring in found if ring.size > 1] or [self]
 
     def _along(self, group: tuple[int, ...], axis: int) -> list[tuple[int, ...]]:
-        """Divide a group into devices whose places differ only along ``axis``, in its order."""
+        """Divide a group into rings: devices whose places differ only along ``axis``.
+
+        Each ring has its devices in the order of the group.
+        """
         rings: dict[tuple[int, ...], list[int]] = {}
         for device in group:
             place = self.torus.place(device)
@@ -136,10 +140,10 @@ def swapped(at: Expansion, value: Value, split: int, along: int, team: Team = PA
 def all_reduced(at: Expansion, region: Graph, value: Value, team: Team = PAIR) -> Value:
     """Apply ``region``, a function of two scalars, to the values of a group, elementwise.
 
-    Each ring gathers all values and applies the function to them (`_total`). A value of `LARGE`
-    elements or more is scattered instead (`_scattered`), reduced part by part in the remaining
-    rings, and gathered in the end, if one of its dimensions is divisible by the size of the ring.
-    Then less data crosses the links, but in more steps.
+    Each ring gathers all values and applies the function to them (`_total`). But a value of `LARGE`
+    elements or more is scattered (`_scattered`) if the size of the ring divides one of its
+    dimensions: the remaining rings reduce the parts, and the ring gathers them in the end. Then
+    less data crosses the links, but in more steps.
     """
     return _reduced(at, region, value, team.rings())
 
@@ -347,8 +351,8 @@ def _gathered(at: Expansion, value: Value, team: Team) -> list[Value]:
 def _scattered(at: Expansion, region: Graph, value: Value, dimension: int, team: Team) -> Value:
     """Reduce the values of a group; return the executing device's part of the result.
 
-    The partial result for each device goes round the group, and each device adds its own value to
-    it. It begins with the device after the one to which it belongs.
+    For each device, a partial result goes round the group, and each device on its way combines its
+    own value with it. The way begins one device after the one for which the result is.
     """
     size, places = team.size, team.positions
 

@@ -34,7 +34,7 @@ def axis_sizes(module: Any, reference: Any, devices: int = 2) -> dict[str, int]:
     reference : jaxlib.mlir.ir.Attribute
         A mesh, or the name of one.
     devices : int
-        Number of devices that a mesh may have; it may also have one.
+        Number of devices that a mesh must have, unless it has only one.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def division_of(module: Any, attribute: Any, axes: set[str], devices: int) -> Di
     axes : set of str
         The mesh axes to consider.
     devices : int
-        Number of devices, unless the mesh has one.
+        Number of devices that the mesh must have, unless it has only one.
 
     Raises
     ------

@@ -149,7 +149,11 @@ class Shards:
         return Sharding(given, made, PodSharding(self.torus, tuple(inputs), tuple(outputs)))
 
     def _cut(self, division: Division | None) -> int | None:
-        """Return how a division splits what a chip has between its cores, as in `Sharding`."""
+        """Return how a division splits a chip's part of a value between the chip's cores.
+
+        The result is the dimension or `STACKED`, as in `Sharding`; None if both cores have the
+        whole part.
+        """
         if division is None:
             return None
         if self.torus.chips == 1:
@@ -159,9 +163,10 @@ class Shards:
         return None if same else STACKED
 
     def _cut_input(self, graph: Graph, number: int) -> Division | None:
-        """Replace input ``number`` of a graph by the device's part of it, if only that is used.
+        """Replace input ``number`` of a graph by the device's part of it.
 
-        Return how the host must divide the input; None if it is not replaced.
+        Return how the host must divide the input. Return None, and replace nothing, if the graph
+        uses more of the input than this part.
         """
         value, users = graph.inputs[number], graph.users()
         cuts = [(division, *made) for (cut, division), made in self._parts.items() if cut is value]

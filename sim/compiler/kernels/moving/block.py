@@ -1,4 +1,4 @@
-"""Affine copies of blocks, which keep the dimensions along lanes and sublanes there.
+"""Affine copies of blocks: what runs along lanes or sublanes still does so after the copy.
 
 A copy has axes: loops, each along one dimension of the source and one of the destination. At most
 one axis runs along the lanes of both; this axis may instead repeat one element of the source along

@@ -234,7 +234,10 @@ class _Writer:
                                      first=first, middle=half))
 
     def _parts(self, steps: range) -> Iterator[range]:
-        """Split ``steps`` after the first pop, before the first store, and around the half step."""
+        """Split ``steps`` after the first step that pops, and before the first one that stores.
+
+        The half step (`Plan.half_step`) becomes a range of its own.
+        """
         product = self._product
         borders = {product.lag + 1, self._first_store} if product.by_depth else set()
         if self._transfers is not None and self._transfers.half_step >= 0:
@@ -419,7 +422,11 @@ class _Writer:
         b.assign(self._first_weight, self._weight(0, self._weight_mask(), last=True))
 
     def _middle(self, number: int) -> None:
-        """Write the wait and starts before vector ``number`` in the second half of a half step."""
+        """Write a part of the half step: the code before vector ``number`` of its second half.
+
+        This is the wait for the second half of the rows if ``number`` is 0, and later the starts of
+        transfers.
+        """
         assert self._transfers is not None
         if not number:
             self._transfers.wait()

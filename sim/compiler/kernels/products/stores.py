@@ -62,10 +62,11 @@ class Stores:
                      if split + late + 1 < rows) or (0,)
 
     def places(self) -> dict[int, int]:
-        """Map each vector of rows after whose push a transfer starts to the number of its split.
+        """Map the number of a vector of rows to the number of a split.
 
-        The sums of the vectors up to the split are complete by then. The start follows the push of
-        the next vector of rows, so that the array has rows while the start holds the core.
+        After the push of this vector, the sums up to the split are complete. Their transfer starts
+        after the push of the next vector, so that the array has rows while the start holds the
+        core.
         """
         return {split + self._product.late: number for number, split in enumerate(self.splits)}
 

@@ -174,9 +174,8 @@ def _elements_at_index(shape: Sequence[int], at: int, other: Sequence[int],
                        cut: int) -> tuple[int, int]:
     """Count the elements at one index of dimension ``at``, and at one index of dimension ``cut``.
 
-    Dimension ``at`` begins a range of dimensions of ``shape``, and dimension ``cut`` a range of
-    dimensions of ``other``: the shortest ranges whose sizes have the same product. Dimensions
-    outside of these ranges do not count.
+    Only some dimensions count: those of ``shape`` from ``at`` on, and those of ``other`` from
+    ``cut`` on, as few of each as give the same product of sizes.
     """
     a, b = shape[at], other[cut]
     i, j = at + 1, cut + 1

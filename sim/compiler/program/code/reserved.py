@@ -18,8 +18,8 @@ counters and indices while control flow needs them. ``STAMP`` is for the profile
 """
 
 FREE_X, FREE_Y = 5, 6
-"""Semaphores of exchanges between chips, like ``FREE``: the next chip along X, or along Y, signals
-them."""
+"""Semaphores of exchanges between chips. They have the meaning of ``FREE``, but the next chip along
+X, or along Y, signals them."""
 SCALAR_READ = 7
 """Semaphore that counts complete transfers to the window of scalar memory; kernels start such
 transfers too."""

@@ -88,7 +88,7 @@ class Stream:
         self._deferred: Callable[[], None] | None = None
 
     def defer(self, write: Callable[[], None]) -> None:
-        """Call ``write`` just before other code is appended, so that it can append code first."""
+        """Have ``write`` called, which may append code, just before any other code is appended."""
         self._write_deferred()
         self._deferred = write
 
@@ -202,8 +202,8 @@ class Stream:
     def kernel(self, code: Code, symbols: Mapping[str, Rows | TransferWords] | None = None) -> None:
         """Append a kernel's code.
 
-        ``symbols`` maps symbols in the code to HBM rows, the number of whose first row replaces the
-        symbol, or to descriptors, whose address does.
+        ``symbols`` maps each symbol in the code to HBM rows or to a descriptor. The number of the
+        first row, or the address of the descriptor, replaces the symbol.
         """
         self._write_deferred()
         self._flush()

@@ -282,7 +282,7 @@ class ControlFlow:
         self._forget(known)
 
     def _forget(self, known: set[Value]) -> None:
-        """Forget the homes that pinned values received in code that may not be executed.
+        """Forget the homes that pinned values received in code that is not always executed.
 
         ``known`` are the values that had homes before that code.
         """

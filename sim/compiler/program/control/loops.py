@@ -57,7 +57,7 @@ def values_to_keep(operation: Operation, tilings: Tilings, vectors: int) -> set[
 
 
 def need(graph: Graph, tilings: Tilings, kept: Set[Value]) -> int:
-    """Return how many vectors the operation of a graph that needs most of them needs.
+    """Return the largest number of vectors that a single operation of a graph needs.
 
     An operation needs vectors for its operands and results, except for values in ``kept``.
     ``tilings`` has the tiling of each value.

@@ -126,8 +126,8 @@ class Slices:
         home : Rows
             Rows of the value that is sliced.
         later : int
-            Compute the start for the iteration that follows the current one by ``later``. If this
-            is not 0, the start must be an affine function of the loop's counter.
+            Number of iterations from the current one to that for which the start is computed. If
+            it is not 0, the start must be an affine function of the loop's counter.
 
         Returns
         -------

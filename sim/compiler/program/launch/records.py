@@ -42,8 +42,8 @@ class Records:
         linear : Linear
             The code.
         loads : sequence of Load
-            Loads of its segments. A load within a kernel is predicted to start at the same part of
-            its cycles as of its bundles.
+            Loads of its segments. A load within a kernel is predicted to start after the same
+            fraction of the kernel's cycles as of its bundles.
         """
         clock = Clock(self._config)
         found: list[Load | Event] = [*loads, *self._events]
@@ -73,7 +73,10 @@ class Records:
             self._records, waits, strict=True))
 
     def _ends(self, linear: Linear) -> list[int]:
-        """Return, for each kernel, the last bundle of the innermost loop around it, or a bound."""
+        """Return, for each kernel, the number of the last bundle of the innermost loop around it.
+
+        For a kernel outside of all loops, it is the number of all bundles.
+        """
         sources, targets = linear.branches[:, 0], linear.branches[:, 2]
         return [int(sources[(targets <= first) & (sources > first + record.bundles)].min(
             initial=len(linear.words))) for first, record in self._records]

@@ -245,7 +245,7 @@ def test_signals_of_earlier_programs_do_not_reach_an_executable() -> None:
             check()
             pod[1, 0].load(1, stays)
             pod[1, 0].start(1)
-            with pytest.raises(RuntimeError, match="a program runs on core 1"):
+            with pytest.raises(RuntimeError, match="a program is running on core 1"):
                 pod.execute(executable, x)
             assert pod[1, 0].running(1)
 
