@@ -145,8 +145,8 @@ class GoldenChip:
     def receive(self, packet: Packet) -> None:
         """Write the vector of an arriving packet to vector memory, then add to its semaphore.
 
-        If the packet names another chip, a core that this chip does not have, or an address beyond
-        vector memory, it is dropped, and all cores of this chip stop with the fault LINK.
+        A packet is dropped if it names another chip, a core that this chip does not have, or an
+        address beyond vector memory. Then all cores of this chip stop with the fault LINK.
         """
         if ((packet.x, packet.y) != self.position or packet.core >= len(self.cores)
                 or packet.address >= self._config.vmem_vectors):

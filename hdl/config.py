@@ -176,7 +176,7 @@ class Config:
     def row_skew(self) -> int:
         """Delay in cycles of each array row relative to the row above it.
 
-        A cell multiplies before it needs the partial sum from above, so a cell of two or more
+        A cell multiplies before it needs the partial sum from above. So a cell of two or more
         stages adds one cycle less than its depth to the latency of a column.
         """
         return max(1, self.mac_latency - 1)

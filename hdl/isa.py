@@ -45,8 +45,8 @@ INLINE_BASE = 48
 
 SOURCE_BITS = 6
 VECTOR_FLAG = 1 << SOURCE_BITS
-"""The code of a vector source has 7 bits: the code of a scalar source, which is broadcast to all
-elements, or this bit plus the number of a vector register."""
+"""The code of a vector source has 7 bits. With this bit, it is the number of a vector register;
+without it, the code of a scalar source, which is broadcast to all elements."""
 
 SIMPLE_LATENCY = 3
 FLOAT_LATENCY = 4

@@ -1,7 +1,7 @@
 """A cache on disk, of limited size, for files generated from the design: sources, objects, models.
 
 All checkouts and installations of a user share the cache, and several users can share one. An entry
-is a file or a folder whose name contains a digest of all inputs that it was made from, so an entry
+is a file or a folder. Its name contains a digest of all inputs that it was made from, so an entry
 never changes and is never out of date. When the cache outgrows its limit, the least recently used
 entries are removed, except those that a running process uses.
 

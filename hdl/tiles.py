@@ -227,8 +227,8 @@ def instantiate(m: Module, platform: object, name: str, module: str,
     reset.
 
     If ``platform`` is a `VerilogLibrary`, the submodule is an instance of the Verilog module
-    ``module``, which is written once for all its instances: components with the same module name
-    must be equal. Otherwise (the Python simulator) the component itself is elaborated.
+    ``module``. That module is written once for all its instances, so components with the same
+    module name must be equal. Otherwise (the Python simulator) the component itself is elaborated.
     """
     component = make()
     for path, _, signal in component.signature.flatten(component):

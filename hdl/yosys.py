@@ -165,8 +165,8 @@ def _verilog_script(module: str, text: str) -> str:
 def write_verilog(rtlil: Mapping[str, str]) -> dict[str, str]:
     """Translate Amaranth's RTLIL into Verilog, each module in its own instance of Yosys.
 
-    So a module's Verilog depends on its RTLIL alone: if one instance translated several modules,
-    the numbers in internal names and the order of operands would depend on the earlier ones.
+    So a module's Verilog depends on its RTLIL alone. If one instance translated several modules,
+    the numbers in internal names and the order of operands would depend on the earlier modules.
     Modules that were translated before are read from the cache.
 
     Parameters

@@ -1,7 +1,7 @@
 """Run ``make sim`` and ``make test`` on a fresh machine: a minimal Debian 12 in a chroot.
 
 ``python3 -m tools.fresh [WORD ...]`` bootstraps Debian 12 in a temporary folder, installs exactly
-the packages that the README names, clones the current commit, and runs both commands as an
+the packages that the README names, and clones the current commit. There it runs both commands as an
 ordinary user with an empty home, cache and build folder. It prints the time that each step takes.
 Words choose other targets of the Makefile; a word ``NAME=value`` goes to every make.
 

@@ -401,10 +401,10 @@ class HbmPort(wiring.Component):
     Bursts are of type INCR, of the channel's full width, with identifier 0. They are cut at
     multiples of `max_beats` beats, and so never cross a multiple of 4 KiB in a channel's address
     space. At least `BURSTS` of full length can be outstanding in each direction. This sustains one
-    row a cycle in both directions at once, for memory latencies of up to
-    (`BURSTS` - 1) `max_beats` - 4 cycles: 220 in `v2`, 108 in the other presets. Reads sustain
-    this rate even with bursts of one row. Short write bursts may be slower: at most `WRITES`
-    of them can be outstanding.
+    row a cycle in both directions at once. The memory's latency may be up to (`BURSTS` - 1)
+    `max_beats` - 4 cycles: 220 in `v2`, 108 in the other presets. Reads sustain this rate even with
+    bursts of one row. Short write bursts may be slower: at most `WRITES` of them can be
+    outstanding.
 
     A write burst must be requested (``hbm_write``) before its rows are accepted, and is issued when
     all of them are in the buffer. Concurrent reads and writes of the same row are not ordered.

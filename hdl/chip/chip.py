@@ -35,8 +35,8 @@ def check_chip(config: Config) -> None:
     Raises
     ------
     TypeError, ValueError
-        If ``config`` is not a `Config`, ``array`` is not a power of two, a channel is too narrow or
-        too wide, vector memory is too small or too large, or a chip with links has
+        If ``config`` is not a `Config`, or ``array`` is not a power of two. If a channel is too
+        narrow or too wide, or vector memory too small or too large. If a chip with links has
         ``issue_cycles`` other than 1.
     """
     check_config(config)

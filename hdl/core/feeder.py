@@ -15,7 +15,7 @@ __all__ = ["RowCollector", "RowFeeder"]
 class RowFeeder(wiring.Component):
     """Sends pushed vector registers to a stream, one row a cycle, without gaps between pushes.
 
-    The feeder controls a chain of the vector unit: it loads a vector register into the chain in one
+    The feeder controls a chain of the vector unit. It loads a vector register into the chain in one
     cycle, and shifts the chain by one row for each row that the stream accepts. The rows themselves
     do not pass through this component. One push can wait while the chain still holds rows.
 

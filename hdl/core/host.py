@@ -156,7 +156,7 @@ class WriteArbiter(wiring.Component):
     """Chooses one write to instruction memory and one to scalar memory; combinational.
 
     For each memory, a bundle's store has the highest priority, the host the next, and a transfer
-    the lowest: the host does not write in every cycle, so it cannot delay a transfer for long.
+    the lowest. The host does not write in every cycle, so it cannot delay a transfer for long.
 
     Attributes
     ----------

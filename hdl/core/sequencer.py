@@ -154,9 +154,9 @@ class Sequencer(wiring.Component):
 
     A bundle issues as a whole, in one cycle, when three conditions hold:
 
-    1. No register or mask that it reads or writes has an outstanding write, no register that it
-       writes has an outstanding read, the write ports of its vector operations are free, and the
-       units it needs are ready. Until then the bundle waits.
+    1. No register or mask that it reads or writes has an outstanding write. No register that it
+       writes has an outstanding read. The write ports of its vector operations are free, and the
+       units that it needs are ready. Until then the bundle waits.
     2. It has no fault. Otherwise the core stops, and the bundle has no effect. If ``issue_cycles``
        is 3, these two conditions are examined before the cycle of the issue (docs/fpga.md).
     3. The semaphore it waits for, if any, is high enough; the other core accepts its signal; the

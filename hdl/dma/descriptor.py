@@ -60,9 +60,9 @@ class SideCheck(wiring.Component):
     ``start`` requires all fields except the address to be valid; ``finish`` requires the address
     and ``done``. ``outside`` is valid from the cycle after ``finish`` on. The division begins in
     the cycle after ``start`` and takes ``BLOCK_BITS // DIVISION_STEP_BITS`` cycles. A side without
-    a run needs no division. In a core that reads a descriptor in one cycle (`descriptor_words`), a
-    side without a run is ``done`` in the cycle of ``start``, and the division of at most
-    ``2 ** SHORT_BITS`` blocks takes half the cycles.
+    a run needs no division. Some cores read a descriptor in one cycle (`descriptor_words`). There,
+    a side without a run is ``done`` in the cycle of ``start``, and the division of at most
+    ``2 ** SHORT_BITS`` blocks takes half as many cycles.
 
     Parameters
     ----------
@@ -243,7 +243,8 @@ class SideCheck(wiring.Component):
 
         The lowest block is the start of the first run or of the last run. Only the last run may be
         incomplete. So the highest block is the end of the last run, or the end of the highest
-        complete run: the last but one or, if the stride is negative, the first.
+        complete run. The highest complete run is the last but one or, if the stride is negative,
+        the first.
 
         ``size`` and ``far`` are results of `_convert`; ``offset``, ``remainder`` and ``several``
         are results of `_divide`. ``step_far``: the stride or the offset is too large for every
@@ -273,9 +274,9 @@ class DescriptorFrontEnd(wiring.Component):
     """Reads and checks descriptors of the program and of the host, and starts their transfers.
 
     If the queue has room, ``dma.ready`` follows ``dma.valid``, and ``host_ready`` follows
-    ``host_valid``, by `CheckTimes.total` cycles, where a side whose run has 2**24 - 1 blocks or
-    more counts as a side without runs. Descriptors are processed one after the other; the host's
-    has priority.
+    ``host_valid``, by `CheckTimes.total` cycles. For this number, a side whose run has 2**24 - 1
+    blocks or more counts as a side without runs. Descriptors are processed one after the other; the
+    host's has priority.
 
     Parameters
     ----------

@@ -211,8 +211,8 @@ def unpack_descriptor(words: Sequence[int]) -> dict[str, int]:
 
 REMOTE_LAYOUT = data.StructLayout({
     "dx": signed(8), "dy": signed(8), "core": unsigned(1), "reserved": unsigned(15)})
-"""Layout of the high word of an address in REMOTE_VMEM, and of operand a of ``signal_remote``:
-signed hops along X and along Y, and the core of the chip that they lead to."""
+"""Layout of the high word of an address in REMOTE_VMEM, and of operand a of ``signal_remote``. It
+holds signed hops along X and along Y, and the number of a core of the chip to which they lead."""
 
 
 def pack_remote(dx: int, dy: int, core: int) -> int:

@@ -40,9 +40,10 @@ def _stored(config: Config) -> data.StructLayout:
 class PacketSink(wiring.Component):
     """Collects the flits of a port into whole packets, and drops packets that are wrong.
 
-    It always drains: the buffer has room for two vectors, a packet is offered to its core as soon
-    as it is complete, and the core writes it without waiting for anything but its vector memory
-    (`Arrivals`). So a packet that has begun never waits for room that only its own tail would free.
+    It always drains: the buffer has room for two vectors, and a packet is offered to its core as
+    soon as it is complete. The core writes the packet without waiting for anything but its vector
+    memory (`Arrivals`). So a packet that has begun never waits for room that only its own tail
+    would free.
 
     Parameters
     ----------

@@ -190,8 +190,8 @@ class Router(wiring.Component):
     """Passes packets on: along X until no hop remains, then along Y, then out to this chip.
 
     Packets go straight on, turn once from X to Y, or end. A packet begins a dimension on channel 0,
-    and is on channel 1 from the link that crosses the dateline of its ring, so no cycle of waiting
-    channels can arise. A flit can leave in the cycle in which it arrives.
+    and is on channel 1 from the link that crosses the dateline of its ring. So channels cannot wait
+    for each other in a cycle. A flit can leave in the cycle in which it arrives.
 
     Parameters
     ----------

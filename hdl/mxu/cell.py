@@ -1,7 +1,7 @@
 """The cell of the systolic array: one multiply-accumulate, an active and a shadow weight.
 
 An activation moves one cell east in one cycle; a partial sum moves one cell south in ``row_skew``
-cycles. Meanwhile new weights arrive from the north or from the west: after a swap, each cell keeps
+cycles. Meanwhile new weights arrive from the north or from the west. After a swap, each cell keeps
 the first weight that reaches it as its shadow weight, and passes all later ones on. So weights may
 directly follow the wavefront of the swap through the array.
 """

@@ -1,6 +1,6 @@
 """A lane at the array's edge: feeds one row and one column, and collects one column's sums.
 
-The lanes' memories produce the skew of the systolic array: all lanes write their element of an
+The lanes' memories produce the skew of the systolic array. All lanes write their element of an
 operand row in the same cycle, and each lane reads it when the wavefront arrives. The read enable
 passes as a token from lane to lane, delayed by the skew.
 """

@@ -401,10 +401,10 @@ class NormalizeFine(_Step):
 class Round(_Step):
     """Rounds to nearest, ties to even, and substitutes zero, infinity or NaN.
 
-    Overflow and underflow are detected before rounding, off the critical path. That is correct,
-    because a sum in the subnormal range is exact (both operands are multiples of 2**-149) and
-    cannot round up to a normal number, and because the largest number rounded up becomes the
-    pattern of infinity.
+    Overflow and underflow are detected before rounding, off the critical path. That is correct for
+    two reasons. A sum in the subnormal range is exact (both operands are multiples of 2**-149), so
+    it cannot round up to a normal number. And the largest number, rounded up, becomes the pattern
+    of infinity.
     """
 
     i: In(NormalizedSum)

@@ -47,8 +47,8 @@ class Mxu(wiring.Component):
     lost or mixed, whatever the timing of the streams.
 
     If ``row_skew`` is 1, a load may follow the swap immediately. In deeper cells the wavefront of a
-    swap is slower: row r of a straight load is delayed to cycle swap + 1 + (row_skew - 1) * r or
-    later. Transposed loads travel with the wavefront and are not delayed.
+    swap is slower. If the swap is in cycle s, row r of a straight load is delayed to cycle s + 1 +
+    (row_skew - 1) * r or later. Transposed loads travel with the wavefront and are not delayed.
 
     Attributes
     ----------

@@ -86,9 +86,10 @@ class VectorElement(wiring.Component):
     hold otherwise. All outputs are registered.
 
     Each slot has its own ALU, and each reader and writer of registers its own port. But if
-    ``issue_cycles`` of the configuration is 3, the slots share one ALU and one write port, load and
-    chain share the other, and readers share three ports: operand a with x and w, operand b with
-    xlu, the store with the host. No two of those that share a port may use it in the same cycle.
+    ``issue_cycles`` of the configuration is 3, there are one ALU, two write ports and three read
+    ports. The slots share the ALU and a write port; load and chain share the other write port. The
+    readers share the read ports: operand a with x and w, operand b with xlu, the store with the
+    host. No two of those that share a port may use it in the same cycle.
 
     Parameters
     ----------

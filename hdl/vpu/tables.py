@@ -132,8 +132,8 @@ def _fit(function: Callable[[Decimal], Decimal], segments: int, index: int) -> C
     """Fit a quadratic to ``function`` at the Chebyshev nodes of segment ``index``, and round it.
 
     The function's argument goes from 0 to 1 over ``segments`` segments of equal width. If the
-    function is 1 at the start of its first segment, so is the quadratic: in that segment the nodes
-    are stretched until the first node is at the segment's start.
+    function is 1 at the start of its first segment, so is the quadratic. To achieve this, the nodes
+    of that segment are stretched until the first one is at the segment's start.
     """
     def value(t: Decimal) -> Decimal:
         return function((index + t) / segments)

@@ -148,8 +148,8 @@ class Reduce(wiring.Component):
     """Sum or maximum of a row by a binary tree: neighbouring elements first, then their results.
 
     Accepts one row a cycle; the result follows after `reduce_latency` cycles. If the number of
-    lanes is not a power of two, the missing inputs of the tree are -0 for a sum and minus infinity
-    for a maximum, so they do not affect the result.
+    lanes is not a power of two, some inputs of the tree are missing. They are -0 for a sum and
+    minus infinity for a maximum, so they do not affect the result.
 
     Parameters
     ----------

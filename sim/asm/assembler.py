@@ -62,9 +62,9 @@ _BY_NAME: dict[tuple[Slot, str], Operation] = {
     (slot, operation.name): operation for operation in isa.OPERATIONS for slot in operation.slots}
 _M = TypeVar("_M", bound=SlotMethods)
 _Code = tuple[int, int | str | Immediate | None]
-"""The code of an operand, and what the operand needs from the bundle's immediates: a word or label
-that one of them must hold, whose number is later added to the code; an `Immediate` that the operand
-names; or nothing (None)."""
+"""The code of an operand, and what the operand needs from the bundle's immediates. That is nothing
+(None), an `Immediate` that the operand names, or a word or label that one of them must hold. In the
+last case, the immediate's number is later added to the code."""
 
 
 @dataclass(frozen=True)

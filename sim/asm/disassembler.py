@@ -1,10 +1,10 @@
 """The disassembler: bundles as text, the inverse of `sim.asm.text`.
 
 Every bundle, legal or not, has a text that assembles to exactly its bits. Usually operations and
-their operands are enough. The text also has everything else that the bits depend on: fields that
-the operation ignores, if they are not zero (``field=value`` after the operands), immediates that
-the assembler would place elsewhere (``imm0=value``), slots that fault (``illegal`` or ``conflict``,
-with all fields), and reserved bits.
+their operands are enough. The text also has everything else that the bits depend on. Fields that
+the operation ignores follow the operands as ``field=value``, if they are not zero. Immediates that
+the assembler would place elsewhere are ``imm0=value``. Slots that fault are ``illegal`` or
+``conflict``, with all fields. Reserved bits are shown, too.
 """
 
 from collections.abc import Mapping

@@ -169,7 +169,8 @@ class Cores(Memory, Counters):
             For each core, the increase of its counters (see `counters`) from its start until all of
             the programs had ended. The largest ``cycles`` is the duration of the run. The counts
             include some tens of cycles in which the host starts cores and detects their end through
-            registers, and whatever another thread makes a core do before this method returns.
+            registers. They also include whatever another thread makes a core do before this method
+            returns.
 
         Raises
         ------
@@ -333,12 +334,12 @@ class Cores(Memory, Counters):
         return states
 
     def _note_clean(self) -> None:
-        """Note that the chip is as after a reset, but that other chips may still signal it."""
+        """Note that the chip is in the state after a reset, but other chips may still signal it."""
         self._used = False
         self._reached = any(peer._used for peer in self._peers if peer is not self)
 
     def _drain(self, backend: Backend) -> None:
-        """Let all packets of the pod arrive, unless a program runs that may send more."""
+        """Let all packets of the pod arrive, unless a running program may send more."""
         while True:
             states = [peer.state(core) for peer in self._peers for core in range(peer.config.cores)]
             if any(state.running or state.fault is Fault.LINK for state in states) or (

@@ -119,7 +119,7 @@ class SerialBackend:
         """Return whether all running cores wait for semaphores that only the host can signal.
 
         ``states`` are the states of all cores. The result is True if no transfer is in progress,
-        and all running cores wait in every cycle between two reads of their counters: then no core
+        and all running cores wait in every cycle between two reads of their counters. Then no core
         and no transfer can signal.
         """
         running = [core for core in self._cores if states[core].running]

@@ -181,9 +181,9 @@ class CompiledProgram:
         -------
         str
             The table. It has a line for each line of the user's source and kind of operation. The
-            columns are: number of kernels, number of their runs, predicted and measured cycles of
-            all runs, fraction of the array's peak that their multiplications reach, bytes moved
-            between HBM and vector memory, and the longest wait. Without a device, each kernel
+            columns are: number of kernels; number of their runs; predicted and measured cycles of
+            all runs; fraction of the array's peak that their multiplications reach; bytes moved
+            between HBM and vector memory; and the longest wait. Without a device, each kernel
             counts once, even in a loop. Totals follow, and the counters of the program's last run,
             if there was one.
 

@@ -8,8 +8,8 @@ The stages, in order:
 
 `sim.kernel.compile` runs them all.
 
-In this package, a *register* is one or several flip-flops of a tile, and a *vector* is a SIMD
-vector of the processor that runs the simulation, with one *lane* for each of adjacent tiles.
+In this package, a *register* is one or several flip-flops of a tile. A *vector* is a SIMD vector of
+the processor that runs the simulation; it has one *lane* for each of several adjacent tiles.
 *Vector code* is C++ that computes on such vectors. To *step* a tile is to compute its state after
 the next clock edge.
 """

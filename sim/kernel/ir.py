@@ -533,7 +533,7 @@ def demands(roots: Iterable[tuple[Node, int]], stop: Callable[[Node], bool] = la
 def _demand(node: Node, mask: int) -> list[int]:
     """For each operand of ``node``, a mask of the operand's bits on which some result bits depend.
 
-    These are the bits of the node under ``mask``.
+    Those result bits are the bits of the node under ``mask``.
     """
     up_to = low(mask.bit_length())
     match node.op:

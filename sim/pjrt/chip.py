@@ -70,7 +70,8 @@ class _Loaded:
     _pairs: dict[tuple[int, ...], dict[int, int]] = field(default_factory=dict)
 
     def reused(self, donated: tuple[int, ...]) -> dict[int, int]:
-        """Return which outputs lie in the memory of donated inputs: the input's index, by output's.
+        """Map each output that lies in the memory of a donated input to that input, both as
+        indices.
 
         ``donated`` lists the indices of the inputs that a call donates.
         """
@@ -93,9 +94,9 @@ class Chip:
     device : Device
         The chip.
     note_memory : callable
-        Called after changes of HBM's use with six integers: bytes in use, their maximum so far,
-        number of allocations so far, bytes of the largest allocation, bytes that can be allocated
-        in total, and bytes of the largest free block.
+        Called with six integers when HBM's use has changed: bytes in use; their maximum so far;
+        number of allocations so far; bytes of the largest allocation; bytes that can be allocated
+        in total; bytes of the largest free block.
     """
 
     def __init__(self, device: Device, note_memory: Callable[..., None]) -> None:

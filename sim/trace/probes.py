@@ -1,7 +1,7 @@
 """Probes: signals of a traced chip, observed from outside the units.
 
 The model of a traced chip contains a module without logic, `Probes`, which reads signals of the
-cores by their hierarchical names, so the RTL of a traced chip is unchanged. All values of a record
+cores by their hierarchical names. So the RTL of a traced chip is unchanged. All values of a record
 belong to one clock cycle: the contents of registers, and settled combinational logic.
 """
 
@@ -24,9 +24,9 @@ __all__ = ["ADDERS", "Probes", "Values", "hide", "port", "read_probe", "record_l
 Values = npt.NDArray[np.int64]
 
 ADDERS = ("host", "engine", "other_engine", "other_program")
-"""Sources of additions to a core's semaphores besides its own program: the host, the core's DMA
-engine, and the engine and the program of the other core, which exist only on a chip with two cores.
-They are in the order of `CoreNode`'s arbiter."""
+"""Sources of additions to a core's semaphores besides its own program: the host, and the core's DMA
+engine. On a chip with two cores, also the engine and the program of the other core. They are in the
+order of `CoreNode`'s arbiter."""
 
 _WORD_BITS = 32
 _WIDE = 64

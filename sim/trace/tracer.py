@@ -94,9 +94,8 @@ class _Side:
     transfers: deque[_Transfer] = field(default_factory=deque)
     ended: int = 0
     signalled: list[Place | None] = field(default_factory=lambda: [None, None])
-    """Places where two transfers of this core ended: the most recent one that added to a semaphore
-    of this core, and the most recent one that added to a semaphore of the other core. None if there
-    was no such transfer."""
+    """Places where two transfers of this core ended: the most recent one that signalled this core,
+    and the most recent one that signalled the other core. None if there was no such transfer."""
     reset_until: int = 0
 
     def clear(self) -> None:

@@ -59,7 +59,7 @@ def shared_objects(units: Sequence[str], files: Mapping[str, str], tools: Toolch
     Returns
     -------
     dict of str to pathlib.Path
-        Object file by unit, without units that depend on a model: those that include a header of
+        Object file by unit. Units that depend on a model are missing: they include a header of
         Verilator, or a quoted header that is not in ``files``.
 
     Raises

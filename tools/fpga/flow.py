@@ -92,8 +92,9 @@ def open_carries(netlist: Mapping[str, Any]) -> int:
 def _takes_carry(cell: Mapping[str, Any], used: set[int | str]) -> bool:
     """Whether the carry input of ``cell``, a CCU2C, has an effect.
 
-    The input has no effect if it is constant, the cell's first LUT4 is always 0, and the cell's
-    first sum is not among the ``used`` bits: those that some cell or port reads.
+    The input has no effect if three conditions hold: it is constant, the cell's first LUT4 is
+    always 0, and nothing reads the cell's first sum. ``used`` has the bits that some cell or port
+    reads.
     """
     pins = cell["connections"]
     constant = pins["CIN"][0] in ("0", "1", "x")

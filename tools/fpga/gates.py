@@ -13,9 +13,9 @@ CELLS = pathlib.Path(__file__).with_name("cells.v")
 
 WAIVERS = "".join(f"lint_off -rule {rule}\n" for rule in (
     "DECLFILENAME", "PROCASSINIT", "UNUSED", "WIDTH"))
-"""Waivers of the Verilator warnings that this Verilog causes: one file holds all models, registers
-have initial values, outputs of cells may drive nothing, and the model of a block RAM always has its
-maximum data width."""
+"""Waivers of the Verilator warnings that this Verilog causes. The causes: one file holds all
+models; registers have initial values; outputs of cells may drive nothing; the model of a block RAM
+always has its maximum data width."""
 
 Bit = int | str
 """A bit of a netlist: the number of a net, or a constant "0", "1" or "x"."""

@@ -31,8 +31,8 @@ class Task:
     init : callable
         Makes random parameters, a pytree, from a key of ``jax.random``.
     loss : callable
-        The loss of a core's part of a batch, as a function of the parameters, this part as a
-        mapping, and the step's number: the sum over the part, divided by the whole batch's size.
+        A function of the parameters, a core's part of a batch (a mapping), and the step's number.
+        It returns the sum of the part's losses, divided by the size of the whole batch.
     predict : callable
         The classes of held-out inputs, as a function of the parameters and the inputs; each core
         receives a part of the inputs.

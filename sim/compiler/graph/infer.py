@@ -305,8 +305,8 @@ def _windows(shape: Sequence[int], size: Sequence[int], stride: Sequence[int],
              ) -> tuple[int, ...]:
     """Return the number of windows over an input, in each dimension.
 
-    All parameters have an item for each dimension: ``shape`` is the input's shape, ``size`` the
-    number of elements of a window, ``stride`` the distance between windows, and ``padding`` the
+    All parameters have an item for each dimension. ``shape`` is the input's shape, and ``size`` the
+    number of elements of a window. ``stride`` is the distance between windows, and ``padding`` the
     number of positions added before and after the input. In the padded input, neighbouring elements
     of the input are ``base`` positions apart, and neighbouring elements of a window ``dilation``
     positions.

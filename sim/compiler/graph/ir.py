@@ -1,7 +1,7 @@
 """The compiler's intermediate representation: types, values, operations and graphs.
 
-A graph is in static single assignment form: every value is an input or the result of one operation,
-and operations are listed in an order in which they can be executed. Kinds of operations and their
+A graph is in static single assignment form: every value is an input or the result of one operation.
+Operations are listed in an order in which they can be executed. Kinds of operations and their
 attributes are those of StableHLO, without the dialect's name: ``add``, ``dot_general``. Attributes
 are plain Python values. The compiler adds other kinds, such as ``fusion``, a region of elementwise
 operations; ``relayout``, a copy to another tiling; and ``stream``, a region that is applied to
@@ -34,8 +34,8 @@ STACKED = -1
 class DType(Enum):
     """Element types; values of the enum are the types' names in MLIR, as in ``tensor<4xf32>``.
 
-    On the device every element is a word of 32 bits: a bf16 number is stored as the fp32 number of
-    the same value, an integer is extended to 32 bits, a predicate is 0 or 1.
+    On the device every element is a word of 32 bits. A bf16 number is stored as the fp32 number of
+    the same value, an integer is extended to 32 bits, and a predicate is 0 or 1.
     """
 
     F32 = "f32"

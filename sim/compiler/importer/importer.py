@@ -497,7 +497,7 @@ class _Importer:
 
     def splat(self, bounds: Range, shape: tuple[int, ...], scope: Scope,
               location: Location | None) -> Value:
-        """Append a constant of shape ``shape`` whose elements all equal both of ``bounds``."""
+        """Append a constant of shape ``shape`` whose elements are all ``bounds[0]``."""
         type = TensorType(shape, narrow(bounds) or DType.S32)
         value = np.broadcast_to(np.asarray(bounds[0], array_dtype(type.dtype)), shape)
         made = scope.graph.add("constant", (), type, {"value": value}, (), location)
@@ -542,7 +542,7 @@ def _later_refusals(graph: Graph) -> list[Unsupported]:
 
 
 def _both_float(operands: list[Value], graph: Graph, location: Location | None) -> list[Value]:
-    """Return a product's operands, an integer operand next to a floating-point one converted.
+    """Return a product's operands; if only one is floating-point, the other one is converted.
 
     The conversion, to the other operand's type, is appended to ``graph``.
     """
@@ -553,14 +553,16 @@ def _both_float(operands: list[Value], graph: Graph, location: Location | None) 
 
 
 def _manual_devices(sizes: Mapping[str, int], manual: Set[str], torus: Torus) -> int:
-    """Return the number of devices that a ``manual_computation`` distinguishes: all or one.
+    """Return the number of devices between which a ``manual_computation`` distinguishes: all or
+    one.
 
-    ``sizes`` has the axes of its mesh, and ``manual`` names those that it distinguishes.
+    ``sizes`` has the size of each axis of its mesh, and ``manual`` has the names of the axes along
+    which it distinguishes devices.
 
     Raises
     ------
     ValueError
-        If these are some of several axes, on a pod.
+        On a pod, if ``manual`` contains some but not all axes of more than one device.
     """
     several = {name for name, size in sizes.items() if size > 1}
     if torus.chips > 1 and several and not several <= manual:

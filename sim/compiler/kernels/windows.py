@@ -442,9 +442,9 @@ class _Reduction:
 def _scatters_vectors(op: Operation, order: tuple[int, ...], config: Config) -> bool:
     """Return whether a ``select_and_scatter`` can process its windows as whole vectors.
 
-    It can if the windows are `_Windows.apart`, and consist of whole vectors of the tiling with the
-    dimensions in the order ``order``, and this tiling has at most `_MORE` times as many vectors as
-    the standard tiling.
+    It can if the windows are `_Windows.apart`, and consist of whole vectors in the tiling whose
+    dimensions have the order ``order``. This tiling must have at most `_MORE` times as many vectors
+    as the standard tiling.
     """
     shape = op.operands[0].shape
     tiling = Tiling(shape, order, True, config.sublanes, config.lanes)

@@ -117,8 +117,9 @@ class Report:
         """Return the fraction of the array's peak that the kernel of ``cost`` reaches.
 
         This is the number of multiplications that the operation requires, divided by the number
-        that the array can do in the kernel's cycles: measured cycles if it was run, else predicted
-        ones. None if the operation has no multiplications in the array, or no cycles are known.
+        that the array can do in the kernel's cycles. The cycles are measured ones if the kernel was
+        run, else predicted ones. None if the operation has no multiplications in the array, or no
+        cycles are known.
         """
         cycles = cost.cycles if cost.runs is not None else cost.kernel.predicted
         if not cost.kernel.products or not cycles:

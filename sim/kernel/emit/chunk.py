@@ -17,7 +17,7 @@ def chunk_body(plan: Plan, uniform: UniformValues, constants: Constants, *,
                partial: bool) -> list[str]:
     """C++ statements that step chunk ``c`` of row ``row`` of the grid, whose state is ``g``.
 
-    They step only the tiles whose bit in the 64-bit mask ``valid`` is set, and return a 64-bit
+    They step only the tiles whose bit in the 64-bit mask ``valid`` is set. They return a 64-bit
     value that is zero only if all tiles of the chunk are idle afterwards.
 
     Parameters

@@ -14,9 +14,9 @@ __all__ = ["LaneValues"]
 class LaneValues:
     """Values of adjacent tiles as SIMD vectors, with the functions of ``vec.hpp``.
 
-    ``lines`` are the C++ statements that compute them. They refer to the C++ variables ``row``,
-    ``lane`` (column of the vector's first tile), ``s`` (position of that tile in its chunk) and
-    ``present`` (mask of the vector's tiles that are updated).
+    ``lines`` are the C++ statements that compute them. They refer to four C++ variables: ``row``;
+    ``lane``, the column of the vector's first tile; ``s``, the position of that tile in its chunk;
+    and ``present``, the mask of the vector's tiles that are updated.
 
     Parameters
     ----------

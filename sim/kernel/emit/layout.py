@@ -3,8 +3,7 @@
 The state of a grid is a structure of arrays. A register of one bit is an array of 64-bit masks, one
 for each *chunk*: 64 adjacent tiles of a row. A wider register is an array with an entry for each
 tile. Row 0 of both kinds of array, and the entry before tile 0 of each row, hold the values beyond
-the north and the west edge of the grid, so that every tile finds its neighbour's output in the same
-way.
+the north and the west edge of the grid. So every tile finds its neighbour's output in the same way.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """C++ statements around the chunks: uniform values, inputs, which chunks to step, and outputs.
 
-Rows are stepped from the last to the first and chunks from right to left, so that a tile's
-neighbours to the north and the west still show their registers as they were before the clock edge.
+Rows are stepped from the last to the first, and chunks from right to left. So a tile's neighbours
+to the north and the west still show their registers as they were before the clock edge.
 
 A kernel that skips idle chunks keeps, for each row, a flag for each chunk that has active tiles
 (`Plan.active`). A chunk is stepped if its flag is set, if the flag of its neighbour to the north or
@@ -184,9 +184,9 @@ def _step_active(grid: TileGrid, plan: Plan, ports: Ports, loads: _Loads) -> lis
 def _wake_up(grid: TileGrid, plan: Plan, west: list[str]) -> list[str]:
     """C++ statements that find which chunks the grid's inputs wake.
 
-    A shared input wakes all chunks, an input at the north edge those of row 0 whose bits are set,
-    and an input at the west edge the first chunk of each row whose bit is set. ``west`` lists the
-    C++ names of the ports at the west edge, which have one bit for each row.
+    A shared input wakes all chunks. An input at the north edge wakes the chunks of row 0 whose bits
+    are set. An input at the west edge wakes the first chunk of each row whose bit is set. ``west``
+    lists the C++ names of the ports at the west edge, which have one bit for each row.
     """
     shared = [f"port{input_index(plan, name)}" for name, source in plan.inputs.items()
               if source.kind == "shared" and name in wakers(plan)]

@@ -25,22 +25,22 @@ this holds for all values of everything else.
 **The search.** It begins with all 1-bit inputs as activity. First it adds registers whose next
 value becomes 0 given those found before: a valid bit whose input is invalid, then the next stage's.
 Registers that still change, and registers that drive a neighbour's activity input, may depend on
-each other in cycles: all of them are assumed to be 0, and those that would not stay 0 are dropped,
-until none is. An input cannot be an activity input if a register that may be 1 in an idle tile
-drives it; then the search starts again without that input.
+each other in cycles. So all of them are assumed to be 0, and those that would not stay 0 are
+dropped, until none is. An input cannot be an activity input if a register that may be 1 in an idle
+tile drives it; then the search starts again without that input.
 
 **Skipping is exact.** The step (`sim.kernel.emit.step`) works on chunks of tiles and keeps a flag
 for each. It skips a chunk if its own flag and those of its neighbours to the west and the north are
-clear, and if the reset, the activity inputs that all tiles share, and the port bits that drive
-activity inputs of the chunk are 0.
+clear. In addition, the reset, the activity inputs that all tiles share, and the port bits that
+drive activity inputs of the chunk must be 0.
 
 - A clear flag means that all tiles of the chunk are idle. All flags are set at first. Stepping a
   chunk derives its flag from the new values of the active registers; skipping it changes none.
 - Rows are stepped from the last to the first, and a row's flags are read before any of them is
   written, so all flags that are consulted are those before the edge.
-- An activity input of a tile in a skipped chunk is therefore 0: it is a port bit that was tested,
-  or the constant 0 beyond an edge without a port, or an active register of a neighbour,
-  which lies in the same chunk or in one whose flag is clear.
+- An activity input of a tile in a skipped chunk is therefore 0. It is a port bit that was tested,
+  or the constant 0 beyond an edge without a port, or an active register of a neighbour. The
+  neighbour lies in the same chunk or in one whose flag is clear.
 
 So (1) applies to every tile of the chunk: stepping it would store what is already there. Outputs
 are registers, so they do not change in a step that skips all chunks.

@@ -1,7 +1,7 @@
 """Plans the clock edge of a grid: which logic is computed for which tiles, and in which order.
 
-Where a bit that is the same in all tiles chooses a register's next value, each alternative can be a
-group of its own, so that only the chosen alternative is computed.
+A bit that is the same in all tiles may choose a register's next value. Then each alternative can be
+a group of its own, so that only the chosen alternative is computed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -193,7 +193,7 @@ def _split(graph: Graph, value: Node, hold: Node) -> tuple[Node, Node]:
 
 
 _CASE_SAVING = 12
-"""Minimum number of operations that only one alternative of a choice needs, for it to be split."""
+"""A choice is split if one alternative needs at least this number of operations of its own."""
 
 
 def _cases(plan: Plan, enable: Node, value: Node) -> list[tuple[Node, Node]]:

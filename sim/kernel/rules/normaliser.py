@@ -12,8 +12,8 @@
 
 **Proof.** Let z be the number of zeros above the highest one among the N lowest bits of w, infinite
 if there is none, and c = min(z, 2**(k+1) - 1). By induction over the steps, before the step with
-distance s the number is w << d, where d has those bits of c that are at least 2s, and
-min(z, 2**(k+1) - 1) - d = c - d, which is less than 2s.
+distance s the number is w << d. Here d has those bits of c that are at least 2s, so c - d is less
+than 2s.
 
 - It holds before the first step, where d = 0 and c < 2**(k+1) = 2s.
 - The number w << d has z - d zeros above its highest one, since d <= z. The step shifts if and only

@@ -6,8 +6,8 @@ and 2**w - 1 have all bits that x can have; K may be absent.
 **Replacement.** ``(x >> n) << n != x``.
 
 **Proof.** Let i < w be a bit that x can have. Bit i of ``(2**w - 1) << n`` is one if and only if
-i >= n (for n >= 64 the shift yields zero), so bit i of the exclusive or with M, which has bit i, is
-one if and only if i < n. The test therefore asks for ones of x below bit n. Shifting x by n to the
+i >= n: for n >= 64 the shift yields zero. M has bit i, so bit i of the exclusive or with M is one
+if and only if i < n. The test therefore asks for ones of x below bit n. Shifting x by n to the
 right and back clears exactly these, so the result differs from x if and only if there are any; it
 has only bits that x has, so the shift to the left loses none.
 """

@@ -32,8 +32,8 @@ class ChipModel(TransferPort):
     chip runs. Threads may share a model: their calls take turns. A process may have several models.
 
     If the chip violates the AXI protocol at its memory, or the simulation fails in another way, the
-    method that ran the clock raises a `RuntimeError` that says what is wrong, and so does every
-    later method that takes simulated time.
+    method that ran the clock raises a `RuntimeError` that says what is wrong. Every later method
+    that takes simulated time raises it, too.
 
     Methods that read or write programs, vector memory or vector registers do so by transfers
     through memory's last `staging_rows`, whose contents they restore before they return. A program

@@ -13,12 +13,12 @@ class Processor(Protocol):
 
     Both accept the same arguments, and reject wrong ones with a `TypeError` or a `ValueError`. A
     program that runs until it halts, faults or waits leaves the same state in both; so do host
-    calls while no program runs. The two differ as follows:
+    calls while no program is running. The two differ as follows:
 
     * `run` counts executed bundles in the golden core, cycles in the simulated one. At its limit
       the golden core returns; the simulated core raises a `TimeoutError`.
-    * At a given call, the two cores have executed different numbers of bundles of a program that
-      runs. So an event in the middle of a program (`stop`, a `signal` that overflows) takes
+    * At a given call, the two cores have executed different numbers of bundles of a running
+    program. So an event in the middle of a program (`stop`, a `signal` that overflows) takes
       effect at different bundles.
     * While a program runs, the simulated core rejects `load_program` with a `RuntimeError`.
     * `read_state` of the golden core also returns the state that checks the array's rules, unless

@@ -11,7 +11,7 @@ __all__: list[str] = []
 
 
 def _starts(x: Array, starts: list[Array], sizes: tuple[int, ...]) -> tuple[slice, ...]:
-    """Return a slice of each dimension of ``x``, of size ``sizes[n]`` in dimension n.
+    """Return a Python slice for each dimension of ``x``; that of dimension n has size ``sizes[n]``.
 
     The slices begin at the scalars ``starts``, clamped so that they lie within ``x``.
     """

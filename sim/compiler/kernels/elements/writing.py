@@ -1,7 +1,8 @@
 """Writes expressions as machine code in a loop nest, each operation as far out as possible.
 
 The *level* of a node is the number of loops, from the outermost one on, within which its code must
-be: a node of level 2 depends on the variable of the second loop, but not on that of the third.
+be. For example, a node of level 2 depends on the variable of the second loop, but not on that of
+the third.
 """
 
 from collections.abc import Callable, Mapping, Sequence

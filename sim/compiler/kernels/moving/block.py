@@ -171,9 +171,9 @@ class _Block:
 
         With S sublanes, an iteration of an axis around the block may advance the block by a number
         of elements that is not a multiple of S. Then the sublane at which the block begins repeats
-        after p iterations, and the copy is divided into p copies: copy i has the iterations i,
-        i + p, i + 2p and so on of this axis. The copy is yielded undivided if there would be more
-        than S copies, or if the lane at which the block begins varies too.
+        after p iterations. The copy is divided into p copies: copy i has the axis's iterations i,
+        i + p, i + 2p and so on. The copy is yielded undivided if there would be more than S copies,
+        or if the lane at which the block begins varies too.
         """
         self._join()
         unit = self.b.config.sublanes

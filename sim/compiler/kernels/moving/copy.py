@@ -22,9 +22,9 @@ def copy(at: Lowering, source: Place, destination: Place, axes: Sequence[Axis],
          mask: MReg | None = None) -> None:
     """Copy elements along axes.
 
-    In each dimension of the source and of the destination, the element of iteration (i, j, ...) has
-    the index ``start + i * step + ...``, summed over the axes along that dimension. No element is
-    written twice. Elements of the destination that are not written keep their values; the
+    The element of iteration (i, j, ...) has an index in each dimension of the source and of the
+    destination: ``start + i * step + ...``, summed over the axes along that dimension. No element
+    is written twice. Elements of the destination that are not written keep their values; the
     destination's padding may change.
 
     All loads and stores are of whole vectors. The first of these methods that covers the copy is

@@ -91,8 +91,9 @@ def exchange_rows(b: Builder, source: Place, destination: Place, axes: Sequence[
 def _parts(size: int, high: int) -> Iterator[tuple[int, int, int]]:
     """Split a dimension of ``size`` into whole tiles of ``high`` elements and a partial one.
 
-    Yields one triple for the whole tiles and one for the partial tile, as far as there are any:
-    number of the first tile, number of tiles, number of elements in each of these tiles.
+    Yields a triple for the whole tiles, if there are any, and one for the partial tile, if there is
+    one. A triple is (number of the first tile, number of tiles, number of elements in each of
+    them).
     """
     whole, rest = divmod(size, high)
     if whole:

@@ -1,8 +1,8 @@
 """A block's extent along one tiled dimension: the tiles that it reads and writes, and its rotation.
 
-A block is copied destination tile by destination tile. If the block's positions within the source's
-and the destination's tiles differ, a destination tile takes its elements from two adjacent source
-tiles: these are merged by a mask, then rotated into place.
+A block is copied destination tile by destination tile. The block's position within the source's
+tiles may differ from that within the destination's tiles. Then a destination tile takes its
+elements from two adjacent source tiles: these are merged by a mask, and rotated into place.
 """
 
 import math

@@ -1,11 +1,11 @@
 """Convolutions over two dimensions whose columns are split into phases.
 
-A line of an image with *P* · *Q* columns is split into *Q* phases of *P* columns: column
-*p* · *Q* + *q* is at *position* *p* of *phase* *q*. A vector holds one phase: its sublanes are the
-positions, and its lanes the features. So the next column is in the same sublane of another vector,
-except after the last phase, where the next column is one sublane further in the vector of phase 0.
-Therefore, few rotations produce the input rows for all column offsets of the filter, and a
-convolution with a stride reads only some of the phases.
+A line of an image with *P* · *Q* columns is split into *Q* phases of *P* columns: column *p* ·
+*Q* + *q* is at *position* *p* of *phase* *q*. A vector holds one phase: its sublanes are the
+positions, and its lanes the features. So the next column is in the same sublane of another vector.
+After the last phase, however, it is in the next sublane of the vector of phase 0. Therefore, few
+rotations produce the input rows for all column offsets of the filter, and a convolution with a
+stride reads only some of the phases.
 
 Values have the shape (lines, images, phases, positions, features). The rows of one line of all
 images are consecutive in memory. So a line offset is the same distance in vectors for all images.

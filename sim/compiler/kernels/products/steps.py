@@ -34,8 +34,8 @@ _COUNTERS = 4
 _TAG_BITS = 6
 """Number of low bits of a tag that are not part of the address.
 
-A tag is a word that describes the results of a step: whether their sums have begun (bit 0), the
-scheme's setting (5 bits), and the address of the results (the bits above)."""
+A tag is a word that describes the results of a step. Bit 0 says whether their sums have begun, the
+next 5 bits are the scheme's setting, and the bits above are the address of the results."""
 
 
 def write_product(b: Builder, product: Product, smem: range,
@@ -143,8 +143,8 @@ class _Counters:
 class _Writer:
     """Writes the code of a product.
 
-    During a step, ``_rows`` is the address of its rows, ``_weights`` is that of the next step's
-    weights, and ``_tags[n]`` is the tag (see `_TAG_BITS`) of the step n steps before.
+    During a step, ``_rows`` is the address of its rows, and ``_weights`` that of the next step's
+    weights. ``_tags[n]`` is the tag (see `_TAG_BITS`) of the step n steps before.
     """
 
     def __init__(self, b: Builder, product: Product, smem: range,

@@ -4,7 +4,7 @@ The sums of a block of results are complete in the last tile of the depth. The b
 another in memory, so a transfer need not begin or end where a block does. A step starts a transfer
 after an eighth of its block's vectors has been popped, and another one after a further half; the
 next step's first transfer stores the rest. The DMA engine writes rows no faster than the array
-makes them, so rows that it has not begun to write when the last results are popped delay the end of
+makes them. So all rows that it has not written when the last results are popped delay the end of
 the product. Therefore, the transfers are small.
 """
 

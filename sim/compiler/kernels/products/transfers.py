@@ -11,9 +11,9 @@ early. Later chunks are larger, because each start of a transfer holds the core.
 last tile of the depth arrive in small chunks again: the array has no other work while it waits.
 
 In the first tile of the depth, the array processes rows as fast as they arrive, but the second tile
-of columns needs its weights, too. So the last block of rows may arrive in two chunks: its step
-begins when the first half of the rows is in vector memory, and waits for the second half in its
-middle (`Plan.halves`).
+of columns needs its weights, too. So the last block of rows may arrive in two chunks
+(`Plan.halves`). Its step begins when the first half of the rows is in vector memory, and waits for
+the second half in its middle.
 
 A few chunks are in flight at a time. The step before the one that needs a chunk ends with the start
 of another transfer and a wait for that chunk. Descriptors lie in a table in scalar memory, which is

@@ -147,8 +147,8 @@ class Pipeline:
         """Find slots for the operations that add to each register of `steps` its step.
 
         ``rows`` is the number of bundles of the steady state. Returns (number of the bundle, slot,
-        register) for each operation that fits a free slot of the steady state, and extra bundles
-        with the other operations, which must be executed before those of the steady state.
+        register) for each operation that fits a free slot of the steady state. Also returns extra
+        bundles with the other operations, which must be executed before those of the steady state.
         """
         interval = self.schedule.interval
         free: list[tuple[int, Slot]] = []

@@ -6,9 +6,10 @@ of the result depends on one feature group of the input. It becomes one convolut
 or, if a group has one feature, multiplications and sums.
 
 In a plain convolution, the sublanes hold the batch, or a spatial dimension along which the filter
-has size 1. If the batch is small, a spatial dimension is *packed*: slices of the input, one for
-each offset of the filter along that dimension, are concatenated along the features, which lie in
-the lanes. Further dimensions are packed if this reduces the number of weight tiles (`_GAIN`).
+has size 1. If the batch is small, a spatial dimension is *packed*. That is, the input is sliced
+once for each offset of the filter along that dimension, and the slices are concatenated along the
+features, which lie in the lanes. Further dimensions are packed if this reduces the number of weight
+tiles (`_GAIN`).
 
 If the result of a convolution has fewer spatial positions than its filter, it is computed by one
 product for each position of the result. An example is the gradient of a filter.

@@ -1,8 +1,8 @@
 """Encoding: turns bundles of operations on the core's registers into words, and lists fixups.
 
-An operand that is neither a register nor a number is a *symbol*: a label, whose bundle's address is
-not known yet, or anything else that the caller replaces by a word. Each symbol gets an immediate of
-its own, whose word is filled in later.
+An operand that is neither a register nor a number is a *symbol*. It is a label, whose bundle's
+address is not known yet, or anything else that the caller replaces by a word. Each symbol gets an
+immediate of its own, whose word is filled in later.
 """
 
 from collections.abc import Hashable, Iterable, Sequence

@@ -5,8 +5,8 @@ is an area for segments. Segments lie alternately at the two ends of this area, 
 loaded while the one before it runs. A segment that would overwrite the running one is loaded by the
 loader when the running one ends.
 
-Each segment has a *scalar image* in one of two halves of an area of scalar memory: the descriptors
-that the segment uses, and those that load the segments to which it can branch.
+Each segment has a *scalar image*: the descriptors that the segment uses, and those that load the
+segments to which it can branch. The image is in one of two halves of an area of scalar memory.
 
 Code that fits as one segment is resident as a whole, and only its image is loaded.
 

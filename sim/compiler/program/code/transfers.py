@@ -155,8 +155,8 @@ class TransferWords:
     relocations: tuple[tuple[int, str], ...]
     exchange: int | None = None
     terms: tuple[tuple[int, int, int], ...] = ()
-    """Terms that are added before the transfer: the number of a word of the descriptor, the address
-    of a word of scalar memory, and the factor by which that word is multiplied."""
+    """Terms that are added before the transfer, each as (number of a word of the descriptor,
+    address of a word of scalar memory, factor by which the latter word is multiplied)."""
     row_bits: int = 0
     """If HBM is larger than 4 GiB: addresses have two words, and the factors of their terms are in
     rows of ``2**row_bits`` bytes. Otherwise 0: factors are in bytes."""

@@ -1,7 +1,7 @@
 """Joins kernels between which no other code lies, so that they overlap.
 
-While one kernel waits for its last results, the next one starts: the array then receives its first
-weights, for example, and reductions that do not depend on each other share the cross-lane unit.
+While one kernel waits for its last results, the next one starts. For example, the array then
+receives the next kernel's first weights, and independent reductions share the cross-lane unit.
 """
 
 from collections.abc import Mapping, Sequence

@@ -84,8 +84,8 @@ def take(free: FreeVectors, vectors: int, buffers: Mapping[Value, VmemBuffer],
     The vectors take one end of the run: the end next to the buffer whose value is used later. The
     rest of the run then grows when the buffer at its other end is freed. If both values are used
     equally late, vectors to be loaded from HBM take the high end, and other vectors the low end.
-    But vectors that make up more than a quarter of vector memory, and are not to be loaded, always
-    take the end of the run that is nearer to an end of vector memory.
+    There is an exception: vectors that fill more than a quarter of vector memory, and are not to be
+    loaded. They always take the end of the run that is nearer to an end of vector memory.
 
     Parameters
     ----------
