@@ -1,4 +1,4 @@
-"""How several processes share the tests; their time limits and garbage; how Ctrl-C reaches them."""
+"""The test run: how processes share the tests, time limits, garbage collection, and Ctrl-C."""
 
 import gc
 import json

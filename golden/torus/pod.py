@@ -148,7 +148,7 @@ class GoldenPod:
                                          max_bundles - executed[place]))
                     executed[place] += count
                     going |= count > 0
-            going |= self._deliver(all_if_idle=not going)
+            going |= self._deliver(idle=not going)
         return self._outcome(executed)
 
     def _places(self) -> Iterator[Place]:
@@ -156,18 +156,18 @@ class GoldenPod:
             for core in range(self._config.cores):
                 yield x, y, core
 
-    def _deliver(self, all_if_idle: bool) -> bool:
+    def _deliver(self, idle: bool) -> bool:
         """Let some packets leave and some arrive; return whether any did.
 
-        If ``all_if_idle``, which says that no core can continue, at least one packet leaves or
-        arrives, if there is any.
+        ``idle`` says that no core can continue. Then at least one packet, if there is any, leaves
+        or arrives.
         """
         events: list[tuple[bool, _Way]] = [(True, way) for way in self._flying]
         for place in self._places():
             egress = self.chips[place[:2]].cores[place[2]].egress
             events += [(False, (*place, way)) for way in egress.ways]
         self._random.shuffle(events)
-        least = int(all_if_idle and bool(events))
+        least = int(idle and bool(events))
         chosen = events[:self._random.randint(least, len(events))] if events else []
         for arrives, way in chosen:
             if arrives:

@@ -1,12 +1,12 @@
 """Errors of the compiler's elementary functions, and what they cost.
 
-Run as ``python -m verif.accuracy.elementwise``: some minutes, and a row of docs/accuracy.md for
-each function. It evaluates the machine code of an element with the golden vector unit, and compares
-with numpy's float64. Errors are in ulps of the exact result.
+``python -m verif.accuracy.elementwise`` takes some minutes, and prints a row of docs/accuracy.md
+for each function. It evaluates the machine code of a function with the golden vector unit, and
+compares the results with numpy's float64. Errors are in ulps of the exact result.
 
 Functions of one operand are evaluated at evenly spaced operands of every binade and at corner
-values; those of two at random pairs of three kinds: any two patterns, two numbers of moderate size,
-and, for powers, pairs whose result is in range.
+values. Functions of two operands are evaluated at random pairs of three kinds: any two patterns,
+two numbers of moderate size, and, for powers, pairs whose result is in range.
 """
 
 import argparse
@@ -33,7 +33,7 @@ CORNERS = np.array([
     0x7F7FFFFF, 0xFF7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00000, 0x7F800001, 0xFFC00000, 0x40000000,
     0x3F000000, 0xBF000000, 0x3EFFFFFF, 0x4B000000, 0x4AFFFFFF, 0x4F000000, 0xCF000000, 0x42B17217,
     0x42B17218, 0xC2AEAC4F, 0x3F800001, 0x3F7FFFFF, 0xBF7FFFFF, 0x40400000, 0xC0400000], np.uint32)
-"""Patterns that are always evaluated; of functions of two operands, all pairs."""
+"""Patterns that are always evaluated; for functions of two operands, all pairs of them."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Function:
     bound : float
         The error that docs/accuracy.md states, in ulps.
     dtype : DType
-        Type of operands and result; of bf16, ulps are those of bf16.
+        Type of operands and result. Errors of a bf16 function are in ulps of bf16.
     """
 
     truth: Callable[..., Doubles]
@@ -119,7 +119,8 @@ def operands(kind: str, points: int, seed: int = 1) -> Iterator[list[Words]]:
     ----------
     kind : str
     points : int
-        Operands for each binade and sign; of functions of two, a 500th of the number of pairs.
+        Number of operands for each binade and sign. For functions of two operands, the number of
+        pairs is 500 times this.
     seed : int
         Of random numbers.
     """

@@ -1,10 +1,10 @@
 """Errors of the transcendental functions over all operands.
 
-Run as ``python -m verif.accuracy.transcendental``: some minutes, and a line per function.
+``python -m verif.accuracy.transcendental`` takes some minutes, and prints a line for each function.
 
 The reference is numpy's float64, whose own error is about 2**-28 of an fp32 ulp. Errors are in ulps
-of the exact result: the distance of neighbouring fp32 numbers at its exponent. `SWEEPS` has the
-operands, and why they cover all.
+of the exact result: the distance of neighbouring fp32 numbers at its exponent. `SWEEPS` lists the
+operands, and says why they cover all cases.
 """
 
 import argparse
@@ -35,9 +35,9 @@ class Sweep:
     first, last : int
         Least and greatest exponent of two.
     negative : bool
-        Also operands below zero.
+        Whether operands below zero are included.
     rest : str
-        Why other operands need no sweep.
+        The reason why other operands need no sweep.
     """
 
     first: int
@@ -109,7 +109,7 @@ class Measured:
 
 def errors(function: Function, operands: NDArray[np.uint32],
            results: NDArray[np.float32]) -> Doubles:
-    """Errors of results in ulps, the exact result being subtracted.
+    """Errors of results in ulps: the result minus the exact result.
 
     Where the exact result rounds to infinity or is flushed, the error is 0 if the result is just
     that, otherwise infinite.

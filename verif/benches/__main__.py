@@ -8,7 +8,7 @@ from verif.benches.runner import BENCHES, SEED, run
 
 
 def main() -> int:
-    """Runs the benches named, or all; 1 if one fails."""
+    """Run the named benches, or all of them; return 1 if any fails."""
     benches = {str(bench): bench for bench in BENCHES}
     parser = argparse.ArgumentParser(prog="python -m verif.benches",
                                      description="Run the cocotb benches.")

@@ -36,7 +36,7 @@ def reader(pin: Pin) -> Callable[[], str]:
 
 
 def int_reader(pin: Pin) -> Callable[[], int]:
-    """As `reader`, as a number; a bit that is neither 0 nor 1 is a ValueError."""
+    """Like `reader`, but returns a number, and raises ValueError if a bit is neither 0 nor 1."""
     read = reader(pin)
     return lambda: int(read(), 2)
 
@@ -84,7 +84,8 @@ class ClockDomain:
     def at_each_edge(self, function: Callable[[], None]) -> None:
         """Calls a function at each edge, from now on.
 
-        One task calls all of them, because to resume a task takes longer than most of them.
+        One task calls all functions, because resuming a task takes longer than most of the
+        functions.
         """
         self._functions.append(function)
         if len(self._functions) == 1:
@@ -115,6 +116,6 @@ class ClockDomain:
     def now(self) -> int:
         """Number of the current cycle; only differences have a meaning.
 
-        It begins with an edge; in ``middle`` it is the same.
+        A cycle begins with an edge, and includes the next ``middle``.
         """
         return (int(get_sim_time("ns")) - self._origin) // PERIOD_NS

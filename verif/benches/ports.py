@@ -29,7 +29,7 @@ class Ports:
         self._driven: dict[str, int] = {}
 
     def drive(self, **values: int) -> None:
-        """Drives members; the others stay."""
+        """Drives the given members; the others keep their values."""
         for member, value in values.items():
             if self._driven.get(member) != value:
                 self._pins[member].value = value

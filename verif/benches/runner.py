@@ -60,7 +60,7 @@ _VERILATOR_FLAGS = ("-O3", "--x-assign", "unique", "--x-initial", "unique", "--n
 # shared by all designs, mostly the access to signals, is compiled only once.
 _OPTIMISATION = {"OPT_SLOW": "-O0", "OPT_GLOBAL": "-O2"}
 _LONG = ("chip", "core")
-"""Designs whose benches take many cycles."""
+"""Designs whose benches simulate many cycles."""
 
 _BLOCKS = ("vpu_element", "mac_cell")
 """Large modules with many instances in a design: each is verilated and compiled only once."""
@@ -125,7 +125,7 @@ class Design:
 
 
 def design(bench: Bench) -> Design:
-    """The Verilog of a bench's design."""
+    """Return the Verilog of a bench's design."""
     config = Config.preset(bench.preset, mac_latency=bench.mac_latency)
 
     def write() -> dict[str, object]:
@@ -188,7 +188,7 @@ def _common(tools: Toolchain, settings: Mapping[str, str], waves: bool) -> pathl
 
 
 class _BlockRunner(Verilator):
-    """Cocotb's runner, with modules that are verilated on their own.
+    """Cocotb's runner, which in addition verilates some modules on their own.
 
     Parameters
     ----------

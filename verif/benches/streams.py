@@ -31,7 +31,7 @@ class StreamPins:
 
 
 class StreamSource:
-    """Feeds a stream of the design: transfers payloads in order, with random gaps.
+    """Feeds a stream of the design with payloads, in order and with random gaps.
 
     Parameters
     ----------

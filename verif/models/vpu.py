@@ -1,8 +1,9 @@
 """The vector unit's surroundings, its state and its outputs, cycle by cycle.
 
 `VpuChecker` follows the unit's state from the inputs of each cycle and compares the outputs. Two
-kinds of stimulus give those inputs: `VpuTraffic`, anything that the sequencer keeps apart; and
-`BundleIssuer`, bundles that issue as early as hazards allow while a golden core executes them.
+kinds of stimulus give those inputs: `VpuTraffic` gives random cycles, which only respect what the
+sequencer keeps apart. `BundleIssuer` gives bundles that issue as early as hazards allow, while a
+golden core executes them.
 """
 
 import random
@@ -96,7 +97,7 @@ class Store:
 
 @dataclass
 class ChainInput:
-    """What a chain of rows out of a register does."""
+    """Inputs of a chain that sends rows of a register, in one cycle."""
 
     load: int = 0
     source: int = 0
@@ -105,7 +106,7 @@ class ChainInput:
 
 @dataclass
 class ChainWriteInput:
-    """A write from the pop chain or the result chain."""
+    """A register write from the pop chain or the result chain."""
 
     d: int
     from_xlu: int = 0
@@ -128,7 +129,7 @@ class Cycle:
 
 
 class VpuChecker:
-    """The unit's state by cycles, with the instruction set's latencies, and its outputs.
+    """A model of the unit's state and outputs in each cycle, with the instruction set's latencies.
 
     Parameters
     ----------
@@ -140,9 +141,9 @@ class VpuChecker:
     Attributes
     ----------
     vectors, masks, vmem : array
-        The state.
+        Vector registers, mask registers and vector memory.
     written, rows : int
-        Writes of registers and masks, and rows of chains, that were compared.
+        Number of writes of registers and masks, and number of rows of chains, that were compared.
     """
 
     def __init__(self, config: Config, *, known: bool = True) -> None:
@@ -162,7 +163,8 @@ class VpuChecker:
     def step(self, cycle: Cycle) -> dict[str, np.ndarray]:
         """Takes the inputs of a cycle; returns the outputs after the clock edge at its end.
 
-        The inputs are still applied then: the write from a chain shows combinationally.
+        The inputs are still applied after the edge: an output depends combinationally on the write
+        from a chain.
         """
         before, self._before = self._before, cycle
         now, self._now = self._now, self._now + 1
@@ -216,7 +218,7 @@ class VpuChecker:
         Raises
         ------
         AssertionError
-            If one differs.
+            If an output differs.
         """
         for name, value in want.items():
             found = np.asarray(got(name))
@@ -230,12 +232,12 @@ class VpuChecker:
             self.rows += int(name.endswith("_row"))
 
     def check_state(self, core: GoldenCore, addresses: Iterable[int]) -> None:
-        """Compares the state with that of a golden core; of memory the vectors at ``addresses``.
+        """Compares the state with a golden core's; of memory, only the vectors at ``addresses``.
 
         Raises
         ------
         AssertionError
-            If something differs.
+            If any state differs.
         """
         for file, mine, golden in (("v", self.vectors, core.vectors),
                                    ("m", self.masks, core.masks)):
@@ -246,7 +248,7 @@ class VpuChecker:
                 f"vmem[{address}] differs from the golden core's")
 
     def _outputs(self, cycle: Cycle) -> dict[str, np.ndarray]:
-        """The outputs of the cycle that begins; ``cycle`` is the one before."""
+        """The outputs of the cycle that begins now; ``cycle`` is the one before it."""
         events = self._later[self._now]
         outputs = {f"{name}_row": self.chains[name][0] for name in ("x", "w", "xlu")
                    if self._known[name]}
@@ -293,7 +295,7 @@ class VpuChecker:
 
 
 def input_widths(config: Config) -> dict[str, dict[str, int]]:
-    """Widths of the unit's inputs, but for the rows: member by port."""
+    """Widths of the unit's inputs, except rows: for each port, the width of each member."""
     address = max(1, (config.vmem_vectors - 1).bit_length())
     vector = {"valid": 1, "op": 6, "d": 5, "a": 5, "b": 5, "use_scalar": 1, "scalar": 32, "m": 3}
     chain = {"load": 1, "source": 5, "shift": 1}
@@ -308,7 +310,7 @@ def input_widths(config: Config) -> dict[str, dict[str, int]]:
 
 
 def pins(cycle: Cycle) -> dict[str, Any]:
-    """The inputs that have a meaning in this cycle, by their ports' names; others may be anything.
+    """The inputs that have a meaning in this cycle, by port; all others may have any value.
 
     A row is an array of lanes.
     """
@@ -360,7 +362,7 @@ def operands(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 class VpuTraffic:
-    """Random cycles that respect what the sequencer keeps apart, and nothing else."""
+    """Random cycles, restricted only by what the sequencer keeps apart."""
 
     def __init__(self, config: Config, rng: np.random.Generator, density: float,
                  addresses: int) -> None:
@@ -428,7 +430,7 @@ class VpuTraffic:
 
 
 CORE_VECTORS = 32
-"""Vectors of vector memory, from address 0 on, that loads and stores use."""
+"""Number of vectors of vector memory, from address 0 on, that loads and stores use."""
 SLOT_OPERATIONS = {slot: [operation for operation in OPERATIONS if slot in operation.slots]
                    for slot in (Slot.V0, Slot.V1, Slot.LOAD, Slot.STORE)}
 SOURCES = {slot: 1 + number for number, slot in enumerate(SLOT_OPERATIONS)}
@@ -437,7 +439,7 @@ SOURCES = {slot: 1 + number for number, slot in enumerate(SLOT_OPERATIONS)}
 
 @dataclass(frozen=True)
 class Result:
-    """A register (``file`` v) or mask (m) to be written by ``port``, ``latency`` after issue."""
+    """A register that ``port`` writes ``latency`` cycles after issue; ``file`` is "v" or "m"."""
 
     file: str
     number: int
@@ -489,7 +491,7 @@ class VpuBundle:
         self.values[slot] = values
 
     def cycle(self, rng: random.Random) -> Cycle:
-        """The inputs that issue it. Fields that no operand uses are random."""
+        """The inputs of the bundle's issue. Fields that no operand uses are random."""
         cycle = Cycle()
         for slot, values in self.values.items():
             if slot is Slot.LOAD:
@@ -508,9 +510,9 @@ class VpuBundle:
 class BundleIssuer:
     """Issues bundles behind an interlock, while a golden core executes them at once.
 
-    The interlock makes hardware behave as the golden core. It goes by what the unit says was
-    written, and issues in the first cycle in which it may: all results are used as early as
-    possible. Meanwhile chains are loaded, shifted and written at random.
+    The interlock makes hardware behave like the golden core. It knows from the unit's outputs which
+    registers were written, and issues each bundle in the first possible cycle. So all results are
+    used as early as possible. Meanwhile chains are loaded, shifted and written at random.
 
     Parameters
     ----------
@@ -520,17 +522,17 @@ class BundleIssuer:
     Attributes
     ----------
     core : GoldenCore
-        Its vectors, masks and vmem are those of the unit once nothing is outstanding.
+        Its vectors, masks and vector memory equal those of the unit when no write is outstanding.
     rng, numbers : random.Random, np.random.Generator
-        Of all decisions, and of all data.
+        Random numbers for all decisions, and for all data.
     gap : float
         Probability of a cycle in which no bundle is tried.
     chains_busy : float
-        How much happens on the chains, 0 to 1.
+        How busy the chains are, 0 to 1.
     issued : list of int
-        Cycles of issue.
+        The cycle of each issue.
     held : int
-        Cycles in which a bundle was held up because the memory's port was the host's.
+        Number of cycles in which a bundle was held because the host had the memory's port.
     """
 
     def __init__(self, config: Config, seed: int) -> None:
@@ -570,7 +572,7 @@ class BundleIssuer:
 
     def operation(self, slot: Slot, operation: Operation, registers: int = 32,
                   taken: set[tuple[str, int]] | None = None) -> tuple[dict[str, int], int] | None:
-        """Random fields and scalar operand; None if it would write what is ``taken``."""
+        """Random fields and scalar operand; None if the operation would write one of ``taken``."""
         rng = self.rng
         chosen = {"op": int(operation.op)}
         scalar = int(next(self._scalars))
@@ -629,9 +631,9 @@ class BundleIssuer:
         Parameters
         ----------
         written : set of (str, int)
-            Registers (v) and masks (m) that vector slots or loads write in this cycle.
+            Vector ("v") and mask registers ("m") that vector slots or loads write in this cycle.
         urgent : set of Slot
-            Slots whose port of vector memory is the host's in this cycle.
+            Slots whose port of vector memory the host has in this cycle.
         """
         before = set(self._outstanding)
         self._outstanding -= written
@@ -662,7 +664,7 @@ class BundleIssuer:
             for result in bundle.results)
 
     def _drive_chains(self, cycle: Cycle, outstanding: set[tuple[str, int]]) -> None:
-        """Registers outstanding at the cycle's begin cannot be read by a chain, or written."""
+        """Chooses the inputs of the chains, which must not read or write outstanding registers."""
         rng, busy, core = self.rng, self.chains_busy, self.core
         for name in ("x", "w", "xlu"):
             source = rng.randrange(isa.VECTOR_REGISTERS)

@@ -2,7 +2,7 @@
 
 `XluChecker` takes the place of the vector unit: it holds the registers and the chain that the unit
 reads, and compares every register that the unit writes with the golden core's. Scenarios are
-generators: each step is a cycle and yields the operation that is offered in it.
+generators: each step is a cycle, and yields the operation that is offered in the cycle.
 """
 
 from collections import deque
@@ -30,9 +30,9 @@ OPERATIONS = tuple(MiscOp(operation.op) for operation in isa.OPERATIONS
                    if operation.unit is isa.Unit.XLU)
 TREE = (MiscOp.SUM_LANES, MiscOp.MAX_LANES)
 MOVES = (MiscOp.ROTATE_LANES, MiscOp.BROADCAST_LANE)
-"""Operations on a source that take the rotator's latency and drop no row."""
+"""Operations with a source that have the rotator's latency and drop no row."""
 PATIENCE = 1000
-"""Cycles after which the unit should have become ready, or idle."""
+"""Number of cycles within which the unit must become ready, or idle."""
 
 
 def config_of(array: int, sublanes: int) -> Config:
@@ -40,7 +40,7 @@ def config_of(array: int, sublanes: int) -> Config:
 
 
 def limit(config: Config, op: MiscOp) -> int:
-    """Number of legal amounts: they are less than this. 1 for an operation without an amount."""
+    """Number of legal amounts, from 0, of an operation; 1 for an operation without an amount."""
     return isa.index_limits(config).get(op, 1)
 
 
@@ -63,16 +63,16 @@ class Op:
 
 
 class Reset:
-    """What a scenario yields to reset the unit."""
+    """Yielded by a scenario to reset the unit."""
 
 
 RESET = Reset()
 
 Scenario = Generator[Op | Reset | None]
-"""Cycles: each yields the operation offered in it, None, or a reset.
+"""A sequence of cycles: each yields the operation that is offered in the cycle, None, or a reset.
 
-`XluChecker.outputs` are those of the cycle whose operation is to be yielded. The unit takes the
-operation if it is ready; what is offered otherwise has no effect.
+`XluChecker.outputs` are those of the cycle whose operation is to be yielded. The unit accepts the
+operation if the unit is ready; otherwise the operation has no effect.
 """
 
 
@@ -123,13 +123,13 @@ class XluChecker:
     ----------
     config : Config
     registers : array of uint32, shape (vector registers, sublanes, lanes)
-        May be changed between cycles, save those that the unit is about to read.
+        May be changed between cycles, except those that the unit is about to read.
     outputs : Outputs
-        Those of the present cycle.
+        The unit's outputs in the present cycle.
     cycle : int
         Number of the present cycle.
     issued, checked : int
-        Operations issued, and results compared.
+        Number of operations issued, and number of results compared.
     written_at : list of int
         Cycles of the writes.
     """
@@ -144,7 +144,7 @@ class XluChecker:
         self.restart()
 
     def restart(self) -> None:
-        """Forgets what was in the unit: it has been reset. The transposer's tile is undefined."""
+        """Forgets all operations: the unit has been reset. The transposer's tile is undefined."""
         self._results: deque[tuple[Op, NDArray[np.uint32]]] = deque()
         self._unread: deque[int] = deque()
         self._rows: list[NDArray[np.uint32]] = []
@@ -158,17 +158,17 @@ class XluChecker:
 
     @property
     def awaited(self) -> set[int]:
-        """Registers that a result has yet to be written to."""
+        """Registers to which a result will still be written."""
         return {op.d for op, _ in self._results}
 
     @property
     def kept(self) -> set[int]:
-        """Registers that other units may not write in this cycle: awaited, or yet to be read."""
+        """Registers, awaited or still to be read, that other units must not write in this cycle."""
         loaded = set() if self.outputs.load is None else {self.outputs.load}
         return self.awaited | set(self._unread) | loaded
 
     def may_issue(self, op: Op) -> bool:
-        """Whether the sequencer would issue it now if the unit is ready: no hazard."""
+        """Whether an operation has no hazard: the sequencer would issue it to a ready unit."""
         needed = self.awaited | set(self._unread)
         return not (op.reads and op.a in self.awaited) and not (op.writes and op.d in needed)
 
@@ -242,7 +242,7 @@ class XluChecker:
         Raises
         ------
         AssertionError
-            If something is under way, or nothing was ever compared.
+            If an operation is under way, or nothing was ever compared.
         """
         self.expect_done()
         self._check(self.checked > 0, "nothing was compared")
@@ -301,9 +301,8 @@ def floats(rng: np.random.Generator, *shape: int) -> NDArray[np.uint32]:
 
 
 def random_contents(rng: np.random.Generator, *shape: int) -> Iterator[NDArray[np.uint32]]:
-    """Contents of registers, without end.
-
-    Those of a register are `floats`, or now and then integers and the adder's corners too.
+    """Endless random contents of registers: `floats` and, for some registers, also integers and
+    corner cases of the adder.
     """
     while True:
         mixed = rng.random((DRAWN, 1, 1)) < 0.3
@@ -314,7 +313,7 @@ def random_contents(rng: np.random.Generator, *shape: int) -> Iterator[NDArray[n
 
 
 def wait(checker: XluChecker, until: Callable[[], bool], what: str) -> Scenario:
-    """Offers nothing until a condition holds."""
+    """Offers no operation until a condition holds."""
     for _ in range(PATIENCE):
         if until():
             return
@@ -352,13 +351,13 @@ def fill_tile(checker: XluChecker, rng: np.random.Generator) -> Scenario:
 
 
 def every_amount(checker: XluChecker, op: MiscOp) -> list[Op]:
-    """The operation with each of its amounts, from and to changing registers."""
+    """The operation with each of its amounts; the source and the destination vary."""
     return [Op(op, d=16 + amount % 16, a=amount % 16, amount=amount)
             for amount in range(limit(checker.config, op))]
 
 
 def dependent_amounts(checker: XluChecker) -> Scenario:
-    """Each operation with each of its amounts, from one register, back to it and to another."""
+    """Each operation with each of its amounts, from a register to itself and to another one."""
     before = checker.checked
     ops = [Op(op, d, 7, amount) for op in OPERATIONS for d in (7, 9)
            for amount in range(limit(checker.config, op))]
@@ -380,7 +379,7 @@ def full_rate(checker: XluChecker, rng: np.random.Generator, kinds: Sequence[Mis
 
 
 def two_latencies(checker: XluChecker) -> Scenario:
-    """Sums among rotations, in every order of four: none overtakes another, none is late."""
+    """Sums and rotations, in every order of four: none overtakes another, and none is late."""
     unit = Xlu(checker.config)
     sublanes, lead = checker.config.sublanes, unit.tree_latency - unit.latency
     assert lead > 0, "a sum must take longer than a rotation"
@@ -420,12 +419,12 @@ def random_op(checker: XluChecker, rng: np.random.Generator, kinds: Sequence[Mis
 
 
 def random_traffic(checker: XluChecker, rng: np.random.Generator, cycles: int) -> Scenario:
-    """Random operations, as many as the unit takes, while other units change the registers.
+    """Random operations, as many as the unit accepts, while other units change the registers.
 
     Like the sequencer, it holds an operation back while a result that it reads or overwrites is
-    missing, and while its result's register is pending. For spells of 50 cycles it insists on each
-    operation until it issues, or tries another in each cycle. Registers that the unit needs no
-    longer are overwritten at any time: recent sources above all.
+    missing, and while its result's register is pending. For 50 cycles at a time, it either offers
+    each operation until the operation issues, or offers another one in each cycle. Registers that
+    the unit no longer needs are overwritten at any time, above all recent sources.
     """
     sources: deque[int] = deque(maxlen=3)
     contents = random_contents(rng, *checker.registers.shape[1:])
@@ -457,7 +456,7 @@ def random_traffic(checker: XluChecker, rng: np.random.Generator, cycles: int) -
 
 
 def every_distance_to_reset(checker: XluChecker, rng: np.random.Generator) -> Scenario:
-    """A reset at every distance from the last start drops all that is under way."""
+    """A reset at every distance from the last start drops everything under way."""
     before = checker.checked
     for distance in range(1, 25):
         yield from random_traffic(checker, rng, 20)

@@ -13,8 +13,8 @@ namespace systolith::pjrt {
 constexpr int kMajor = 0;
 constexpr int kMinor = 90;
 
-// Types of the API's opaque pointers, defined in objects.hpp. One object serves as a device and its
-// description, as a client and its topology, and as a loaded executable and its executable.
+// Types of the API's opaque pointers, defined in objects.hpp. A device and its description are one
+// object. So are a client and its topology, and a loaded executable and its executable.
 struct Error;
 struct Event;
 struct Client;

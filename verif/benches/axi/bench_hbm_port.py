@@ -26,7 +26,7 @@ _CHANNELS = ("ar", "r", "aw", "w", "b")
 
 
 class HbmBench:
-    """The port, its memories and the model: all rows, from lane 0 in the lowest bits.
+    """The port, its memories, and the model of all rows: integers with lane 0 in the lowest bits.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class HbmBench:
     gap : float
         Probability of a cycle without an offer at the streams.
     rows : StreamMonitor
-        Of the rows that were read.
+        Records the rows that were read.
     """
 
     def __init__(self, dut: HierarchyObject) -> None:
@@ -106,19 +106,19 @@ class HbmBench:
         return [data[start:start + size] for start in range(0, len(data), size)]
 
     def refuse(self, row: int) -> None:
-        """Makes one of the channels refuse its part of this row."""
+        """Makes a random channel refuse its part of a row."""
         memory = self.rng.choice(self.memories)
         memory.bad.add(row * self.config.channel_bytes
                        + self.rng.randrange(self.config.channel_bytes))
 
     def is_bad(self, row: int) -> bool:
-        """Whether a channel refuses it."""
+        """Whether a channel refuses its part of a row."""
         size = self.config.channel_bytes
         return any(place // size == row for memory in self.memories for place in memory.bad)
 
     def set_pauses(self, choose: Callable[[str], float], gap: float = 0.0,
                    stall: float = 0.0) -> None:
-        """Sets the probability of a pause of each channel of AXI by its name, and of the rest."""
+        """Sets the probabilities of pauses: of each AXI channel by name, and of the streams."""
         for ram in self.rams:
             for name in _CHANNELS:
                 side = ram.read_if if name in ("ar", "r") else ram.write_if
@@ -140,7 +140,7 @@ class HbmBench:
             yield self.rng.random() < probability
 
     def read(self, row: int, count: int) -> None:
-        """Requests rows, which must have the current contents of memory."""
+        """Requests rows, and expects the current contents of memory."""
         self._sources["hbm_read"].send([self._burst(row, count)])
         for number in range(row, row + count):
             bad = self.is_bad(number)
@@ -232,7 +232,7 @@ async def bursts_about_boundaries(dut: HierarchyObject) -> None:
 
 @bench_test
 async def full_rate(dut: HierarchyObject) -> None:
-    """A row each way in each cycle, as long as the memories give and take a beat in each cycle."""
+    """A row moves each way in each cycle while the memories give and take a beat in each cycle."""
     bench = await HbmBench.started(dut)
     written: dict[int, int] = {}
     for start in range(0, 512, 256):
@@ -250,7 +250,7 @@ async def full_rate(dut: HierarchyObject) -> None:
 
 @bench_test
 async def refused_reads(dut: HierarchyObject) -> None:
-    """A row is in error if any channel refuses its part, and no other row is."""
+    """A row has an error if and only if a channel refuses its part."""
     bench = await HbmBench.started(dut)
     bench.set_pauses(lambda _: 0.2, stall=0.1)
     for _ in range(12):
@@ -265,7 +265,7 @@ async def refused_reads(dut: HierarchyObject) -> None:
 
 @bench_test
 async def refused_writes(dut: HierarchyObject) -> None:
-    """A burst of writes is in error if any beat of any channel is refused, and no other is."""
+    """A write burst has an error if and only if a channel refuses one of its beats."""
     bench = await HbmBench.started(dut)
     bench.set_pauses(lambda _: 0.2, gap=0.1, stall=0.1)
     for _ in range(6):
@@ -282,7 +282,7 @@ async def refused_writes(dut: HierarchyObject) -> None:
 
 @bench_test
 async def memory_that_takes_nothing(dut: HierarchyObject) -> None:
-    """Offers to a memory that is not ready stay until it is."""
+    """Offers to a memory that is not ready stay until the memory is ready."""
     bench = await HbmBench.started(dut)
     bench.set_pauses(lambda name: 1.0 if name in ("ar", "aw", "w") else 0.0)
     bench.read(7, 30)
@@ -305,7 +305,7 @@ async def memory_that_takes_nothing(dut: HierarchyObject) -> None:
 
 @bench_test
 async def rows_that_nobody_takes(dut: HierarchyObject) -> None:
-    """The port takes all that it has requested from memory, though its rows are not taken."""
+    """The port takes all rows that it has requested, even if nobody takes them from the port."""
     bench = await HbmBench.started(dut)
     bench.set_pauses(lambda _: 0.0, stall=1.0)
     written: dict[int, int] = {}
@@ -325,7 +325,7 @@ async def rows_that_nobody_takes(dut: HierarchyObject) -> None:
 
 @bench_test
 async def discarded_rows(dut: HierarchyObject) -> None:
-    """Rows that are discarded leave memory as it is; the burst ends as any other."""
+    """Discarded rows leave memory as it is; their burst ends like any other."""
     bench = await HbmBench.started(dut)
     before = {row: bench.stored(row) for row in range(bench.middle, bench.middle + 50)}
     bench.discard_all(True)
@@ -342,7 +342,7 @@ async def discarded_rows(dut: HierarchyObject) -> None:
 
 @bench_test
 async def reset_in_the_middle(dut: HierarchyObject) -> None:
-    """After a reset of port and memory at a random moment, traffic is right."""
+    """After a reset of port and memory at a random moment, all traffic is correct."""
     bench = await HbmBench.started(dut)
     for _ in range(4):
         bench.set_pauses(lambda _: 0.3, gap=0.2, stall=0.2)

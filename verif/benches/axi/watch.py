@@ -39,7 +39,7 @@ class AxiWatch:
     prefix : str
         First part of the names of the port's signals.
     data_bytes, max_beats : int
-        As of `AxiChecker`.
+        As for `AxiChecker`.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class AxiWatch:
         Raises
         ------
         AssertionError
-            If something is under way, or a channel never carried anything.
+            If a transfer is under way, or a channel never carried anything.
         """
         self.checker.finish()
         assert all(self.checker.transfers.values()), f"{self.prefix}: {self.checker.transfers}"

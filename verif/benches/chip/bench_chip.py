@@ -26,15 +26,15 @@ from verif.system.programs.bundles import random_words
 bench_test = cocotb.test(timeout_time=10_000, timeout_unit="us")
 
 TRANSFERS = 10
-"""Transfers of each core while both contend."""
+"""Number of transfers of each core while both cores contend."""
 STREAMS, STREAM_ROWS = 4, 192
-"""Transfers of each core, and their rows, while both saturate one memory: together many times the
-capacity of the buffers."""
+"""Number of transfers of each core, and rows of a transfer, while both cores saturate one memory.
+Together, this is many times the capacity of the buffers."""
 PITCH = DESCRIPTOR_WORDS
 
 
 def rounds(bench: ChipBench, count: int) -> int:
-    """Repetitions of a test at different moments: ``count`` at `tiny`, else a third of it."""
+    """Number of repetitions of a test: ``count`` at `tiny`, otherwise a third of it."""
     return count if bench.config == Config.preset("tiny") else count // 3
 
 
@@ -51,7 +51,7 @@ async def put_descriptors(bench: ChipBench, core: int, made: Sequence[tuple[int,
 
 
 def exchange(config: Config) -> str:
-    """Multiplies two tiles, gives the product to the other core, and adds the other's product."""
+    """Program that multiplies two tiles, and adds the product to that of the other core."""
     tile = config.tile_vregs
     w, x, own, other, total = (tile * number for number in range(5))
 
@@ -73,7 +73,7 @@ def exchange(config: Config) -> str:
 
 
 async def prepare_exchange(bench: ChipBench) -> list[int]:
-    """Loads that program and its operands on both cores; returns the results' addresses."""
+    """Loads `exchange` and its operands on both cores; returns the results' addresses."""
     config = bench.config
     tile, rows = config.tile_vregs, config.array
     results = []
@@ -92,7 +92,7 @@ async def prepare_exchange(bench: ChipBench) -> list[int]:
 
 
 async def run_exchange(bench: ChipBench) -> None:
-    """Runs that program on both cores and compares everything."""
+    """Runs the program of `exchange` on both cores, and compares everything."""
     results = await prepare_exchange(bench)
     await bench.run()
     await bench.compare()
@@ -113,7 +113,7 @@ class Contention:
     ----------
     bench : ChipBench
     together : bool
-        Cores signal each other, and end together.
+        Whether the cores signal each other, and so end together.
     """
 
     def __init__(self, bench: ChipBench, *, together: bool) -> None:
@@ -197,7 +197,7 @@ class Contention:
         return hbm(where)
 
     def check_own(self, core: int) -> None:
-        """What a core wrote by itself is right, whatever the other one did."""
+        """Checks that what a core itself wrote is right, whatever the other core did."""
         memory = self._bench.stored()
         for first, rows in self.own[core]:
             assert (memory[first:first + rows] == self._bench.golden.hbm[first:first + rows]).all()
@@ -224,7 +224,7 @@ async def which_chip_it_is(dut: HierarchyObject) -> None:
 
 @bench_test
 async def two_cores_multiply_and_exchange(dut: HierarchyObject) -> None:
-    """Tiles in, products, each reads the other's, sums out; at several speeds of memory."""
+    """Cores load tiles, exchange products and store sums, at several speeds of memory."""
     bench = await ChipBench.started(dut)
     for pause in (0.0, 0.3, 0.7):
         bench.set_pauses(pause)
@@ -242,7 +242,7 @@ async def two_cores_multiply_and_exchange(dut: HierarchyObject) -> None:
 
 @bench_test
 async def cores_contend(dut: HierarchyObject) -> None:
-    """Programs, both engines and the host use everything at once; nothing is lost or mixed."""
+    """Programs, both engines and the host use all memories at once; nothing is lost or mixed."""
     bench = await ChipBench.started(dut, whole=True)
     for pause, shared in ((0.0, False), (0.4, True), (0.2, True)):
         contention = Contention(bench, together=True)
@@ -265,7 +265,7 @@ async def cores_contend(dut: HierarchyObject) -> None:
 
 
 class Pace:
-    """Counts the beats of reads or writes that a core's ports moved, cycle by cycle.
+    """Counts the beats that each core's ports read or wrote, cycle by cycle.
 
     Parameters
     ----------
@@ -287,11 +287,12 @@ class Pace:
             await bench.domain.edge
 
     def check(self) -> None:
-        """While both had beats to come, each moved about as many, and none waited long.
+        """Checks that both cores moved about as many beats, and that neither waited long.
 
-        A vector memory gives each in turn a word, and memory here each as many beats as the other
-        in the long run. A port asks for a burst when it has room for one, which is so after as many
-        rows of its own, and as many of the other. Twice that is the limit.
+        Only the time in which both had beats left counts. A vector memory serves the cores in turn,
+        and the HBM here gives each core as many beats as the other in the long run. A port requests
+        a burst when it has room for one. That takes as many rows of its own as a burst has, and as
+        many of the other core. The limit is twice that.
         """
         self._task.cancel()
         moved = np.diff(np.array(self._beats), axis=0)
@@ -347,7 +348,7 @@ async def neither_core_starves(dut: HierarchyObject) -> None:
 
 @bench_test
 async def descriptors_with_faults(dut: HierarchyObject) -> None:
-    """A program's stop the core at their bundle; the host's are refused."""
+    """A program's wrong descriptor stops the core at its bundle; the host's is refused."""
     bench = await ChipBench.started(dut)
     config = bench.config
     good = descriptor(config, hbm(0), vmem(3), rows=config.sublanes, semaphore=sem[1])
@@ -375,7 +376,7 @@ async def descriptors_with_faults(dut: HierarchyObject) -> None:
 
 @bench_test
 async def refused_by_memory(dut: HierarchyObject) -> None:
-    """Such a transfer signals nothing; the core stops, the host hears of it, and all goes on."""
+    """A transfer that memory refuses signals nothing, and stops its core; all else goes on."""
     bench = await ChipBench.started(dut, 0.2)
     config = bench.config
     rows = 4 * config.sublanes
@@ -414,7 +415,7 @@ async def refused_by_memory(dut: HierarchyObject) -> None:
 
 @bench_test
 async def waits_that_end_otherwise(dut: HierarchyObject) -> None:
-    """Watchdog, the host's signal, stop, and a semaphore that the other core overflows."""
+    """Waits end by the watchdog, the host's signal, a stop, or an overflow by the other core."""
     bench = await ChipBench.started(dut)
     config = bench.config
     text = "{ misc.wait sem2, 5 } { s0.add s4, s0, 9 | s1.halt }"
@@ -456,7 +457,7 @@ async def waits_that_end_otherwise(dut: HierarchyObject) -> None:
 
 @bench_test
 async def interrupt_and_poll(dut: HierarchyObject) -> None:
-    """Each event sets its bit, once, and the line if it is enabled."""
+    """Each event sets its bit once, and also the interrupt line if the event is enabled."""
     bench = await ChipBench.started(dut)
     config = bench.config
     rows = 6 * config.sublanes
@@ -493,7 +494,7 @@ async def interrupt_and_poll(dut: HierarchyObject) -> None:
 
 @bench_test
 async def reset_of_one_core(dut: HierarchyObject) -> None:
-    """A reset of one core at any moment: the other goes on, and both work afterwards."""
+    """After a reset of one core at any moment, the other core goes on, and both work."""
     bench = await ChipBench.started(dut)
     busy, count = 0, rounds(bench, 6)
     for number in range(count):
@@ -525,7 +526,7 @@ async def reset_of_one_core(dut: HierarchyObject) -> None:
 
 @bench_test
 async def reset_waits_for_memory(dut: HierarchyObject) -> None:
-    """A core in reset accepts nothing until memory has answered; then it is freshly reset."""
+    """A core in reset accepts nothing until memory has answered; then its reset is complete."""
     bench = await ChipBench.started(dut)
     config = bench.config
     rows = 20 * config.sublanes
@@ -563,7 +564,7 @@ async def reset_waits_for_memory(dut: HierarchyObject) -> None:
 
 @bench_test
 async def reset_of_the_chip(dut: HierarchyObject) -> None:
-    """A reset of chip and memory at any moment: all starts anew."""
+    """After a reset of chip and memory at any moment, everything starts anew."""
     bench = await ChipBench.started(dut)
     count = rounds(bench, 3)
     for _ in range(count):

@@ -46,16 +46,16 @@ class CoreStub:
     Attributes
     ----------
     words : dict of (space, address) to int
-        All that there are.
+        All words of the core.
     pulses : list of str
         Commands, in order of arrival.
     additions : list of (index, amount)
     transfers : list of int
-        Descriptors that were taken.
+        Descriptors that the core has accepted.
     fault : Fault
-        Fault of the transfers to come.
+        Fault of all later transfers.
     pause : float
-        Probability of a cycle in which an offer is not taken, 0 to 1.
+        Probability that the core does not accept an offer in a cycle, 0 to 1.
     """
 
     def __init__(self, domain: ClockDomain, dut: HierarchyObject, number: int,
@@ -93,7 +93,7 @@ class CoreStub:
         cocotb.start_soon(self._run())
 
     def show(self, **states: int) -> None:
-        """The core's state from now on."""
+        """Sets the core's state from now on."""
         for name, value in states.items():
             self._states[name].value = value
 
@@ -164,7 +164,7 @@ class ControlBench:
     rng : random.Random
     cores : list of CoreStub
     accesses : int
-        Answers that were compared.
+        Number of responses that were compared.
     """
 
     def __init__(self, dut: HierarchyObject) -> None:
@@ -191,7 +191,7 @@ class ControlBench:
         return bench
 
     def set_pauses(self, probability: float) -> None:
-        """Probability of a pause of each channel, and of the cores."""
+        """Sets the probability of a pause of each channel, and of the cores."""
         write, read = self._master.write_if, self._master.read_if
         for channel in (write.aw_channel, write.w_channel, write.b_channel, read.ar_channel,
                         read.r_channel):
@@ -207,20 +207,20 @@ class ControlBench:
             yield self.rng.random() < probability
 
     async def write(self, where: int, data: int, *, refused: bool = False) -> None:
-        """Writes a word; the answer must be this."""
+        """Writes a word; checks the response."""
         answer = await self._master.write(where, data.to_bytes(4, "little"))
         assert answer.resp == (Resp.SLVERR if refused else Resp.OKAY), (
             f"write of {data:#x} to {where:#x}: {answer.resp!r}")
         self.accesses += 1
 
     async def write_bytes(self, where: int, data: bytes) -> None:
-        """Writes less than a word, which must be refused."""
+        """Writes some bytes of a word, which must be refused."""
         answer = await self._master.write(where, data)
         assert answer.resp == Resp.SLVERR, f"write of {len(data)} bytes to {where:#x}"
         self.accesses += 1
 
     async def read(self, where: int, *, refused: bool = False) -> int:
-        """Reads a word; the answer must be this."""
+        """Reads a word; checks the value and the response."""
         answer = await self._master.read(where, 4)
         assert answer.resp == (Resp.SLVERR if refused else Resp.OKAY), (
             f"read of {where:#x}: {answer.resp!r}")
@@ -244,7 +244,7 @@ class ControlBench:
         await self.put("ACCESS_ADDRESS", register.pack(SPACE=space, ADDRESS=place), core)
 
     async def line(self) -> bool:
-        """The interrupt line, when all that happened has reached it."""
+        """The interrupt line, after all events so far have reached it."""
         await self.domain.cycles(3)
         return bool(self._interrupt.value)
 
@@ -262,7 +262,7 @@ class ControlBench:
             core.clear()
 
     def finish(self, accesses: int) -> None:
-        """Ends the test: at least so many answers were compared, and the checker saw them all."""
+        """Ends the test: checks that enough responses were compared, and all were checked."""
         checker = self._watch.checker
         checker.finish()
         assert self.accesses >= accesses
@@ -347,7 +347,7 @@ async def reads_beside_writes(dut: HierarchyObject) -> None:
 
 @bench_test
 async def words(dut: HierarchyObject) -> None:
-    """Programs and data go to the cores and come back; beyond the spaces nothing does."""
+    """Programs and data go to the cores and come back; accesses beyond the spaces are refused."""
     bench = await ControlBench.started(dut)
     for pause in (0.0, 0.4):
         bench.set_pauses(pause)
@@ -375,7 +375,7 @@ async def words(dut: HierarchyObject) -> None:
 
 @bench_test
 async def words_beside_a_program(dut: HierarchyObject) -> None:
-    """Accesses that need a stopped core are refused while it runs; all are during its reset."""
+    """Accesses that need a stopped core are refused while it is running; in its reset, all are."""
     bench = await ControlBench.started(dut)
     bench.set_pauses(0.3)
     model, where = bench.cores[-1], address("ACCESS_DATA", bench.config.cores - 1)
@@ -423,7 +423,7 @@ async def commands(dut: HierarchyObject) -> None:
 
 @bench_test
 async def additions_and_transfers(dut: HierarchyObject) -> None:
-    """Each reaches its core once, and a descriptor's fault comes back."""
+    """Each addition and each transfer reaches its core once; a descriptor's fault comes back."""
     bench = await ControlBench.started(dut)
     rng = bench.rng
     addition = CORE_REGISTERS["SEMAPHORE_ADD"]
@@ -451,7 +451,7 @@ async def additions_and_transfers(dut: HierarchyObject) -> None:
 
 @bench_test
 async def cores_that_take_nothing(dut: HierarchyObject) -> None:
-    """They do not hang the host, and an abandoned access does not happen later."""
+    """Cores that accept nothing do not hang the host; an abandoned access has no effect later."""
     bench = await ControlBench.started(dut)
     model = bench.cores[0]
     model.pause = 1.0
@@ -519,7 +519,7 @@ async def interrupts(dut: HierarchyObject) -> None:
 
 @bench_test
 async def counters(dut: HierarchyObject) -> None:
-    """Counters read while they count are of one cycle, and sum to the cycles."""
+    """Counters that are read while they count all belong to one cycle, and sum to the cycles."""
     bench = await ControlBench.started(dut)
     bench.set_pauses(0.2)
     start = (1 << 32) - 200
@@ -543,7 +543,7 @@ async def counters(dut: HierarchyObject) -> None:
 
 @bench_test
 async def reset_in_the_middle(dut: HierarchyObject) -> None:
-    """After a reset at any moment of an access, registers have their reset values and work."""
+    """After a reset at any moment of an access, the registers have their reset values, and work."""
     bench = await ControlBench.started(dut)
     for _ in range(12):
         bench.set_pauses(0.3)

@@ -35,7 +35,7 @@ from verif.system.programs.bundles import fill_registers, random_words
 __all__ = ["WORDS", "ChipBench", "Events"]
 
 WORDS = 256
-"""Vectors of vector memory that tests use: all that `tiny` has."""
+"""Number of vectors of vector memory that tests use: all that `tiny` has."""
 _LIMIT = 20_000
 _BUNDLES = 100_000
 _HALT = pack({isa.Slot.S1: {"op": isa.ScalarOp.HALT}})
@@ -49,30 +49,29 @@ class Events:
 
     @staticmethod
     def of(core: int, events: int) -> int:
-        """A core's events."""
+        """Bits of the events of one core."""
         return events << EVENT_PITCH * core
 
 
 class ChipBench:
-    """The chip and its surroundings.
-
-    The golden chip does whatever the host writes, starts and transfers, too.
+    """The chip and its surroundings. Whatever the host writes, starts and transfers is done to the
+    golden chip, too.
 
     Attributes
     ----------
     config : Config
     rng, numbers : random.Random, numpy.random.Generator
-        Of the bench's decisions and data, seeded with the test's seed.
+        Random numbers for the bench's decisions and for its data, seeded with the test's seed.
     domain : ClockDomain
     golden : GoldenChip
     memories : list of BadMemory
-        A channel each; all cores share them.
+        A memory for each channel; all cores share them.
     rams : list of list of AxiRam
-        Models, by core and channel.
+        The memory models, by core and channel.
     compared : int
-        States compared.
+        Number of states that were compared.
     words : int
-        Words of vector memory that are filled and compared.
+        Number of vectors of vector memory that are filled and compared.
     """
 
     def __init__(self, dut: HierarchyObject) -> None:
@@ -123,8 +122,8 @@ class ChipBench:
                       whole: bool = False) -> "ChipBench":
         """A bench whose chip has been reset, and whose state is random and that of `golden`.
 
-        Of vector memory these are the first `WORDS` words, if not the ``whole``: to fill and to
-        compare them is most of what the simulator does.
+        Of vector memory, only the first `WORDS` vectors are filled and compared, unless ``whole``
+        is set: the simulator spends most of its time on this.
         """
         bench = cls(dut)
         if not whole:
@@ -196,15 +195,15 @@ class ChipBench:
         return np.concatenate(parts, axis=1)
 
     def refuse(self, where: int) -> None:
-        """Makes one of memory's channels refuse the row at this address."""
+        """Makes a random memory channel refuse the row at an address."""
         memory = self.rng.choice(self.memories)
         memory.bad.add(where // self.config.row_bytes * self.config.channel_bytes)
 
     def set_pauses(self, probability: float, *, shared: bool = False) -> None:
         """Sets the probability of a pause of each channel of every port.
 
-        If memory is ``shared``, each of its channels moves data of one core only in a cycle, drawn
-        by lot; else of all cores at once.
+        If memory is ``shared``, each of its channels moves data of only one core in a cycle, which
+        is drawn at random; otherwise, of all cores at once.
         """
         if self._pauses is not None:
             self._pauses.cancel()
@@ -229,7 +228,7 @@ class ChipBench:
             await self.domain.edge
 
     def stall_reads(self, core: int, stalled: bool) -> None:
-        """Stops memory, which must not pause, from answering a core's reads, or resumes it."""
+        """Stops or resumes memory's answers to a core's reads; memory must have no pauses."""
         for ram in self.rams[core]:
             ram.read_if.r_channel.pause = stalled
 
@@ -285,7 +284,7 @@ class ChipBench:
 
     async def write_words(self, core: int, space: Space, words: Iterable[int],
                           at: int = 0) -> None:
-        """Writes successive words; of the real chip only."""
+        """Writes successive words of the simulated chip, not of the golden one."""
         await self.point(core, space, at)
         for word in words:
             await self.put("ACCESS_DATA", int(word), core)
@@ -304,7 +303,7 @@ class ChipBench:
 
     async def transfer(self, core: int, words: Sequence[int], *, fault: Fault = Fault.NONE,
                        golden: bool = True) -> None:
-        """Starts a transfer, or has it refused for this fault."""
+        """Starts a transfer; with a fault, checks that it is refused for this fault."""
         for number, word in enumerate(words):
             if self._descriptors[core][number] != word:
                 await self.put(f"DMA_DESCRIPTOR_{number}", word, core)
@@ -329,7 +328,7 @@ class ChipBench:
         await self.until(core, DMA_BUSY=0)
 
     async def upload(self, core: int, rows: NDArray[np.uint32], destination: Place) -> None:
-        """Puts rows into memory, and from there to one of the core's."""
+        """Puts rows into HBM, and transfers them from there to a memory of a core."""
         await self.copy(core, hbm(self.place(rows)), destination, len(rows))
 
     async def load(self, core: int, bundles: Sequence[int]) -> None:
@@ -346,9 +345,9 @@ class ChipBench:
             await self.command(core, "START")
 
     async def finish(self) -> None:
-        """Waits until all programs have stopped that have on the golden chip, and its transfers.
+        """Waits until all programs that stop on the golden chip, and all transfers, have ended.
 
-        Programs that wait there must wait here.
+        Programs that wait on the golden chip must wait here, too.
         """
         self.golden.run(_BUNDLES)
         for core in self.cores:
@@ -365,12 +364,12 @@ class ChipBench:
         await self.finish()
 
     async def compare(self) -> None:
-        """Compares all state, transferring to HBM what is not there. Ends the pauses.
+        """Compares all state; what is not in HBM is transferred there first. Ends the pauses.
 
         Raises
         ------
         AssertionError
-            If something differs.
+            If any state differs.
         """
         config = self.config
         self.set_pauses(0.0)
@@ -403,10 +402,10 @@ class ChipBench:
         assert not len(wrong), f"{len(wrong)} words differ, the first at {wrong[0].tolist()}"
 
     def port(self, core: int, channel: int = 0) -> AxiChecker:
-        """Watches this port of a core."""
+        """Watches a port of a core with an `AxiChecker`."""
         return self.watches[core * self.config.hbm_channels + channel].checker
 
     def finished(self) -> None:
-        """Ends the test: every port is idle, and every channel has carried something."""
+        """Ends the test: every port must be idle, and every channel must have carried something."""
         for watch in (self._control, *self.watches):
             watch.finish()

@@ -33,7 +33,7 @@ bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")
 
 HALT = pack({Slot.S1: {"op": ScalarOp.HALT}})
 LIMIT = 20_000
-"""Cycles within which every program here stops."""
+"""Number of cycles within which every program here stops."""
 
 
 class CoreBench:
@@ -43,13 +43,13 @@ class CoreBench:
     ----------
     config : Config
     rng : random.Random
-        Of the bench's decisions, seeded with the test's seed.
+        Random numbers for the bench's decisions, seeded with the test's seed.
     golden : GoldenCore
         The golden core; `reset` makes a new one.
     generator : Generator
-        Of programs for it.
+        Generates programs for the golden core.
     compared : int
-        States compared.
+        Number of states that were compared.
     """
 
     def __init__(self, dut: HierarchyObject) -> None:
@@ -178,7 +178,7 @@ class CoreBench:
         return {name: read() for name, read in self._counters.items()}
 
     def _count(self) -> None:
-        """The counters of causes sum to ``cycles``, which counts every cycle."""
+        """Checks that the counters of causes sum to ``cycles``, which counts every cycle."""
         expected = self._expected
         if expected is not None:
             cycles, total = self._read_cycles(), sum(self.counters().values())
@@ -192,7 +192,7 @@ class CoreBench:
 
 @bench_test
 async def random_programs(dut: HierarchyObject) -> None:
-    """All slots, branches, loops and faults; fewer where each cycle takes longer."""
+    """Programs with all slots, branches, loops and faults; fewer where a cycle takes longer."""
     bench = await CoreBench.started(dut)
     faults = set()
     count = 6 if bench.config.array == 4 else 3
@@ -255,7 +255,7 @@ async def compiled_kernels(dut: HierarchyObject) -> None:
 
 @bench_test
 async def every_fault(dut: HierarchyObject) -> None:
-    """A bundle with a fault changes nothing; operations under way still end. Each fault."""
+    """With each fault, a bundle changes nothing, and operations under way still end."""
     bench = await CoreBench.started(dut)
     bench.golden.semaphores[0] = 1
     bench.requests.write(Space.SEMAPHORE, [1])
@@ -297,7 +297,7 @@ async def stops_and_goes_on(dut: HierarchyObject) -> None:
 
 @bench_test
 async def host_hands_over_words(dut: HierarchyObject) -> None:
-    """The host writes words while the program runs, and hands them over by a semaphore."""
+    """The host writes words while a program is running, and hands them over by a semaphore."""
     bench = await CoreBench.started(dut)
     config, count, first = bench.config, 8, bench.config.vmem_vectors - 16
     bench.golden.semaphores[3] = 0
@@ -336,7 +336,7 @@ async def host_hands_over_words(dut: HierarchyObject) -> None:
 
 @bench_test
 async def host_beside_a_busy_memory(dut: HierarchyObject) -> None:
-    """A program that loads and stores in each cycle does not block the host, nor itself."""
+    """A program that loads and stores in each cycle blocks neither the host nor itself."""
     bench = await CoreBench.started(dut)
     config, rounds = bench.config, 400
     bench.golden.scalars[1] = rounds
@@ -395,7 +395,7 @@ async def watchdog(dut: HierarchyObject) -> None:
 
 @bench_test
 async def reset_in_the_middle(dut: HierarchyObject) -> None:
-    """A reset at a random moment of a program stops everything; later programs are right."""
+    """A reset at a random moment of a program stops everything; later results are correct."""
     bench = await CoreBench.started(dut)
     for _ in range(2):
         bench.new_program(80, fault=False)

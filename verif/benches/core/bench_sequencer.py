@@ -1,4 +1,4 @@
-"""Benches of the sequencer, with units that compute nothing but take their time.
+"""Benches of the sequencer, with units that take time but compute nothing.
 
 `SequencerChecker` compares every issue, in order, with the golden core's. After each program
 registers, memories and semaphores are compared with the golden core's.
@@ -44,12 +44,12 @@ class SequencerBench:
     ----------
     config : Config
     rng : random.Random
-        Of the bench's decisions, seeded with the test's seed.
+        Random numbers for the bench's decisions, seeded with the test's seed.
     golden : TracingCore
         The golden core; `reset` makes a new one.
     checker : SequencerChecker
     generator : Generator
-        Of programs for it.
+        Generates programs for the golden core.
     """
 
     def __init__(self, dut: HierarchyObject) -> None:
@@ -94,14 +94,14 @@ class SequencerBench:
         self.requests.write(Space.SCALAR, self.golden.scalars)
 
     def new_program(self, length: int, fault: bool) -> None:
-        """Generates a program, which the golden core executes, and expects its issues."""
+        """Generates a program, executes it on the golden core, and expects the same issues."""
         self.golden.trace = []
         program = self.generator.program(length, fault=fault)
         self._load([*program.bundles,
                     *[0] * (self.config.imem_bundles - len(program.bundles))])
 
     def load(self, *bundles: int) -> None:
-        """Loads a written program and executes it on the golden core as far as possible."""
+        """Loads a given program, and executes it on the golden core as far as possible."""
         self.golden.trace = []
         self.golden.load_program(bundles)
         self.golden.start()
@@ -109,7 +109,7 @@ class SequencerBench:
         self._load(bundles)
 
     def _load(self, bundles: Sequence[int]) -> None:
-        """Loads bundles that the golden core has executed, and expects its issues."""
+        """Loads bundles that the golden core has executed, and expects the same issues."""
         self.requests.load(bundles)
         self.checker.program |= dict(enumerate(bundles))
         self.checker.expect(self.golden.trace)
@@ -123,7 +123,7 @@ class SequencerBench:
 
     @property
     def limit(self) -> int:
-        """Cycles within which a program must have stopped."""
+        """Number of cycles within which a program must have stopped."""
         return 1000 + 100 * len(self.golden.trace)
 
     async def compare(self) -> None:
@@ -140,7 +140,7 @@ class SequencerBench:
         self.checker.expect_done()
 
     def finish(self, issues: int) -> None:
-        """Ends the test: at least so many issues were compared."""
+        """Ends the test: checks that enough issues were compared."""
         self.checker.expect_done()
         self.requests.finish()
         checked = self.checker.checked
@@ -149,7 +149,7 @@ class SequencerBench:
 
 @bench_test
 async def random_programs(dut: HierarchyObject) -> None:
-    """All slots, branches, loops and faults; units late, not ready, or on time."""
+    """Programs with all slots, branches, loops and faults; some units are late or not ready."""
     bench = await SequencerBench.started(dut)
     faults = set()
     for number in range(12):
@@ -166,7 +166,7 @@ async def random_programs(dut: HierarchyObject) -> None:
 
 @bench_test
 async def every_fault(dut: HierarchyObject) -> None:
-    """A bundle with each fault stops the program there, and does nothing."""
+    """With each fault, a bundle has no effect, and the program stops there."""
     bench = await SequencerBench.started(dut)
     config = bench.config
     bench.golden.semaphores[0] = 1
@@ -299,7 +299,7 @@ async def host_accesses(dut: HierarchyObject) -> None:
 
 @bench_test
 async def reset_in_the_middle(dut: HierarchyObject) -> None:
-    """A reset at a random moment of a program stops everything; later programs are right."""
+    """A reset at a random moment of a program stops everything; later results are correct."""
     bench = await SequencerBench.started(dut)
     for number in range(3):
         bench.checker.units.timing = TIMINGS[number]

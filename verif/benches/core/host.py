@@ -37,7 +37,7 @@ class RequestPort:
     dut : HierarchyObject
         A design with the ports ``request``, ``response`` and ``word_write``.
     config : Config
-        The design's.
+        The design's configuration.
     rng : random.Random
         Decides on gaps.
 
@@ -64,7 +64,7 @@ class RequestPort:
 
     @property
     def checked(self) -> int:
-        """Responses compared."""
+        """Number of responses that were compared."""
         return self._responses.checked
 
     def send(self, write: bool, space: Space, address: int, data: int = 0, *,
@@ -97,14 +97,14 @@ class RequestPort:
                     self.write(Space.IMEM, words, at_word)
 
     def _write_together(self, words: Sequence[int], at: int) -> None:
-        """Queues writes of a bundle by a transfer."""
+        """Queues the writes of a bundle's words as a transfer makes them."""
         for first in range(0, len(words), self._together):
             self._writes.send([Space.IMEM.value | at + first << 2 | sum(
                 word << 2 + REQUEST_ADDRESS_BITS + 32 * number
                 for number, word in enumerate(words[first:first + self._together]))])
 
     def clear(self) -> None:
-        """Drops unanswered requests: for a reset only."""
+        """Drops unanswered requests; to be called only in a reset."""
         self.source.clear()
         self._writes.clear()
         self._responses.clear()
@@ -118,7 +118,7 @@ class RequestPort:
         self._loading.clear()
 
     def finish(self) -> None:
-        """Checks that all responses came, at least one."""
+        """Checks that all responses have come, and that there was at least one."""
         self._responses.finish()
 
     def _cycle(self) -> None:
@@ -165,7 +165,7 @@ class RowPort:
 
     @property
     def checked(self) -> int:
-        """Rows compared."""
+        """Number of rows that were compared."""
         return self._rows.checked
 
     def write(self, address: int, word: NDArray[np.uint32]) -> None:
@@ -173,7 +173,7 @@ class RowPort:
         self.writes.send(address | pack_row(row) << HOST_ADDRESS_BITS for row in word)
 
     def expect(self, space: HostSpace, address: int, word: NDArray[np.uint32]) -> None:
-        """Queues a read and the vector expected of it."""
+        """Queues a read, and the vector that it must return."""
         self.reads.send([space | address << 2])
         self._wanted.extend(pack_row(row) for row in word)
 
@@ -190,7 +190,7 @@ class RowPort:
         self._wanted.extend([None] * sublanes)
 
     def clear(self) -> None:
-        """Drops everything under way: for a reset only."""
+        """Drops everything under way; to be called only in a reset."""
         self.reads.clear()
         self.writes.clear()
         self._wanted.clear()
@@ -205,7 +205,7 @@ class RowPort:
             await self._domain.edge
 
     def finish(self) -> None:
-        """Checks that all rows came, at least one."""
+        """Checks that all rows have come, and that there was at least one."""
         assert not self._wanted, f"{len(self._wanted)} host rows did not come"
         self._rows.finish()
 
@@ -257,7 +257,7 @@ class ProgramPort:
 
     @property
     def fault(self) -> int:
-        """The fault with which it stopped."""
+        """The fault with which the program stopped."""
         return self._outputs["fault"]()
 
     async def start(self, pc: int = 0) -> None:

@@ -12,7 +12,7 @@ __all__ = ["SequencerPins"]
 
 
 class SequencerPins:
-    """Drives the checker's inputs, and has it check the outputs of every cycle.
+    """Drives the inputs that the checker chooses, and lets it check the outputs of every cycle.
 
     Inputs are driven only when they change: a write costs more than everything else in a cycle.
 

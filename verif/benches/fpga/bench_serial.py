@@ -30,7 +30,7 @@ _BYTE = 10 * DIVISOR
 _RATES = (0.98, 1.0, 1.02)
 """Rates of a host's line, relative to the design's."""
 _BAD = 0x400
-"""Address of a register that refuses."""
+"""Address of a register that refuses all accesses."""
 
 
 class _Model:
@@ -63,7 +63,7 @@ class _Model:
 
 
 class HostBench:
-    """The host, what surrounds it, and the golden bridge."""
+    """The serial host, its surroundings, and the golden bridge."""
 
     def __init__(self, dut: HierarchyObject) -> None:
         self.rng = random.Random(cocotb.RANDOM_SEED)
@@ -123,7 +123,7 @@ class HostBench:
             before = now
 
     async def exchange(self, line: Iterable[int | None], rate: float = 1.0) -> None:
-        """Sends bytes, at a rate relative to the design's, and compares what comes with the golden
+        """Sends bytes, at a rate relative to the design's; compares the response with the golden
         bridge's.
         """
         line = list(line)
@@ -132,7 +132,7 @@ class HostBench:
         await self.compare(expected)
 
     async def compare(self, expected: bytes) -> None:
-        """Waits for bytes, and for none after them."""
+        """Waits for bytes, and checks that no others follow."""
         quiet = 0
         while len(self.line.received) < len(expected) or quiet < 4:
             before = len(self.line.received)
@@ -144,7 +144,7 @@ class HostBench:
         self.compared += len(expected)
 
     def random_request(self, number: int, longest: int) -> Request:
-        """A request for registers, memory or the end of either."""
+        """A request that accesses registers, memory, or addresses near the end of either."""
         rng = self.rng
         operation = rng.choice([Operation.READ, Operation.WRITE, Operation.READ_FIXED,
                                 Operation.WRITE_FIXED])
@@ -158,7 +158,7 @@ class HostBench:
                        tuple(rng.choice([*special, rng.getrandbits(32)]) for _ in range(count)))
 
     async def finish(self) -> None:
-        """Ends the test: registers and memory equal the model's."""
+        """Ends the test: checks that registers and memory equal those of the model."""
         self.set_pauses(0)
         assert self.compared > 0
         found = await self.master.read(0, _MEMORY)
@@ -231,7 +231,7 @@ async def repeated_requests(dut: HierarchyObject) -> None:
 
 @bench_test
 async def damaged_lines(dut: HierarchyObject) -> None:
-    """Lost, inserted and changed bytes and missing stop bits: the next request is executed."""
+    """After lost, inserted or changed bytes and stop bits, the next request is executed."""
     bench = await HostBench.started(dut)
     for number in range(24):
         line: list[int | None] = list(frame(bench.random_request(number, 2).payload()))
@@ -253,7 +253,7 @@ async def damaged_lines(dut: HierarchyObject) -> None:
 
 @bench_test
 async def pulled_cable_and_wrong_rates(dut: HierarchyObject) -> None:
-    """Breaks, noise, and other rates, then a request at the right rate."""
+    """After breaks, noise and bytes at other rates, a request at the right rate is executed."""
     bench = await HostBench.started(dut)
     request = bench.random_request(0, 6)
     for number, divisor in enumerate((2, 3, 6, 8, 13, 40)):

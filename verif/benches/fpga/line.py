@@ -11,7 +11,7 @@ __all__ = ["Line"]
 
 
 class Line:
-    """Sends bytes to the design and collects those that it sends.
+    """Sends bytes to the design, and collects the bytes that the design sends.
 
     Parameters
     ----------
@@ -20,7 +20,7 @@ class Line:
     dut : HierarchyObject
         The design.
     divisor : int
-        Cycles of a bit.
+        Number of cycles that a bit takes.
 
     Attributes
     ----------
@@ -42,10 +42,11 @@ class Line:
         await self._domain.cycles(cycles)
 
     async def send(self, line: Iterable[int | None], divisor: float | None = None) -> None:
-        """Sends bytes; None: one without its stop bit. ``divisor`` can differ from the design's.
+        """Sends bytes; None stands for a byte without its stop bit. ``divisor`` can differ from the
+        design's.
 
-        If it is no integer, bits differ in length by a cycle, and edges are on average where they
-        belong.
+        If it is not an integer, bits differ in length by one cycle, and edges are in the right
+        place on average.
         """
         cycles = divisor or self._divisor
         bits = 0

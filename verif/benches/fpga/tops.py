@@ -19,7 +19,7 @@ from hdl.tiles import instantiate
 __all__ = ["DIVISOR", "MEMORY_BITS", "SerialTop"]
 
 DIVISOR = 4
-"""Cycles of a bit on the line."""
+"""Number of cycles that a bit takes on the line."""
 MEMORY_BITS = 12
 """Width of an address of the memory."""
 

@@ -1,4 +1,4 @@
-"""Benches of the array's cell. All compare every promised output in every cycle with the model."""
+"""Benches of the array's cell, each of which compares every promised output in every cycle."""
 
 import random
 from collections.abc import Iterator
@@ -50,7 +50,10 @@ SUMS = {
 
 
 def one_weight_each(operands: Iterator[tuple[int, int, int]]) -> Iterator[CellInputs]:
-    """Each x two cycles after its weight, and again together with the swap to the next."""
+    """Inputs with a new weight for each x.
+
+    An x comes two cycles after its weight, and again with the swap to the next weight.
+    """
     yield CellInputs()
     before: tuple[int, int] | None = None
     for acc, x, w in operands:
@@ -71,7 +74,7 @@ class CellTraffic:
     Parameters
     ----------
     activation, weight, swap : float
-        Probability of each in a cycle in which it can be.
+        Probability of each input in a cycle in which the protocol permits it.
     """
 
     def __init__(self, activation: float, weight: float, swap: float) -> None:
@@ -93,7 +96,7 @@ class CellTraffic:
             yield CellInputs(p=acc[cycle], x=x[cycle], w_north=w[cycle], w_west=w[-cycle])
 
     def cycles(self, count: int) -> Iterator[CellInputs]:
-        """That many cycles of it."""
+        """Inputs of ``count`` cycles of this traffic."""
         activation, weight, swap = self._probability
         for noise in self.idle(count):
             swaps = self._filled and self._rng.random() < swap
@@ -108,13 +111,13 @@ class CellTraffic:
 
 
 def activations(inputs: list[CellInputs]) -> int:
-    """How many results they must give."""
+    """The number of results that these inputs must give."""
     return sum(one.x_valid for one in inputs)
 
 
 @bench_test
 async def directed_sums(dut: HierarchyObject) -> None:
-    """Special values, cancellation, ties and both ends of the range, against written results."""
+    """Special values, cancellation, ties and both ends of the range; the test has the results."""
     bench = CellBench(dut)
     await bench.run(one_weight_each(iter([operands[:3] for operands in SUMS.values()])))
     for (name, (*_, expected)), result in zip(SUMS.items(), bench.results[::2], strict=True):
@@ -148,7 +151,7 @@ async def random_traffic(dut: HierarchyObject) -> None:
 @bench_test
 @cocotb.parametrize(side=["north", "west"])
 async def keeps_one_weight_and_passes_on_the_rest(dut: HierarchyObject, side: str) -> None:
-    """Of three weights one stays; after a swap one more stays."""
+    """Of three weights, the cell keeps one; after a swap, it keeps one more."""
     bench = CellBench(dut)
 
     def weight(pattern: int, **more: int) -> CellInputs:
@@ -165,7 +168,7 @@ async def keeps_one_weight_and_passes_on_the_rest(dut: HierarchyObject, side: st
 
 @bench_test
 async def swaps_while_streaming(dut: HierarchyObject) -> None:
-    """An activation every cycle; the swap changes the weight of the next one, of none before."""
+    """While activations stream, a swap changes the weight from the next activation on."""
     bench = CellBench(dut)
     weights = list(range(0x3F80, 0x4080))
     rng = random.Random(cocotb.RANDOM_SEED)

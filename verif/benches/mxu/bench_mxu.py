@@ -1,4 +1,4 @@
-"""Benches of the matrix unit. All compare every result row with the golden model, in order."""
+"""Benches of the matrix unit, each of which compares every result row with the golden model."""
 
 import random
 from itertools import pairwise
@@ -56,7 +56,7 @@ async def started(dut: HierarchyObject) -> tuple[MxuBench, Tiles]:
 
 
 def shake(bench: MxuBench, rng: random.Random) -> None:
-    """Other gaps and another back-pressure, each none in one case of three."""
+    """Chooses new gaps and a new back-pressure at random; each is none in one case of three."""
     bench.w_source.gap, bench.x_source.gap, bench.y_sink.stall = (
         rng.choice([0.0, 0.3, 0.9]) for _ in range(3))
 
@@ -106,7 +106,8 @@ async def special_values(dut: HierarchyObject) -> None:
 @bench_test
 @cocotb.parametrize(transpose=[False, True])
 async def full_rate(dut: HierarchyObject, transpose: bool) -> None:
-    """A row in and a row out every cycle, across tiles that are just long enough to load behind.
+    """A row enters and a row leaves in every cycle, across tiles that are just long enough to hide
+    the loads.
 
     A load follows the swap at once and takes ``array`` cycles, one more passes before its own swap;
     straight rows wait for the wavefront of a slow array.
@@ -136,7 +137,7 @@ async def loads_back_to_back(dut: HierarchyObject) -> None:
 
 @bench_test
 async def latency_is_as_configured(dut: HierarchyObject) -> None:
-    """``array_latency`` cycles for every row that is taken at once, alone or in a stream."""
+    """Every row that is accepted at once takes ``array_latency`` cycles, alone or in a stream."""
     bench, tiles = await started(dut)
     bench.send([tiles.tile(1)])
     await bench.drain()
@@ -150,7 +151,7 @@ async def latency_is_as_configured(dut: HierarchyObject) -> None:
 
 @bench_test
 async def reset_in_the_middle(dut: HierarchyObject) -> None:
-    """A reset at any moment drops rows, partial loads and counts."""
+    """A reset at any moment drops rows and partial loads, and clears the counters."""
     bench, tiles = await started(dut)
     for _ in range(60):
         shake(bench, bench.rng)
@@ -215,7 +216,7 @@ async def streams_wait_for_each_other(dut: HierarchyObject) -> None:
 
 @bench_test
 async def counters_add_up(dut: HierarchyObject) -> None:
-    """Cycles, active ones and those that only load, at many moments and across a reset."""
+    """The cycle counters are right at many moments, and across a reset."""
     bench, tiles = await started(dut)
     for _ in range(4):
         bench.send(tiles.any_tile() for _ in range(12))

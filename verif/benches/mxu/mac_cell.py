@@ -24,7 +24,8 @@ __all__ = ["CellBench", "CellDriver", "CellInputs", "CellModel", "CellMonitor", 
 class CellInputs:
     """Inputs of the cell in one cycle.
 
-    To `CellDriver`, ``p`` is the partial sum that belongs to ``x``, whenever the cell wants it.
+    For `CellDriver`, ``p`` is the partial sum that belongs to ``x``, even if the cell needs it
+    later.
     """
 
     rst: int = 0
@@ -57,7 +58,7 @@ class CellOutputs:
     p_valid: int
 
     def promised(self) -> "CellOutputs":
-        """The same with zero for data whose valid bit is not set."""
+        """The same outputs, with zero for data whose valid bit is not set."""
         return replace(
             self, x_east=self.x_east if self.x_valid_east else 0,
             w_next=self.w_next if self.w_south_valid or self.w_east_valid else 0,
@@ -78,7 +79,7 @@ class CellDriver:
     dut : HierarchyObject
         The cell.
     config : Config
-        Says how long after ``x`` the cell wants ``p``.
+        Determines how many cycles after ``x`` the cell needs ``p``.
     """
 
     def __init__(self, domain: ClockDomain, dut: HierarchyObject, config: Config) -> None:
@@ -178,7 +179,7 @@ class CellModel:
         return self._quiet > self._latency
 
     def step(self, inputs: CellInputs) -> CellOutputs:
-        """The outputs after the edge that ends a cycle with these inputs, where promised."""
+        """The promised outputs after the edge that ends a cycle with these inputs."""
         self._quiet = 0 if inputs.rst or inputs.active else self._quiet + 1
         arrives = inputs.w_north_valid or inputs.w_west_valid
         assert not (inputs.w_north_valid and inputs.w_west_valid), "weights from both sides"
@@ -267,6 +268,6 @@ class CellBench:
         await self._domain.cycles(self.config.mac_latency + 4)
 
     def finish(self, results: int) -> None:
-        """Checks that there were as many results; that they are right is checked already."""
+        """Checks the number of results; their values have been checked already."""
         assert self._checker.checked > 0
         assert len(self.results) == results, f"{len(self.results)} results, not {results}"

@@ -40,20 +40,20 @@ class Tile:
     def weight_payloads(self, rng: random.Random) -> Iterable[int]:
         """Payloads of the weight stream.
 
-        ``transpose`` counts with the first row only: it is random with the others.
+        ``transpose`` counts only in the first row; in the others it is random.
         """
         rows = bits(self.weights.T if self.transpose else self.weights)
         for index, row in enumerate(rows):
             yield pack_row(row, rng.getrandbits(1) if index else int(self.transpose))
 
     def activation_payloads(self) -> Iterable[int]:
-        """Payloads of the activation stream: ``swap`` with the first row."""
+        """Payloads of the activation stream; ``swap`` is set in the first row."""
         for index, row in enumerate(bits(self.activations)):
             yield pack_row(row, int(index == 0))
 
 
 class StreamedMxu:
-    """The matrix unit as rows that its streams transfer, without timing.
+    """A model of the matrix unit, without timing, that maps rows to rows.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ class MxuBench:
     ----------
     config : Config
     rng : random.Random
-        Of the bench's decisions, seeded with the test's seed.
+        Random numbers for the bench's decisions, seeded with the test's seed.
     w_source, x_source : StreamSource
     y_sink : StreamSink
     w, x, y : StreamMonitor
@@ -183,7 +183,7 @@ class MxuBench:
             await self.domain.edge
 
     def check_counters(self) -> None:
-        """Compares the counters with what the monitors saw; for the moment after an edge."""
+        """Compares the counters with what the monitors saw; must be called right after an edge."""
         now, origin = self.domain.now, self._origin
         active = {cycle for cycle in self.x.transfers if origin < cycle < now}
         loading = {cycle for cycle in self.w.transfers if origin < cycle < now}
@@ -194,7 +194,7 @@ class MxuBench:
         assert got["mxu_active_cycles"] + got["weight_load_cycles"] <= got["cycles"]
 
     async def finish(self) -> None:
-        """Waits for all results, and for some time, in which nothing may come any more.
+        """Waits for all results, and then for some time in which no other result may come.
 
         Raises
         ------

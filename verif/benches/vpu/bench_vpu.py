@@ -1,7 +1,7 @@
 """Benches of the vector unit: the stimuli of `verif.models.vpu`, and the host, by its pins.
 
-Each compares all outputs in every cycle with `VpuChecker`; at the end, all registers, masks and the
-memory in use with the checker and with the golden core.
+Each bench compares all outputs in every cycle with `VpuChecker`. At the end, it compares all
+registers and masks, and the memory in use, with the checker and with the golden core.
 """
 
 from itertools import pairwise
@@ -30,7 +30,7 @@ async def every_operation(dut: HierarchyObject) -> None:
 
 @bench_test
 async def random_bundles(dut: HierarchyObject) -> None:
-    """All slots; few registers, so that everything depends on everything, and many."""
+    """Bundles in all slots: with few registers, so that all depend on each other, and with many."""
     bench = await VpuBench.started(dut)
     issuer = bench.issuer
     for registers, density in ((4, 0.7), (10, 0.4), (32, 0.3), (32, 0.9)):
@@ -56,7 +56,7 @@ async def random_chains(dut: HierarchyObject) -> None:
 
 @bench_test
 async def random_cycles(dut: HierarchyObject) -> None:
-    """Anything in any cycle that the sequencer would keep apart, without its interlock."""
+    """Operations in any cycle, even where the sequencer's interlock would keep them apart."""
     bench = await VpuBench.started(dut)
     sublanes, lanes = bench.checker.vectors[0].shape
     rows = [random_words(bench.issuer.numbers, (lanes,)) for _ in range(sublanes)]
@@ -71,7 +71,7 @@ async def random_cycles(dut: HierarchyObject) -> None:
 
 @bench_test
 async def host_beside_the_core(dut: HierarchyObject) -> None:
-    """The host writes and reads memory while loads and stores have its ports first."""
+    """The host writes and reads memory while loads and stores have priority at its ports."""
     bench = await VpuBench.started(dut)
     issuer, rows = bench.issuer, bench.rows
     rows.sink.stall, rows.reads.gap, rows.writes.gap = 0.3, 0.3, 0.3
@@ -94,7 +94,7 @@ async def host_beside_the_core(dut: HierarchyObject) -> None:
 
 @bench_test
 async def host_gets_its_turn(dut: HierarchyObject) -> None:
-    """A load and a store in each cycle hold up neither reads nor writes of the host for ever."""
+    """Even a load and a store in each cycle do not block the host's reads and writes for ever."""
     bench = await VpuBench.started(dut)
     issuer, rows, count = bench.issuer, bench.rows, 1500
     before = rows.checked
@@ -151,7 +151,7 @@ async def latencies(dut: HierarchyObject) -> None:
 
 @bench_test
 async def reset_in_the_middle(dut: HierarchyObject) -> None:
-    """A reset drops all that is under way; what issues then is right."""
+    """A reset drops everything under way; later bundles have correct results."""
     bench = await VpuBench.started(dut)
     for distance in (1, 2, 5, 11):
         bench.issuer.chains_busy = 0.5

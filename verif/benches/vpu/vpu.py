@@ -118,14 +118,14 @@ class VpuBench:
         await self.domain.cycles(3)
 
     async def play(self, cycles: Iterable[Cycle]) -> None:
-        """Runs cycles whose state the golden core does not follow, and some until it is idle."""
+        """Runs cycles that the golden core does not execute, then others until the unit is idle."""
         self.cycles.extend([*cycles, *[Cycle()] * (isa.TRANSCENDENTAL_LATENCY + 1)])
         await self.drain()
 
     async def compare(self, *, bundles: bool = True) -> None:
         """Reads all registers, masks and the memory in use, and ends the checks.
 
-        All must be as the checker has it; and with ``bundles`` the golden core must be, too.
+        The state must equal the checker's and, with ``bundles``, the golden core's, too.
         """
         await self.drain()
         self.issuer.chains_busy = 0.0
@@ -145,7 +145,7 @@ class VpuBench:
         assert self.rows.checked >= vectors * self.config.sublanes
 
     def finish(self, writes: int, rows: int = 0) -> None:
-        """Checks that so many writes, and rows of chains, were compared in their cycle."""
+        """Checks that enough writes, and enough rows of chains, were compared in their cycles."""
         written = self._written + self.checker.written
         compared = self._rows + self.checker.rows
         assert written >= writes, f"{written} writes were compared, not {writes}"

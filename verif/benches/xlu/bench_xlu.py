@@ -68,7 +68,7 @@ class XluBench:
         return bench
 
     async def reset(self) -> None:
-        """Resets the unit; what is in it is lost."""
+        """Resets the unit, which drops its operations."""
         self._start.drive(valid=0)
         await self._domain.reset()
         self.checker.restart()
@@ -121,7 +121,7 @@ async def random_operations(dut: HierarchyObject) -> None:
 
 @bench_test
 async def every_amount(dut: HierarchyObject) -> None:
-    """Each operation with each of its amounts, from one register, back to it and to another."""
+    """Each operation with each of its amounts, from a register to itself and to another one."""
     bench = await XluBench.started(dut)
     await bench.play(dependent_amounts(bench.checker))
     await bench.finish()
@@ -139,7 +139,7 @@ async def full_rate(dut: HierarchyObject, kind: str) -> None:
 
 @bench_test
 async def results_of_two_latencies(dut: HierarchyObject) -> None:
-    """Sums among rotations, in every order of four: none overtakes another, none is late."""
+    """Sums and rotations, in every order of four: none overtakes another, and none is late."""
     bench = await XluBench.started(dut)
     await bench.play(two_latencies(bench.checker))
     await bench.finish()
@@ -155,7 +155,7 @@ async def transposes(dut: HierarchyObject) -> None:
 
 @bench_test
 async def reset_in_the_middle(dut: HierarchyObject) -> None:
-    """A reset at every distance from the last start drops all that is under way."""
+    """A reset at every distance from the last start drops everything under way."""
     bench = await XluBench.started(dut)
     await bench.play(every_distance_to_reset(bench.checker, bench.rng))
     await bench.finish()

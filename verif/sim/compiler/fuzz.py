@@ -19,16 +19,16 @@ TOLERANCE = 2e-5
 
 
 def compare(seed: int, device: Device, operations: int = 6, *, large: bool = False) -> list[str]:
-    """Compile and run a random graph; says where its results differ from the interpreter's.
+    """Compile and run a random graph; return where its results differ from the interpreter's.
 
     Parameters
     ----------
     seed : int
-        Makes the graph.
+        Seed of the graph.
     device : Device
-        Where to run it.
+        The device that runs the program.
     operations : int
-        Size of the graph.
+        Number of the graph's operations.
     large : bool
         Make values larger than the vector memory of `tiny`.
     """
@@ -40,7 +40,7 @@ def compare(seed: int, device: Device, operations: int = 6, *, large: bool = Fal
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run graphs of seeds in a row; returns the number that differ or do not compile."""
+    """Run graphs of consecutive seeds; return the number that differ or do not compile."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("config", nargs="?", default="tiny")
     parser.add_argument("--backend", default="golden", choices=("golden", "rtl"))

@@ -1,9 +1,9 @@
 """Random graphs: all kinds of operations with random shapes, types, attributes and values.
 
 A graph's results are exact or rough. Exact results are the same on every correct implementation:
-movement, integers, comparisons, and floats that are rounded once. Rough ones have an error (sums,
-products, elementary functions); nothing else is computed from them, so that the error stays that
-of one operation.
+movement, integers, comparisons, and floats that are rounded once. Rough results (sums, products,
+elementary functions) have an error. Nothing else is computed from them, so that the error remains
+that of one operation.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,8 @@ __all__ = ["RandomGraph", "differences", "random_graph"]
 SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 11)
 LARGE_SIZES = (1, 2, 3, 5, 8, 9, 12, 30, 33, 64, 100, 150)
 SMALLEST_LIMIT, LARGEST_LIMIT = 150, 6000
-"""Elements of a value, at most: of graphs that fit the vector memory of `tiny`, and of others."""
+"""Maximum numbers of elements of a value: in graphs that fit the vector memory of `tiny`, and in
+others."""
 DTYPES = (DType.F32, DType.S32, DType.U32, DType.PRED, DType.BF16)
 INTEGERS = (DType.S32, DType.U32)
 FLOATS = (DType.F32, DType.BF16)
@@ -35,7 +36,7 @@ class RandomGraph:
     Attributes
     ----------
     seed : int
-        What it was made from.
+        Seed from which the graph was made.
     graph : Graph
         The graph, verified.
     inputs : list of array
@@ -59,7 +60,7 @@ def random_graph(seed: int, operations: int = 6, kinds: Sequence[str] = (), *,
     seed : int
         Equal seeds give equal graphs.
     operations : int
-        Number of choices of an operation; one may add some helpers.
+        Number of operations that are chosen; a choice may add some helper operations.
     kinds : sequence of str, optional
         Names in `MAKERS` to choose from; all of them, if empty.
     large : bool
@@ -82,18 +83,18 @@ def random_graph(seed: int, operations: int = 6, kinds: Sequence[str] = (), *,
 
 def differences(graph: RandomGraph, found: Sequence[Array], expected: Sequence[Array],
                 tolerance: float) -> list[str]:
-    """Say where results differ; subnormal numbers equal zero, and all NaN are equal.
+    """Return where results differ; a subnormal number equals zero, and all NaN are equal.
 
     Parameters
     ----------
     graph : RandomGraph
-        What was executed.
+        The graph that was executed.
     found, expected : sequence of array
-        Its results.
+        Results of the graph, and results that are expected.
     tolerance : float
-        Allowed error of rough results, relative to the largest finite number of the array. One of
-        bf16 may also be a neighbour of the expected number: the error decides to which of two
-        numbers it is rounded.
+        Allowed error of rough results, relative to the largest finite number of the array. A bf16
+        result may also be a neighbour of the expected number, because the error may change the
+        direction of the rounding.
     """
     texts = []
     for index, (a, b, exact) in enumerate(zip(found, expected, graph.exact, strict=True)):
@@ -168,7 +169,7 @@ class _Maker:
 
     def value(self, dtypes: Sequence[DType] = DTYPES, rank: int | None = None, least: int = 0,
               ) -> Value:
-        """A value of the pool or a new input or constant, of one of the types."""
+        """A value of the pool, or a new input or constant, of one of ``types``."""
         fitting = [value for value in self.pool if value.dtype in dtypes
                    and value.type.rank >= least and rank in (None, value.type.rank)
                    and value.type.size <= self.limit]
@@ -204,7 +205,7 @@ class _Maker:
 
     def add(self, kind: str, operands: Sequence[Value], type: TensorType | None = None,
             regions: Sequence[Graph] = (), *, rough: bool = False, **attributes: Any) -> None:
-        """Append an operation; its results join the pool, or are rough."""
+        """Append an operation; exact results join the pool, rough ones are kept apart."""
         operation = Operation(kind, tuple(operands), (), attributes, tuple(regions))
         if type is not None:
             operation.results = (Value(type),)
@@ -497,7 +498,7 @@ def _case(at: _Maker) -> None:
 
 
 def _while(at: _Maker) -> None:
-    """A loop of a few turns that adds a value, which it carries unchanged."""
+    """A loop of a few iterations that adds a value; the loop carries this value unchanged."""
     x = at.value((DType.F32, *INTEGERS))
     step, scalar = at.like(x), TensorType((), DType.S32)
     types = [scalar, x.type, step.type]
@@ -524,4 +525,4 @@ MAKERS: dict[str, Callable[[_Maker], None]] = {
     "gather": _gather, "scatter": _scatter, "reduce": _reduce, "reduce_window": _reduce_window,
     "sort": _sort, "dot_general": _dot_general, "case": _case, "while": _while,
 }
-"""What adds an operation, by name."""
+"""Functions that add an operation to a graph, by name."""

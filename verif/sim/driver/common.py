@@ -11,7 +11,7 @@ from systolith import Device
 SEED = 7
 TINY = Config.preset("tiny")
 FREE = TINY.hbm_bytes - 1024 * TINY.row_bytes
-"""Bytes that can be allocated."""
+"""Number of bytes that can be allocated."""
 SPIN = assemble("again: { s1.jump again }", TINY)
 HALT = assemble("{ s1.halt }", TINY)
 

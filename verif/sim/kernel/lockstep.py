@@ -21,7 +21,7 @@ HAS_AVX512 = _CPU.exists() and "avx512bw" in _CPU.read_text()
 SECOND = ("no_avx512",) if HAS_AVX512 else ()
 BACKENDS = ("native", *SECOND, "portable32", "portable16")
 PARALLEL = "parallel"
-"""The native backend, in a kernel whose steps other threads can run."""
+"""Name of the native backend for a kernel whose steps other threads can run."""
 
 WAIVERS = "".join(f"lint_off -rule {rule}\n" for rule in (
     "ASCRANGE", "BLKSEQ", "CMPCONST", "DECLFILENAME", "GENUNNAMED", "PROCASSINIT", "UNOPTFLAT",
@@ -69,9 +69,10 @@ class Lockstep:
     top : str
         Name of the model.
     grids : mapping of str to callable
-        For each name, what makes the grid as the module whose name it is given.
+        For each grid, by name: a function that makes the grid as a module of the given name.
     backends : sequence of str, or mapping of str to such
-        Vector backends to build kernels for, and `PARALLEL`, perhaps by the grid's name.
+        Vector backends for which kernels are built, and `PARALLEL`; for all grids, or for each by
+        name.
     passes : str
         Yosys passes for the kernels.
     """
@@ -135,7 +136,8 @@ class Lockstep:
         self.path = build_model(top, sources, cpp=cpp, waivers=WAIVERS, optimise=None)
 
     def run(self, model: Model, inputs: Mapping[str, np.ndarray], cycles: int) -> np.ndarray:
-        """Runs cycles with these inputs, rows of words; returns which outputs were ever nonzero.
+        """Runs cycles with the given inputs, rows of words; returns which outputs were ever
+        nonzero.
 
         Raises
         ------

@@ -29,7 +29,7 @@ _CHECK = re.compile(
     r"check\.expect_(eq|almost_eq)_const\s+(%[\w#]+),\s*(dense<.*?>)\s*"
     r"(?:,\s*tolerance\s*=\s*([\d.eE+-]+)\s*)?:\s*(tensor<[^>]*>)\n", re.DOTALL)
 _TOLERANCE = 1e-4
-"""Largest absolute error in a check that is not exact and names no other."""
+"""Largest absolute error in a check that is not exact, unless the check names another one."""
 _SIGNATURE = re.compile(r"func\.func (?:public )?@(\w+)\(\)\s*\{")
 _OTHER_TYPES = re.compile(r"tensor<[^>]*?(f64|f16|i64|i4|i2|f8\w+|f6\w+|f4\w+|complex|quant)")
 
@@ -170,7 +170,7 @@ def outcome(case: Case, device: systolith.Device, *, folded: bool = False) -> st
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run all tests below a folder; print what does not pass, and a count of each outcome."""
+    """Run all tests below a folder; print those that do not pass, and count the outcomes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--narrow", action="store_true", help=(

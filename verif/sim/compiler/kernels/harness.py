@@ -1,11 +1,11 @@
-"""Runs the kernel of one operation alone, and checks what it must not touch.
+"""Runs the kernel of one operation alone, and checks that it leaves all else unchanged.
 
     [sum] = run(operation, [a, b])
     check(operation, [a, b])                    # against the reference semantics, exactly
 
-Operands and results lie in vector memory with guards between them, padding and everything else
-holds patterns that are NaN as numbers, and after the run operands, constants and guards must be as
-before, the array empty and the semaphores zero.
+Operands and results lie in vector memory with guards between them. Padding and everything else hold
+patterns of NaN. After the run, operands, constants and guards must be as before, the array must be
+empty, and the semaphores must be zero.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,15 +40,16 @@ Array = npt.NDArray[Any]
 Words = npt.NDArray[np.uint32]
 
 CONFIG = Config.preset("tiny", imem_bundles=8192, vmem_bytes=64 << 10, smem_words=1024)
-"""`tiny` with memories in which a kernel of any kind fits."""
+"""`tiny`, with memories that are large enough for a kernel of any kind."""
 LIMIT = 20_000_000
-"""Most bundles, or cycles, of a kernel."""
+"""Maximum number of bundles, or of cycles, of a kernel's run."""
 _GUARD = 2
-"""Vectors between buffers."""
+"""Number of vectors between two buffers."""
 _PADDING = 0x7FC0BAD0
-"""A NaN: what padding holds."""
+"""Word in padding: the pattern of a NaN."""
 _GARBAGE = 0xFFB00000
-"""A NaN: with the number of the word added, what vector memory holds otherwise."""
+"""Pattern of a NaN. This plus the word's number is the content of all other words of vector
+memory."""
 
 
 @dataclass
@@ -62,11 +63,11 @@ class Kernel:
     places : dict of Value to Place
         Places of operands and results.
     constants : list of (VmemBuffer, words)
-        What must lie in vector memory.
+        Constants that must be in vector memory.
     code : Code
-        The code, for its length and listings.
+        The code of the kernel, for its length and for listings.
     bundles : list of int
-        The program: the code and a halt.
+        The program: the code, then a halt.
     """
 
     operation: Operation
@@ -107,7 +108,7 @@ class Kernel:
     _writable: list[VmemBuffer] = field(default_factory=list)
 
     def allocate(self, name: str, vectors: int, writable: bool = True) -> VmemBuffer:
-        """The next vectors, with a guard behind them."""
+        """Allocates the next vectors, and a guard after them."""
         if not self.is_free(vectors):
             raise MemoryError(f"{self.operation.kind} needs more than "
                               f"{self.config.vmem_vectors} vectors of vector memory")
@@ -118,7 +119,7 @@ class Kernel:
         return buffer
 
     def is_free(self, vectors: int) -> bool:
-        """Whether there is room for so many vectors."""
+        """Whether there is room for this number of vectors."""
         return self._end + vectors + _GUARD <= self.config.vmem_vectors
 
     @staticmethod
@@ -145,11 +146,11 @@ def build(operation: Operation, config: Config = CONFIG,
     Parameters
     ----------
     operation : Operation
-        What to lower.
+        The operation to lower.
     config : Config
         The chip.
     tilings : sequence of Tiling, optional
-        The tilings of operands that the rule may choose by; the standard ones, if not given.
+        Tilings of the operands, from which the rule chooses; by default the standard ones.
     """
     given = tuple(tilings) if tilings is not None else tuple(
         standard(value.shape, config) for value in operation.operands)
@@ -157,7 +158,7 @@ def build(operation: Operation, config: Config = CONFIG,
 
 
 def build_as(operation: Operation, choice: Choice, config: Config = CONFIG) -> Kernel:
-    """As `build`, with these tilings of operands and results."""
+    """Like `build`, but with given tilings of operands and results."""
     kernel = Kernel(operation, config)
     for what, values, tilings in (("operand", operation.operands, choice.operands),
                                   ("result", operation.results, choice.results)):
@@ -195,13 +196,13 @@ def run(operation: Operation, arrays: Sequence[Array], config: Config = CONFIG,
     Parameters
     ----------
     operation : Operation
-        What to run.
+        The operation to run.
     arrays : sequence of array
         Its operands.
     config, tilings
         As in `build`.
     device : Device, optional
-        Where to run, of the same configuration; the golden core, if not given.
+        The device that runs the kernel, of the same configuration; by default the golden core.
 
     Raises
     ------
@@ -213,7 +214,7 @@ def run(operation: Operation, arrays: Sequence[Array], config: Config = CONFIG,
 
 
 def execute(kernel: Kernel, arrays: Sequence[Array], device: Device | None = None) -> list[Array]:
-    """Run a kernel on the golden core or a device; otherwise as `run`."""
+    """Run a kernel that is built, on the golden core or a device; otherwise like `run`."""
     before, free = kernel.memory(arrays)
     assert len(kernel.bundles) <= kernel.config.imem_bundles, "the kernel must fit"
     after = _golden(kernel, before) if device is None else _on_device(kernel, before, device)
@@ -223,7 +224,7 @@ def execute(kernel: Kernel, arrays: Sequence[Array], device: Device | None = Non
 
 
 def _scalar_words(kernel: Kernel) -> Words:
-    """Scalar memory: the descriptor that reads scalars, and garbage."""
+    """Contents of scalar memory: the descriptor that reads scalars, and garbage."""
     memory = ScalarMemory(kernel.config)
     words = np.full(kernel.config.smem_words, 0xDEADBEEF, np.uint32)
     words[memory.to_window:memory.first_pair] = Descriptor(
@@ -264,8 +265,8 @@ def check(operation: Operation, arrays: Sequence[Array], *,
     operation, arrays
         As in `run`.
     same : callable, optional
-        Tells whether a result and its reference agree; if not given, they must be equal, NaN
-        equals NaN, and a subnormal equals a zero.
+        Tells whether a result and its reference agree. By default, they must be equal, where all
+        NaN are equal, and a subnormal equals a zero.
     options
         As in `run`.
     """

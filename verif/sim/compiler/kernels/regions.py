@@ -19,7 +19,7 @@ def apply(kind: str, dtype: DType) -> Graph:
 
 
 def second(dtype: DType) -> Graph:
-    """The second of two inputs."""
+    """A region that returns the second of its two inputs."""
     inputs = _inputs([dtype] * 2)
     return Graph(inputs, [], [inputs[1]])
 

@@ -18,7 +18,7 @@ def stimulus(core: GoldenCore, seed: int = SEED) -> None:
 
 
 def run(code: Code, core: GoldenCore | None = None, limit: int = 100_000) -> GoldenCore:
-    """Execute code until it halts; a new core with `stimulus` unless one is given."""
+    """Execute code until it halts, on the given core or on a new one filled by `stimulus`."""
     if core is None:
         core = GoldenCore(code.config)
         stimulus(core)

@@ -12,7 +12,7 @@ MASK = ("mand", "mor", "mxor", "mandn")
 SCALAR = ("add", "sub", "mul", "xor", "min", "ltu")
 CONSTANTS = (0, 1, -5, 1.5, -0.25, 12345, 0x7FC00000, -100000)
 SIZE = 40
-"""Vectors of a buffer."""
+"""Number of vectors of a buffer."""
 
 
 class Writer:
@@ -33,7 +33,7 @@ class Writer:
         self.weights = False
 
     def code(self) -> MachineCode:
-        """The code; what it computed ends in memory."""
+        """Return the code, which stores in memory what it has computed."""
         b = self.b
         self.vectors = [b.load(self.buffers[n % 4], n) for n in range(3)]
         self.scalars = [b.smem_load(n) for n in range(3)]
@@ -80,7 +80,7 @@ class Writer:
         self.cut(kinds)
 
     def cut(self, kinds: tuple[int, int, int]) -> None:
-        """Forget registers that a loop or branch wrote."""
+        """Forget the registers that a loop or branch has written."""
         del self.vectors[kinds[0]:], self.masks[kinds[1]:], self.scalars[kinds[2]:]
 
     def body(self, depth: int, most: int = 10) -> None:
@@ -156,7 +156,7 @@ class Writer:
             self.rows(choice)
 
     def rows(self, choice: int) -> None:
-        """Operations of the cross-lane unit and the array."""
+        """Write operations of the cross-lane unit and of the array."""
         b, pick = self.b, self.random.choice
         if choice < 18:
             name, limit = pick((("rotate_lanes", self.config.lanes), ("sum_lanes", 0),

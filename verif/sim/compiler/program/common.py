@@ -41,7 +41,7 @@ class Maker:
 
     def op(self, kind: str, *operands: Value, to: TensorType | None = None,
            **attributes: Any) -> Value:
-        """The result of an operation, of the first operand's type if not ``to``."""
+        """Append an operation; return its result, of type ``to`` or the first operand's type."""
         return self.graph.add(kind, operands, to or operands[0].type, attributes).result
 
     def constant(self, array: Array, kind: TensorType) -> Value:

@@ -12,7 +12,7 @@ __all__ = ["Program", "normal", "tokens"]
 
 @dataclass(frozen=True)
 class Program:
-    """A function, and arguments to call it with.
+    """A function, and arguments for a call of it.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Program:
             lowering_platforms=(platform,)).compiler_ir("stablehlo")
 
     def expected(self) -> list[Any]:
-        """What JAX computes on the CPU: arrays in order."""
+        """The results that JAX computes on the CPU, as arrays, in order."""
         results = jax.jit(self.function)(*self.arguments)
         return [np.asarray(leaf) for leaf in jax.tree.leaves(results)]
 

@@ -27,7 +27,7 @@ COMPARISONS = {"eq": lambda x, y: int(x == y), "ltu": lambda x, y: int(x < y)}
 
 
 def leading_zeros(value: int, width: int, most: int) -> int:
-    """Zeros above the highest one of ``width`` bits, one by one."""
+    """Number of zeros above the highest one of ``width`` bits, counted one by one."""
     for place in range(most):
         if place < width and value >> (width - 1 - place) & 1:
             return place
@@ -35,7 +35,7 @@ def leading_zeros(value: int, width: int, most: int) -> int:
 
 
 def evaluate(roots: Sequence[Node], leaves: Mapping[Node, int]) -> list[int]:
-    """Values of nodes, given those of the leaves; distances of shifts must be small."""
+    """Values of nodes, given the values of the leaves; distances of shifts must be small."""
     values: dict[Node, int] = {}
     for node in topological(roots):
         args = [values[arg] for arg in node.args]

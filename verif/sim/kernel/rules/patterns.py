@@ -1,4 +1,4 @@
-"""Patterns that the rules of kernels replace, as hardware writes them, with the values expected."""
+"""Patterns that the kernels' rules replace, as hardware has them, with their expected values."""
 
 from collections.abc import Sequence
 
@@ -9,9 +9,9 @@ __all__ = ["clamped", "larger", "normalised", "normaliser", "sticky", "sticky_va
 
 def normaliser(graph: Graph, word: Node, width: int, places: Sequence[int], *,
                masked: bool = False) -> tuple[Node, Node]:
-    """Steps that shift leading zeros of ``width`` bits out; the word and the distance.
+    """Steps that shift out the leading zeros of ``width`` bits; return the word and the distance.
 
-    If ``masked``, each step drops what it shifts above these bits.
+    If ``masked``, each step drops the bits that it shifts above these.
     """
     distance = graph.const(0)
     for count in places:
