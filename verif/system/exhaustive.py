@@ -1,4 +1,4 @@
-"""``make exhaustive``: the cell in pure RTL against the golden model, operand by operand.
+"""``make exhaustive``: compares the cell in pure RTL with the golden model, operand by operand.
 
 All 2^32 pairs of bfloat16 values are multiplied (the partial sum is -0, which leaves the product as
 it is), and 10^9 sums are drawn by `golden.stimulus`, class by class. It takes minutes; the result
@@ -65,7 +65,7 @@ class VerilatedCell:
         self._model.reset()
 
     def products(self, weight: int, x: np.ndarray) -> np.ndarray:
-        """Bits of x * weight for each bfloat16 pattern in ``x``; one cycle each."""
+        """Bits of x * weight for each bfloat16 pattern in ``x``; takes one cycle for each."""
         model = self._model
         model.poke("p", NEGATIVE_ZERO)
         model.poke("x_valid", 0)
@@ -82,7 +82,7 @@ class VerilatedCell:
         return model.run({"x": stream}, ["p_south"])["p_south"][after:, 0]
 
     def sums(self, acc: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """Bits of acc + x * w for arrays of patterns; two cycles each, one for the weight."""
+        """Bits of acc + x * w for arrays of patterns; takes two cycles each, one for the weight."""
         count = len(acc)
         cycles = 2 * (count + 1) + self._latency
 

@@ -34,7 +34,7 @@ _CONFIG = PRESETS["fpga"]
 
 
 def gate_level_core(config: Config = _CONFIG) -> dict[str, str]:
-    """Verilog of a core as a netlist of an ECP5's cells, by module name; minutes the first time."""
+    """Verilog of a core as a netlist of ECP5 cells, by module name; minutes the first time."""
     verilog = VerilogLibrary(Target.ECP5).write(_TOP, lambda: Core(config))
     design = json.loads(yosys.netlist("\n".join(verilog.values()), _TOP, f"{passes(_TOP)}\n"))
     netlist = design["modules"][_TOP]
@@ -59,7 +59,7 @@ def chip_library(config: Config = _CONFIG) -> pathlib.Path:
 
 @contextlib.contextmanager
 def simulated_gates() -> Iterator[None]:
-    """Let all models that are opened simulate gates."""
+    """Let all models that are opened from now on simulate gates."""
     with (mock.patch.object(ports, "core_library", lambda config, kernels: core_library(config)),
           mock.patch.object(simulation, "chip_library",
                             lambda config, kernels, trace: chip_library(config))):
@@ -87,7 +87,7 @@ def _compare_products(products: int, seed: int) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command; returns the exit status."""
+    """Run the command; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bundles", type=int, default=10_000, help="default: %(default)s")
     parser.add_argument("--products", type=int, default=50, help="default: %(default)s")

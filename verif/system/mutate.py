@@ -1,7 +1,6 @@
-"""``make mutate``: changes a block's RTL, one small thing at a time, and runs its tests.
-
-A mutant that no test notices shows what the tests do not look at. Mutants are drawn from the syntax
-tree of ``hdl/BLOCK``, so each is one small edit of the source:
+"""``make mutate``: makes small changes of a block's RTL, one at a time, and runs the block's tests.
+A mutant that no test detects shows something that the tests do not check. Mutants are drawn from
+the syntax tree of ``hdl/BLOCK``, so each is one small edit of the source:
 
 - an operator becomes its neighbour: ``&`` and ``|``, ``+`` and ``-``, ``<`` and ``<=``, ...;
 - a number is off by one; a slice is off by one bit;
@@ -115,7 +114,7 @@ class Mutant:
     kind : str
         What is changed, in a few words.
     edits : tuple of Edit
-        In the order of the text; they do not overlap.
+        The edits, in the order of the text; they do not overlap.
     """
 
     path: str
@@ -145,7 +144,7 @@ class Result(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """A mutant, its result, how many seconds that took, and the first test that failed."""
+    """A mutant, its result, the seconds that the verdict took, and the first test that failed."""
 
     mutant: Mutant
     result: Result
@@ -164,7 +163,7 @@ _SWAPS: dict[type[ast.operator] | type[ast.cmpop], tuple[str, str]] = {
 
 
 class _Finder(ast.NodeVisitor):
-    """Collects the mutants of a file: in functions that add to a `Module` ``m``, nowhere else."""
+    """Collects the mutants of a file; only functions that add to a `Module` ``m`` have any."""
 
     def __init__(self, path: str, text: str) -> None:
         self.mutants: list[Mutant] = []
@@ -176,7 +175,7 @@ class _Finder(ast.NodeVisitor):
             self._lines.append(self._lines[-1] + len(line.encode()))
 
     def _span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
-        """Where the node is in the text."""
+        """Return the positions in the text at which a node begins and ends."""
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
         start = self._lines[node.lineno - 1] + node.col_offset
@@ -215,17 +214,17 @@ class _Body(ast.NodeVisitor):
             self.generic_visit(node)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        """Names of signals are not hardware."""
+        """Skip f-strings: names of signals are not hardware."""
 
     def visit_keyword(self, node: ast.keyword) -> None:
         if node.arg != "name":
             self.generic_visit(node)
 
     def visit_arguments(self, node: ast.arguments) -> None:
-        """Defaults of lambdas are not hardware."""
+        """Skip defaults of lambdas, which are not hardware."""
 
     def visit_Assert(self, node: ast.Assert) -> None:
-        """Assertions are not hardware."""
+        """Skip assertions, which are not hardware."""
 
     def _swap(self, node: ast.expr, left: ast.expr, op: ast.operator | ast.cmpop,
               right: ast.expr) -> None:
@@ -283,7 +282,7 @@ class _Body(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        """``m.d.comb += ...`` and ``m.d.sync += ...``."""
+        """Find mutants of the assignments ``m.d.comb += ...`` and ``m.d.sync += ...``."""
         target = node.target
         if isinstance(target, ast.Attribute) and target.attr in ("comb", "sync"):
             self._retime(node, target)
@@ -317,7 +316,7 @@ def find_mutants(path: str, text: str) -> list[Mutant]:
 
 
 def draw(block: str, count: int, seed: int, root: Path = ROOT) -> list[Mutant]:
-    """Draws different mutants, each kind as often as the others as far as there are enough.
+    """Draws different mutants, equally many of each kind as far as there are enough.
 
     The same arguments give the same mutants, as long as the source is the same.
 
@@ -373,7 +372,7 @@ def verilog_digests(block: str) -> Iterator[str]:
 
 
 def _print_digests(block: str, expected: Sequence[str]) -> None:
-    """Print digests, the last one that is not as expected: nothing more has to be elaborated."""
+    """Print digests up to the first unexpected one: nothing more has to be elaborated."""
     for digest, other in zip_longest(verilog_digests(block), expected):
         print(digest)
         if other not in (None, digest):
@@ -382,14 +381,14 @@ def _print_digests(block: str, expected: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class _Run:
-    """How a command ended; ``status`` None: not within its time."""
+    """How a command ended; ``status`` is None if the command did not end within its time."""
 
     status: int | None
     output: str
 
 
 def _run(command: Sequence[str], root: Path, limit: float) -> _Run:
-    """Runs Python with ``command`` in the tree at ``root``; ends it and its children in time."""
+    """Runs Python with ``command`` in the tree at ``root``; kills it after a time limit."""
     environment = os.environ | {
         "SYSTOLITH_BUILD": str(root / "build"), "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONPATH": str(root)}
@@ -445,7 +444,8 @@ def judge(mutant: Mutant, original: Sequence[str], digest: Callable[[], _Run],
     original : sequence of str
         Digests of the Verilog without the mutant.
     digest, test : callable
-        Compute those digests, up to the first that differs, and run the tests, with the mutant.
+        ``digest`` computes the digests with the mutant, up to the first that differs; ``test`` runs
+        the tests with the mutant.
     """
     begin = time.monotonic()
 
@@ -486,7 +486,7 @@ def line(verdict: Verdict) -> str:
 
 
 def report(verdicts: Sequence[Verdict], root: Path = ROOT) -> str:
-    """The survivors, and how many mutants there were of each result."""
+    """The survivors, and the number of mutants with each result."""
     count = {result: sum(verdict.result is result for verdict in verdicts) for result in Result}
     caught = count[Result.CAUGHT] + count[Result.TIMED_OUT]
     text = "".join(f"\n{difference(verdict.mutant, root)}" for verdict in verdicts

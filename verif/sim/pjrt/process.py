@@ -21,7 +21,7 @@ SETTINGS = {"JAX_PLATFORMS": "systolith,cpu", "SYSTOLITH_CONFIG": "tiny",
             "SYSTOLITH_BACKEND": "golden"}
 
 LIMIT = 600
-"""Seconds after which a process hangs."""
+"""Seconds after which a process counts as hanging."""
 
 _SERVER = """
 import json, os, sys, warnings
@@ -105,16 +105,16 @@ def start(function: Callable[[], None], **environment: str) -> "subprocess.Popen
 
 
 def _merged(environment: dict[str, str]) -> dict[str, str]:
-    """Return all variables of a program; one that is empty in ``environment`` is not set."""
+    """Return all environment variables of a program; empty ones in ``environment`` are unset."""
     merged = {**os.environ, **SETTINGS, **environment}
     return {name: value for name, value in merged.items() if environment.get(name) != ""}
 
 
 def run(function: Callable[[], None], **environment: str) -> str:
-    """Run the body of a function to its end, which must be a good one; return what it printed.
+    """Run the body of a function; it must end without an error. Return what it printed.
 
-    The process is the fork of one that has imported JAX, unless ``environment`` has variables that
-    are read when JAX is imported.
+    The process is a fork of one that has imported JAX, unless ``environment`` has variables that
+    JAX reads when it is imported.
     """
     if any(name.startswith(("JAX_", "KERAS_")) for name in environment):
         process = start(function, **environment)

@@ -1,4 +1,4 @@
-"""A board without a chip behind a port: the golden bridge, and words that it accesses."""
+"""A board without a chip behind a port: the golden bridge, and the words that it accesses."""
 
 import random
 
@@ -56,7 +56,7 @@ class Registers:
 
 
 class FakePort:
-    """A port with the golden bridge at its other end, and a bad line between them."""
+    """A port with the golden bridge at its other end; the line between them can damage bytes."""
 
     def __init__(self, target: Registers | None = None, baud: int = 1_000_000, *,
                  noise: float = 0.0, seconds: float = 0.0) -> None:

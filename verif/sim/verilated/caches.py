@@ -1,4 +1,4 @@
-"""Links what takes long to make into a test's own cache."""
+"""Links entries that take long to build into a test's own cache."""
 
 import pathlib
 
@@ -20,7 +20,7 @@ endmodule
 def link_runtime(cache: pathlib.Path) -> None:
     """Link Verilator's run-time objects and all precompiled headers into a new cache.
 
-    Those of `OTHER_MACHINE` too.
+    This includes those for `OTHER_MACHINE`.
     """
     for machine in (march(), OTHER_MACHINE):
         with compile_for(machine):

@@ -2,7 +2,8 @@
 
 The generator runs a golden core. A bundle is generated when execution first reaches its address, so
 it is legal in that state: addresses in range, pops only of results under way, large enough
-semaphores. When a loop executes a bundle again, anything may happen, faults included.
+semaphores. When a loop executes a bundle again, the state may differ, so the bundle may even have a
+fault.
 
 A program ends with a halt, or with a bundle that has a fault; the faults take turns.
 """

@@ -14,11 +14,11 @@ from hdl.isa import Fault, LoadOp, MiscOp, PopOp, PushOp, ScalarOp, Slot, StoreO
 __all__ = ["DRAWN", "endless_words", "faulty_bundles", "fill_registers", "flush", "random_words"]
 
 DRAWN = 32
-"""Number of small arrays that are drawn at once: drawing one takes nearly as long."""
+"""Number of small arrays that are drawn at once: drawing a single one takes nearly as long."""
 
 
 def random_words(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """uint32 words: a mix of float operands that meet the adder's corners, integers, any bits."""
+    """uint32 words: float operands for the adder's corner cases, integers, and random bits."""
     count = int(np.prod(shape))
     kind = rng.integers(0, 4, count)
     floats = mac_operands(rng, count)[0].view(np.uint32)
@@ -30,7 +30,7 @@ def random_words(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray
 
 
 def endless_words(rng: np.random.Generator, *shape: int) -> Iterator[np.ndarray]:
-    """Arrays of a shape of `random_words`, without end."""
+    """Endless arrays of a given shape, with the contents of `random_words`."""
     while True:
         yield from random_words(rng, (DRAWN, *shape))
 
@@ -77,8 +77,9 @@ def faulty_bundles(config: Config) -> dict[Fault, int]:
 
 
 def flush(golden: GoldenCore) -> list[int]:
-    """Bundles that copy to vector memory what no host can read: results, the transposer, both
-    weight tiles; and, by their faults, the counts of the array's rules.
+    """Bundles that copy to vector memory the state that no host can read: results, the transposer,
+    and both weight tiles. By their faults, they also show the counts that the array's rules depend
+    on.
 
     They are legal only in the state of ``golden``, and do not halt.
     """
@@ -100,7 +101,7 @@ def flush(golden: GoldenCore) -> list[int]:
         store(register)
 
     def rows(first: PushOp) -> None:
-        """The product of each row of the identity: the active weights."""
+        """Bundles that multiply each row of the identity: the products are the active weights."""
         for group in range(config.tile_vregs):
             add(Slot.V0, op=VectorOp.LANE, d=1)
             add(Slot.V0, op=VectorOp.SUBLANE, d=2)

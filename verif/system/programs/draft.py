@@ -22,7 +22,7 @@ class Draft:
         self.written: set[tuple[str, int]] = set()
 
     def immediate(self, value: int) -> int | None:
-        """The number of an immediate with that value; None if no immediate is free."""
+        """The number of an immediate with value ``value``; None if no immediate is free."""
         value &= MASK32
         if value not in self.imm:
             if len(self.imm) == isa.IMMEDIATES:
@@ -31,7 +31,7 @@ class Draft:
         return self.imm.index(value)
 
     def source(self, value: int) -> int:
-        """A source that is an immediate of that value."""
+        """A source that is an immediate with value ``value``."""
         number = self.immediate(value)
         if number is None:
             raise ImpossibleError

@@ -39,7 +39,7 @@ _BEYOND: dict[Kind, Sequence[int]] = {
 
 
 class FaultChoice(OperandChoice):
-    """Chooses faults, and makes bundles that have them; parameters as `OperandChoice`."""
+    """Chooses faults, and makes bundles that have them; has the parameters of `OperandChoice`."""
 
     def __init__(self, golden: GoldenCore, rng: np.random.Generator, *,
                  signals: bool = False) -> None:
@@ -47,7 +47,7 @@ class FaultChoice(OperandChoice):
         self._deck: list[Fault] = []
 
     def _choose_fault(self) -> None:
-        """Chooses the fault at the end, and the point from which the program must head for it."""
+        """Chooses the final fault, and the bundle from which the program works towards it."""
         if not self._deck:
             self._deck = [BUNDLE_FAULTS[number]
                           for number in self._rng.permutation(len(BUNDLE_FAULTS))]
@@ -73,7 +73,7 @@ class FaultChoice(OperandChoice):
             draft.put(Slot.PUSH, op, a=self._operand_of(draft, Kind.VECTOR_IN))
 
     def _possible(self, fault: Fault) -> bool:
-        """Whether some bundle has that fault in the golden core's state."""
+        """Whether some bundle has the fault in the golden core's present state."""
         golden, config = self._golden, self._config
         if fault is Fault.FIFO_OVERFLOW:
             return golden.held == config.result_vregs and (
@@ -85,7 +85,7 @@ class FaultChoice(OperandChoice):
         return True
 
     def _faulty(self, fault: Fault) -> int:
-        """A full bundle with that fault, and at times also with one of lower priority."""
+        """A full bundle with the fault, and sometimes also with one of lower priority."""
         spoilers: dict[Fault, Callable[[Draft], None]] = {
             Fault.CONFLICT: self._conflict,
             Fault.PC_RANGE: self._leave,

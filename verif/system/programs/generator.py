@@ -22,11 +22,11 @@ class RandomProgram:
     bundles : tuple of int
         From address 0 on; bundles that were never reached are empty.
     reached : int
-        Number of bundles executed at least once.
+        Number of bundles that were executed at least once.
     executed : int
-        Number of bundles executed, with repetitions.
+        Number of executions of bundles, repetitions included.
     operations : frozenset of Operation
-        Operations executed.
+        Operations that were executed.
     signals : tuple of index and amount
         Signals that the host must send, one each time the program waits.
     """
@@ -48,8 +48,8 @@ class Generator(FaultChoice):
     rng : numpy Generator
         Source of all choices.
     signals : bool
-        Whether programs may wait for more than the semaphores have: the host must then send the
-        program's ``signals``.
+        Whether programs may wait for higher values than the semaphores have. The host must then
+        send the program's ``signals``.
     """
 
     def program(self, length: int, *, fault: bool, busy_halt: bool = False) -> RandomProgram:
@@ -60,9 +60,10 @@ class Generator(FaultChoice):
         length : int
             Uses addresses 0 to ``length - 1``; from 2 to the size of the memory.
         fault : bool
-            Ends with a bundle that has a fault, not with a halt.
+            Whether the program ends with a bundle that has a fault, not with a halt.
         busy_halt : bool
-            The halting bundle has other operations, too, so it must not be executed twice.
+            Whether the halting bundle has other operations, too; then it must not be executed
+            twice.
         """
         if not 2 <= length <= self._config.imem_bundles:
             raise ValueError(f"length must be from 2 to {self._config.imem_bundles}, not {length}")
@@ -120,7 +121,7 @@ class Generator(FaultChoice):
         return bundles
 
     def _signal(self, bundle: int) -> tuple[int, int]:
-        """Signals the semaphore that the bundle waits for: enough, or not yet."""
+        """Signals the semaphore for which the bundle waits, by enough or by too little."""
         golden = self._golden
         slots, imm, _ = unpack(bundle)
         index, source = slots[Slot.MISC]["d"], slots[Slot.MISC]["b"]
@@ -179,7 +180,7 @@ class Generator(FaultChoice):
         return self._filled(draft, pc, self._pick((0.15, 0.5, 0.9)))
 
     def _handle_loop(self, draft: Draft, pc: int) -> None:
-        """Sets the loop counter at times, and goes back some bundles later."""
+        """Sometimes sets the loop counter, and some bundles later appends a branch back."""
         if self._loop is None:
             if pc > self._loop_end and self._chance(0.05):
                 self._passes = int(self._rng.integers(2, 5))
@@ -192,7 +193,7 @@ class Generator(FaultChoice):
             self._loop, self._loop_end = None, pc
 
     def _go_back(self, draft: Draft, target: int) -> None:
-        """A branch that is taken a few times, by its own count or by one in the other slot."""
+        """A branch back that is taken a few times; it counts itself, or the other slot counts."""
         source = draft.source(target)
         if self._chance(0.5):
             draft.put(Slot.S1, ScalarOp.LOOP, d=self._write(draft, "s", COUNTER), b=source)

@@ -17,7 +17,7 @@ __all__ = ["BRANCHES", "COUNTER", "LEGAL", "STABLE", "OperandChoice", "Registers
 STABLE = range(24, 30)
 """Scalar registers that programs do not write: small numbers, for addresses that stay legal."""
 COUNTER = 31
-"""Scalar register that counts the passes of a loop."""
+"""Scalar register that counts the iterations of a loop."""
 LEGAL: dict[Slot, list[Operation]] = {
     slot: [operation for operation in isa.OPERATIONS if slot in operation.slots
            # Programs of a single core do not reach beyond it.
@@ -26,14 +26,14 @@ LEGAL: dict[Slot, list[Operation]] = {
 BRANCHES: dict[ScalarOp, tuple[int, int]] = {
     ScalarOp.BEQ: (0, 1), ScalarOp.BNE: (1, 0), ScalarOp.BLT: (1, -1), ScalarOp.BGE: (0, 1),
     ScalarOp.BLTU: (1, 0), ScalarOp.BGEU: (0, 1)}
-"""Conditional branches; with s0 as a, a value of b with which each is taken, and one with which it
-is not."""
+"""For each conditional branch with s0 as operand a: a value of b with which the branch is taken,
+and one with which it is not."""
 _WAIT_IN_LOOPS = 1 << 12
-"""A loop whose waits take `isa.INLINE_MAX` each does not exhaust a semaphore of this value."""
+"""Value of a semaphore that a loop cannot exhaust whose waits subtract `isa.INLINE_MAX` each."""
 
 
 class Registers:
-    """The registers that a program uses: all, or so few that nearly every bundle has a hazard."""
+    """Registers that a program uses: all, or so few that nearly every bundle has a hazard."""
 
     def __init__(self, rng: np.random.Generator, few: bool) -> None:
         def some(numbers: range, count: int) -> list[int]:
@@ -56,7 +56,7 @@ class OperandChoice:
     rng : numpy Generator
         Source of all choices.
     signals : bool
-        Whether programs may wait for more than the semaphores have.
+        Whether programs may wait for higher values than the semaphores have.
     """
 
     def __init__(self, golden: GoldenCore, rng: np.random.Generator, *,
@@ -72,7 +72,7 @@ class OperandChoice:
         self._begin(0)
 
     def _begin(self, length: int) -> None:
-        """Forgets the program before."""
+        """Forgets the previous program."""
         self._length = length
         self._tail = length - 1
         self._kind = Fault.NONE
@@ -88,7 +88,7 @@ class OperandChoice:
         return choices[int(self._rng.integers(len(choices)))]
 
     def _filled(self, draft: Draft, pc: int, density: float) -> int:
-        """The draft as a bundle, with operations in about so much of what was free."""
+        """The draft as a bundle, with operations in about the given share of its free slots."""
         for slot in self._rng.permutation(np.array(list(isa.SLOTS), object)):
             if slot not in draft.fields and self._chance(density):
                 self._fill(draft, slot, pc)
@@ -170,7 +170,7 @@ class OperandChoice:
         return (isa.INLINE_BASE if number is None else isa.FIRST_IMMEDIATE + number)
 
     def _source_of(self, draft: Draft, value: int) -> int:
-        """A scalar source with that value whenever the bundle is executed."""
+        """A scalar source that has the given value whenever the bundle is executed."""
         ways: list[Callable[[], int | None]] = []
         signed = value - (1 << 32) if value >> 31 else value
         if isa.INLINE_MIN <= signed <= isa.INLINE_MAX:

@@ -26,7 +26,7 @@ def normaliser(graph: Graph, word: Node, width: int, places: Sequence[int], *,
 
 
 def normalised(word: int, width: int, places: Sequence[int]) -> tuple[int, int]:
-    """The distance by which a normaliser shifts a word, and the word's ``width`` bits after it."""
+    """Distance by which a normaliser shifts a word, and ``width`` bits of the shifted word."""
     distance = 0
     for count in places:
         if not ((word << distance) & low(width)) >> max(width - count, 0):
@@ -35,7 +35,7 @@ def normalised(word: int, width: int, places: Sequence[int]) -> tuple[int, int]:
 
 
 def sticky(graph: Graph, x: Node, distance: Node, width: int) -> Node:
-    """``x``, of ``width`` bits, shifted to the right, with the bits shifted out in bit 0."""
+    """``x``, of ``width`` bits, shifted right; bit 0 is also set if any bit shifted out is one."""
     ones = graph.const(low(width))
     kept = graph.and_(graph.shlv(ones, distance), ones)
     lost = graph.test(graph.and_(x, graph.xor(kept, ones)))
@@ -43,18 +43,18 @@ def sticky(graph: Graph, x: Node, distance: Node, width: int) -> Node:
 
 
 def sticky_value(x: int, distance: int) -> int:
-    """The value of `sticky`."""
+    """The expected value of `sticky`."""
     return x >> distance | int(x & low(distance) != 0)
 
 
 def clamped(graph: Graph, distance: Node, most: int, high: int) -> Node:
-    """A distance, or ``most`` where one of its bits under ``high`` is one."""
+    """A distance; ``most`` if any of the distance's bits under ``high`` is one."""
     near = graph.and_(distance, graph.const(most))
     return graph.sel(graph.test(distance, high), graph.const(most), near)
 
 
 def larger(graph: Graph, x: Node, y: Node, places: int, width: int) -> Node:
-    """The larger of ``width + places`` bits of ``x`` and ``y`` shifted; its tail cannot decide."""
+    """The larger of ``x``, of ``width + places`` bits, and ``y`` shifted left by ``places``."""
     head = graph.and_(graph.shr(x, places), graph.const(low(width)))
     return graph.sel(graph.ltu(head, y), graph.shl(y, places),
                      graph.and_(x, graph.const(low(width + places))))
