@@ -53,8 +53,8 @@ FLOAT_LATENCY = 4
 LOAD_LATENCY = 3
 TRANSCENDENTAL_LATENCY = 6
 """Cycles from an operation of the transcendental unit to the first operation that can use its
-result without a wait; likewise for the other constants whose names end in ``_LATENCY``.
-`LATENCIES` lists them by unit."""
+result without a wait. The other constants whose names end in ``_LATENCY`` have the same meaning for
+other units. `LATENCIES` lists them by unit."""
 
 
 class Slot(StrEnum):

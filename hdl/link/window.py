@@ -185,7 +185,7 @@ class RetryTimer(wiring.Component):
     expired : Out(1)
         ``retry_cycles`` cycles have passed without an answer; set for one cycle.
     dead : Out(1)
-        Set with ``expired`` if the ``retries`` expiries before it brought no answer either.
+        Set with ``expired`` if there was no answer after any of the ``retries`` expiries before.
     """
 
     def __init__(self, config: LinkConfig) -> None:
