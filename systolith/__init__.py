@@ -14,7 +14,8 @@
 program that the compiler does not support. `profile` records all programs that run, with their
 cycles. An `Infeed` is an argument of a jitted function that the host writes batch by batch during
 the run. `Device` runs matrix products, dense layers (`Dense`) and compiled programs (`Executable`),
-on the simulated hardware, on the golden model or on a board; a `Pod` is a torus of devices.
+on the simulated hardware, on the golden model or on a board; a `Pod` is a torus of devices, and
+`AllReduce` adds arrays over all its chips.
 `BoardError` means that a board cannot be used. `Config` holds the parameters of a chip,
 `HbmOptions` those of the simulated memory. A `Buffer` is a contiguous part of the device's memory.
 The other errors end a run: a core's fault, a stop by another thread, a timeout. `Fault` lists the
@@ -28,6 +29,7 @@ from hdl.config import Config
 from hdl.isa import Fault
 from sim.compiler.dense.layers import Dense
 from sim.compiler.executable import Executable
+from sim.driver.collectives.reduce import AllReduce
 from sim.driver.device import Device
 from sim.driver.heap import Buffer
 from sim.driver.pod import Pod
@@ -46,7 +48,7 @@ from sim.jit.profile import Profile, ProgramRuns, profile
 from sim.jit.program import CompiledProgram, compile, load
 from sim.models.hbm import HbmOptions
 
-__all__ = ["BoardError", "Buffer", "CompiledProgram", "Config", "CoreFaultError", "CoreState",
-           "CoreStoppedError", "Dense", "Device", "DeviceTimeoutError", "Executable", "Fault",
-           "HbmOptions", "Infeed", "JitFunction", "Pod", "Profile", "ProgramRuns", "Unsupported",
-           "UnsupportedError", "compile", "jit", "load", "profile"]
+__all__ = ["AllReduce", "BoardError", "Buffer", "CompiledProgram", "Config", "CoreFaultError",
+           "CoreState", "CoreStoppedError", "Dense", "Device", "DeviceTimeoutError", "Executable",
+           "Fault", "HbmOptions", "Infeed", "JitFunction", "Pod", "Profile", "ProgramRuns",
+           "Unsupported", "UnsupportedError", "compile", "jit", "load", "profile"]

@@ -1,0 +1,149 @@
+"""How an all-reduce over a torus divides its array, and where each core keeps the parts.
+
+An array is summed in *rounds*, each of which fits vector memory. A round has two *halves*: core 0
+reduces the first along X and then along Y, core 1 the second along Y and then along X. A half has
+two *quarters*, which go round the rings in opposite directions. So all four links are busy. Along
+the first axis, a quarter has a *segment* for each chip of the ring; along the second axis, a
+segment has a *block* for each chip. A block is sent in *pieces*, each of which is a transfer.
+
+A quarter goes through four phases, as in any all-reduce on rings:
+
+1. Scatter along the first axis: segments travel round the ring, and each chip adds its own.
+2. Scatter along the second axis: likewise the blocks of the segment that is complete along the
+   first axis. Afterwards, each chip has the sum of one block over all chips.
+3. Gather along the second axis: the blocks travel on.
+4. Gather along the first axis: the segments travel on.
+
+A core keeps its parts by their distance from its own place: segment t of a quarter that travels
+forward is number c - t modulo n on the chip with coordinate c of n, and c + t if it travels
+backward. So the program is the same on all chips; only addresses in HBM depend on the chip's
+coordinates. Segment 0 leaves first, and segment n - 1 becomes complete.
+"""
+
+from dataclasses import dataclass
+
+from hdl.checks import instance, integer
+from hdl.config import Config
+from hdl.link.format import MAX_SIDE
+
+__all__ = ["CORES", "WAYS", "RingPlan"]
+
+CORES = 2
+"""Cores of a chip; each has a half of a round."""
+WAYS = 1, -1
+"""Signed hops of the two quarters of a half."""
+_MOST_PIECE = 8
+_PIECES = 8
+"""A block has at least this number of pieces, if these are of at least two vectors."""
+
+
+@dataclass(frozen=True)
+class RingPlan:
+    """Sizes of an all-reduce; see the module.
+
+    Attributes
+    ----------
+    config : Config
+        Each chip.
+    shape : tuple of int
+        Chips along X and along Y.
+    arrays : int
+        1: a chip has one array. 2: it has two, which are added first, and both get the sum.
+    rounds : int
+        Number of rounds.
+    block : int
+        Vectors of a block.
+    piece : int
+        Vectors of a piece; divides ``block``.
+    """
+
+    config: Config
+    shape: tuple[int, int]
+    arrays: int
+    rounds: int
+    block: int
+    piece: int
+
+    @classmethod
+    def of(cls, config: Config, shape: tuple[int, int], size: int, arrays: int = 1) -> "RingPlan":
+        """Plan the sum of arrays of ``size`` bytes.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument has the wrong type or is out of range, the chips have one core or no
+            links, there is one chip only, or HBM has more than 2**32 bytes.
+        MemoryError
+            If vector memory is too small for one vector in each block.
+        """
+        instance("config", config, Config)
+        width, height = (integer("side of the torus", side, 1, MAX_SIDE) for side in shape)
+        integer("size", size, 1)
+        integer("arrays", arrays, 1, CORES)
+        if config.cores != CORES or not config.link_bytes:
+            raise ValueError(f"chips must have two cores and links, not {config!r}")
+        if width * height == 1:
+            raise ValueError("shape must have at least two chips, not (1, 1)")
+        if config.hbm_bytes > 1 << 32:
+            raise ValueError(f"hbm_bytes must be at most 2**32, not {config.hbm_bytes!r}")
+        chips = width * height
+        # A block needs room for itself, for what arrives while it is reduced, and for the second
+        # array.
+        most = config.vmem_vectors // ((2 + (arrays - 1)) * len(WAYS) * chips)
+        if not most:
+            raise MemoryError(f"vector memory must have at least {4 * arrays * chips} vectors, "
+                              f"not {config.vmem_vectors}")
+        vectors = -(-size // (config.row_bytes * config.sublanes))
+        whole = CORES * len(WAYS) * chips
+        rounds = -(-vectors // (whole * most))
+        block = -(-vectors // (whole * rounds))
+        piece = _piece(block)
+        block = min(-(-block // piece) * piece, most // piece * piece)
+        rounds = -(-vectors // (whole * block))
+        return cls(config, (width, height), arrays, rounds, block, piece)
+
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes of a vector."""
+        return self.config.row_bytes * self.config.sublanes
+
+    @property
+    def chips(self) -> int:
+        """Number of chips."""
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def quarter(self) -> int:
+        """Vectors of a quarter."""
+        return self.chips * self.block
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of an array with its padding: a whole number of rounds."""
+        return self.rounds * self.round_bytes
+
+    @property
+    def round_bytes(self) -> int:
+        """Bytes of a round."""
+        return CORES * len(WAYS) * self.quarter * self.vector_bytes
+
+    def axes(self, core: int) -> tuple[int, int]:
+        """Return the first and the second axis, 0 for X and 1 for Y, of a core's half.
+
+        The first axis has several chips.
+        """
+        first = core if self.shape[core] > 1 else 1 - core
+        return first, 1 - first
+
+    def sides(self, core: int) -> tuple[int, int]:
+        """Return the numbers of chips along the first and the second axis of a core's half."""
+        first, second = self.axes(core)
+        return self.shape[first], self.shape[second]
+
+
+def _piece(block: int) -> int:
+    """Return the number of vectors of a piece of a block of about ``block`` vectors."""
+    piece = 1
+    while piece < _MOST_PIECE and (piece < min(2, block) or piece * _PIECES * 2 <= block):
+        piece *= 2
+    return piece

@@ -1,0 +1,509 @@
+"""The program of a core for an all-reduce, the same for all chips.
+
+The program goes through the phases of `sim.compiler.collectives.plan` piece by piece. Each piece of
+a half is a step of a loop, for both quarters: wait until it has arrived, add it, send it on. So
+transfers from HBM, the links in both directions, the vector unit, and transfers to HBM work at the
+same time, and a phase begins with the first pieces that the phase before it completes.
+
+No buffer for arriving pieces is used twice in a round, so neighbours agree once a round: each core
+tells the four neighbours that send to it that its buffers are free. A piece that has its final
+value arrives where its partial sum was; this sum has left, as the final value depends on it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from hdl.dma.format import pack_remote
+from sim.asm.assembler import Program
+from sim.asm.descriptor import descriptor, hbm, remote_vmem, vmem
+from sim.asm.operands import sem
+from sim.asm.text import assemble
+from sim.compiler.collectives.plan import WAYS, RingPlan
+
+__all__ = ["Word", "reduce_program", "scalar_memory"]
+
+
+class Word(IntEnum):
+    """Words of scalar memory that depend on the chip."""
+
+    FIRST = 0
+    """Coordinate along the half's first axis."""
+    SECOND = 1
+    SOURCE = 2
+    """Address of the first array in HBM."""
+    SOURCE_STEP = 3
+    """Distance in bytes from the first array to the second."""
+    RESULT = 4
+    RESULT_STEP = 5
+
+
+_SENDS = 8
+_PITCH = 10
+_LOAD = _SENDS + 4 * _PITCH
+_STORE = _LOAD + _PITCH
+_SOURCE, _DESTINATION = 2, 6
+"""Words of a descriptor with the low half of the source's, and of the destination's address."""
+
+_ARRIVED = ((0, 1), (2, 3))
+"""Semaphores that count pieces that have arrived, by phase axis (first, second) and way."""
+_LOADED, _STORED, _SENT, _FREE = 4, 5, 6, 7
+
+# Scalar registers.
+_AT = "s1"
+"""The piece: its distance in vectors from the start of its quarter."""
+_COUNT = "s2"
+_BASE, _STEP = "s11", "s12"
+"""Address of the first quarter in HBM; distance to the second array."""
+_T, _U = "s13", "s14"
+_SUM, _ADDEND = "s15", "s16"
+_RETURN = "s17"
+_LOAD_AT, _LOADS_LEFT = "s18", "s19"
+_ROUNDS, _ROUND = "s20", "s21"
+"""Rounds left, and offset of the round in the array."""
+_TO = "s22"
+_FOLLOW_AT, _LAG = _LOAD_AT, _LOADS_LEFT
+"""Like `_AT`, for the pieces that `_Core._write_follow` takes; number of its calls to leave out."""
+_FOLLOWED = "s31"
+_AHEAD = 3
+"""Number of pieces of each way that are loaded ahead."""
+_BEHIND = 6
+"""Number of pieces of each way that are sent before the first one is expected to have arrived."""
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """Scalar registers that walk through an array in HBM, piece by piece; two of them, by way.
+
+    Attributes
+    ----------
+    at : tuple of str
+        Address of the piece.
+    block, segment : tuple of str
+        Offset of its block in the segment, and of its segment in the quarter.
+    pieces, blocks : str
+        Pieces left in the block, this one included, and blocks left in the segment.
+    next : str
+        The subroutine that takes a step.
+    """
+
+    at: tuple[str, str]
+    block: tuple[str, str]
+    segment: tuple[str, str]
+    pieces: str
+    blocks: str
+    next: str
+
+
+_WALK = _Walk(("s3", "s4"), ("s5", "s6"), ("s7", "s8"), "s9", "s10", "next")
+_LATER = _Walk(("s23", "s24"), ("s25", "s26"), ("s27", "s28"), "s29", "s30", "next_later")
+"""Walks through the last segment, and through the others."""
+
+
+@dataclass(frozen=True)
+class _Send:
+    """A piece is sent along an axis: 0 is the half's first one.
+
+    It arrives among the sums or, if ``scatters``, in the buffer of what arrives along that axis,
+    ``offset`` vectors after its own distance from the start of the sums.
+    """
+
+    axis: int
+    offset: int
+    scatters: bool = False
+
+
+class _Core:
+    """Writes the program of a core.
+
+    Parameters
+    ----------
+    plan : RingPlan
+    core : int
+    """
+
+    def __init__(self, plan: RingPlan, core: int) -> None:
+        self._plan, self._core = plan, core
+        self._sides = plan.sides(core)
+        self._lines: list[str] = []
+        self._labels = 0
+        first, second = self._sides
+        self._segment = second * plan.block
+        # Buffers: by way, the array, the second array, and what arrives along each axis.
+        starts, end = [], 0
+        for size in (plan.quarter, plan.quarter * (plan.arrays - 1),
+                     (first - 1) * self._segment, (second - 1) * plan.block):
+            starts.append((end, end + size))
+            end += len(WAYS) * size
+        self._sums, self._others, *self._arrivals = starts
+        assert end <= plan.config.vmem_vectors
+
+    def text(self) -> str:
+        """Return the program as text."""
+        plan = self._plan
+        self._put(f"s0.add {_ROUNDS}, s0, {plan.rounds} | s1.add {_ROUND}, s0, 0")
+        self._signal_neighbours()
+        self._label("round")
+        self._begin(_WALK, Word.SOURCE, 0)
+        pieces = plan.quarter // plan.piece
+        self._put(f"s0.add {_LOAD_AT}, s0, 0 | s1.add {_LOADS_LEFT}, s0, {pieces}")
+        for _ in range(min(_AHEAD, pieces)):
+            self._call("load")
+        self._put(f"misc.wait sem{_FREE}, {2 * self._axes()} | s0.add {_AT}, s0, 0")
+        self._scatter()
+        self._put(f"s0.add {_ROUNDS}, {_ROUNDS}, -1")
+        last = self._new()
+        self._put(f"s1.beq {_ROUNDS}, 0, {last}")
+        self._signal_neighbours()
+        self._label(last)
+        self._begin(_LATER, Word.RESULT, 0)
+        self._begin(_WALK, Word.RESULT, -1)
+        self._gather()
+        sends = plan.quarter // plan.piece * len(WAYS) * 2
+        sends -= 2 * len(WAYS) * (plan.block // plan.piece)
+        self._put(f"misc.wait sem{_SENT}, {sends}")
+        self._put(f"misc.wait sem{_STORED}, {pieces * len(WAYS) * plan.arrays}")
+        self._put(f"s0.add {_ROUND}, {_ROUND}, {plan.round_bytes} "
+                  f"| s1.bne {_ROUNDS}, 0, round")
+        self._put("s1.halt")
+        self._subroutines()
+        return "\n".join(self._lines)
+
+    # ---- phases
+
+    def _scatter(self) -> None:
+        """Phases 1 and 2, up to the sum of the last block, which is also sent."""
+        first, second = self._sides
+        segment, block = self._segment, self._plan.block
+        last = (first - 1) * segment
+        along, across = _Send(0, 0, scatters=True), _Send(1, -last, scatters=True)
+        self._pieces(second, load=True, sends=[along])
+        self._pieces(second * (first - 2), load=True, add=0, sends=[along])
+        if second == 1:
+            self._pieces(1, load=True, add=0)
+            return
+        self._pieces(1, load=True, add=0, sends=[across])
+        self._pieces(second - 1, load=True, add=0)
+        self._put(f"s0.add {_AT}, s0, {last + block}")
+        self._pieces(second - 2, add=1, sends=[across])
+        self._pieces(1, add=1, sends=[_Send(1, -(second - 1) * block)])
+
+    def _gather(self) -> None:
+        """Phases 3 and 4.
+
+        Transfers along the first axis would fill their queue, and hold the core, while the first
+        segments arrive on this axis. So the steps of phase 4 begin early (`_write_follow`).
+        """
+        first, second = self._sides
+        segment, block = self._segment, self._plan.block
+        last = (first - 1) * segment
+        pieces = second * (block // self._plan.piece)
+        behind = min(_BEHIND, pieces)
+        along = _Send(0, -last)
+        self._put(f"s0.add {_FOLLOW_AT}, s0, 0 | s1.add {_LAG}, s0, {behind}")
+        self._put(f"s0.add {_AT}, s0, {last}")
+        self._pieces(second - 2, waits=1, sends=[_Send(1, block), along], last=True)
+        if second > 1:
+            self._pieces(1, waits=1, sends=[along], last=True)
+        self._pieces(1, sends=[along], last=True)
+        self._put(f"s0.add {_COUNT}, s0, {pieces * max(first - 3, 0) + behind}")
+        again = self._new()
+        self._label(again)
+        self._put(f"s1.call {_FOLLOWED}, follow")
+        self._put(f"s1.loop {_COUNT}, {again}")
+        if first > 2:
+            self._put(f"s0.add {_AT}, {_FOLLOW_AT}, 0")
+            self._pieces(second, waits=0, store=True)
+
+    def _pieces(self, blocks: int, *, load: bool = False, waits: int | None = None,
+                add: int | None = None, sends: Sequence[_Send] = (), store: bool = False,
+                last: bool = False) -> None:
+        """Write a loop over the pieces of ``blocks`` blocks, from register `_AT` on.
+
+        Parameters
+        ----------
+        blocks : int
+            Number of blocks.
+        load : bool
+            Start the load of a later piece, and wait for this one.
+        waits, add : int or None
+            Wait for the piece from the neighbour along this axis; for ``add``, add it, too.
+        sends : sequence of _Send
+            Send the piece.
+        store, last : bool
+            Store the piece in HBM; ``last``: as one of the last segment, before the others, each
+            step of which a step of these follows.
+        """
+        if blocks <= 0:
+            return
+        plan = self._plan
+        again = self._new()
+        self._put(f"s0.add {_COUNT}, s0, {blocks * (plan.block // plan.piece)}")
+        self._label(again)
+        if load:
+            self._call("load")
+            self._put(f"misc.wait sem{_LOADED}, {len(WAYS) * plan.arrays}")
+        for way in range(len(WAYS)):
+            self._put(f"s0.add {_SUM}, {_AT}, {self._sums[way]}")
+            if load and plan.arrays > 1:
+                self._put(f"s0.add {_ADDEND}, {_AT}, {self._others[way]}")
+                self._call("add")
+            axis = waits if add is None else add
+            if axis is not None:
+                self._put(f"misc.wait sem{_ARRIVED[axis][way]}, 1")
+            if add is not None:
+                self._add(add, way)
+            for send in sends:
+                self._send(send, way)
+        if store:
+            self._put(f"s0.add {_FOLLOW_AT}, {_AT}, 0")
+            self._call("store_later")
+        if last:
+            self._call("store")
+            self._put(f"s1.call {_FOLLOWED}, follow")
+        self._put(f"s0.add {_AT}, {_AT}, {plan.piece} | s1.loop {_COUNT}, {again}")
+
+    def _add(self, axis: int, way: int) -> None:
+        """Add what has arrived along an axis to the sum."""
+        first, _ = self._sides
+        begins = self._segment if axis == 0 else (first - 1) * self._segment + self._plan.block
+        self._put(f"s0.add {_ADDEND}, {_AT}, {self._arrivals[axis][way] - begins}")
+        self._call("add")
+
+    def _send(self, send: _Send, way: int) -> None:
+        """Send the piece at register `_SUM`."""
+        at = _SENDS + _PITCH * (len(WAYS) * send.axis + way)
+        buffer = self._arrivals[send.axis] if send.scatters else self._sums
+        offset = buffer[way] - self._sums[way] + send.offset
+        self._put(f"s0.store {_SUM}, s0, {at + _SOURCE} | s1.add {_TO}, {_SUM}, {offset}")
+        self._put(f"s0.store {_TO}, s0, {at + _DESTINATION}")
+        self._put(f"misc.dma {at}")
+
+    # ---- subroutines
+
+    def _subroutines(self) -> None:
+        """Write all subroutines; those but ``follow`` return to register `_RETURN`."""
+        self._write_add()
+        plan = self._plan
+        self._label("load")
+        self._put(f"s1.beq {_LOADS_LEFT}, 0, loaded")
+        for number, buffers in enumerate((self._sums, self._others)[:plan.arrays]):
+            self._move(_LOAD, buffers, _LOAD_AT, _WALK, _SOURCE, _DESTINATION, number)
+        self._put(f"s0.add {_LOAD_AT}, {_LOAD_AT}, {plan.piece} "
+                  f"| s1.add {_LOADS_LEFT}, {_LOADS_LEFT}, -1")
+        self._write_next(_WALK)
+        self._label("loaded")
+        self._put(f"s1.jump {_RETURN}")
+        for name, at, walk in (("store", _AT, _WALK), ("store_later", _FOLLOW_AT, _LATER)):
+            self._label(name)
+            for number in range(plan.arrays):
+                self._move(_STORE, self._sums, at, walk, _DESTINATION, _SOURCE, number)
+            self._put(f"s1.jump {walk.next}")
+        self._write_next(_LATER)
+        self._write_follow()
+
+    def _write_follow(self) -> None:
+        """Write ``follow``, a step of phase 4: wait for a piece, send it on, and store it.
+
+        The first calls, as many as register `_LAG` says, do nothing. The step returns to register
+        `_FOLLOWED`.
+        """
+        plan = self._plan
+        first, _ = self._sides
+        self._label("follow")
+        self._put(f"s1.beq {_LAG}, 0, follows")
+        self._put(f"s0.add {_LAG}, {_LAG}, -1 | s1.jump {_FOLLOWED}")
+        self._label("follows")
+        for way in range(len(WAYS)):
+            self._put(f"misc.wait sem{_ARRIVED[0][way]}, 1 "
+                      f"| s0.add {_SUM}, {_FOLLOW_AT}, {self._sums[way]}")
+            if first > 2:
+                self._send(_Send(0, self._segment), way)
+        self._call("store_later")
+        self._put(f"s0.add {_FOLLOW_AT}, {_FOLLOW_AT}, {plan.piece} | s1.jump {_FOLLOWED}")
+
+    def _move(self, descriptor: int, buffers: tuple[int, int], at: str, walk: _Walk, far: int,
+              near: int, array: int) -> None:
+        """Start the transfers of a piece of both ways from or to HBM.
+
+        ``far`` and ``near`` are the words of the addresses in HBM, where ``walk`` is, and in vector
+        memory, where the piece is at register ``at`` of ``buffers``. ``array`` is the number of the
+        array.
+        """
+        for way, first in enumerate(walk.at):
+            source = _U if array else first
+            if array:
+                self._put(f"s0.add {source}, {first}, {_STEP}")
+            self._put(f"s0.store {source}, s0, {descriptor + far} "
+                      f"| s1.add {_T}, {at}, {buffers[way]}")
+            self._put(f"s0.store {_T}, s0, {descriptor + near}")
+            self._put(f"misc.dma {descriptor}")
+
+    def _write_add(self) -> None:
+        """Write ``add``: vectors from register `_ADDEND` on are added to those from `_SUM` on.
+
+        A vector takes two cycles. Each loads two vectors; both are added four cycles later, and
+        stored after four more.
+        """
+        self._label("add")
+        vectors, depth = self._plan.piece, 6
+        steps: list[list[str]] = [[] for _ in range(2 * vectors + 7)]
+        for number in range(vectors):
+            total, addend = 1 + number % depth, 1 + depth + number % depth
+            at = 2 * number
+            steps[at].append(f"ld.load v{total}, {_SUM}, {number}")
+            steps[at + 1].append(f"ld.load v{addend}, {_ADDEND}, {number}")
+            steps[at + 4].append(f"v0.fadd v{total}, v{total}, v{addend}")
+            steps[at + 8].append(f"st.store v{total}, {_SUM}, {number}")
+        steps[-1].append(f"s1.jump {_RETURN}")
+        for step in steps:
+            self._put(" | ".join(step))
+
+    def _write_next(self, walk: _Walk) -> None:
+        """Write the subroutine that takes a step of ``walk``."""
+        plan = self._plan
+        self._label(walk.next)
+        size = plan.piece * plan.vector_bytes
+        self._put(" | ".join(f"s{way}.add {at}, {at}, {size}" for way, at in enumerate(walk.at)))
+        self._put(f"s1.loop {walk.pieces}, {_RETURN}")
+        inside = self._new()
+        self._put(f"s0.add {walk.pieces}, s0, {plan.block // plan.piece} "
+                  f"| s1.loop {walk.blocks}, {inside}")
+        self._rotate(walk.segment, 0, -1)
+        self._put(f"s0.add {walk.blocks}, s0, {self._sides[1]}")
+        self._label(inside)
+        self._rotate(walk.block, 1, -1)
+        self._address(walk)
+        self._put(f"s1.jump {_RETURN}")
+
+    def _begin(self, walk: _Walk, word: Word, step: int) -> None:
+        """Begin a walk at the first block of segment 0 or, if ``step`` is -1, of the last one.
+
+        ``word`` has the address of the first array, and the next word the step to the second.
+        """
+        plan = self._plan
+        for place, offsets, axis in ((Word.SECOND, walk.block, 1), (Word.FIRST, walk.segment, 0)):
+            self._put(f"s0.load {_T}, s0, {place.value}")
+            self._put(" | ".join(f"s{way}.mul {offset}, {_T}, {self._pitch(axis)}"
+                                 for way, offset in enumerate(offsets)))
+        if step:
+            self._rotate(walk.segment, 0, 1)
+        self._put(f"s0.load {_T}, s0, {word.value}")
+        self._put(f"s0.load {_STEP}, s0, {word.value + 1} | s1.add {_BASE}, {_T}, {_ROUND}")
+        half = self._core * len(WAYS) * plan.quarter * plan.vector_bytes
+        self._put(f"s0.add {_BASE}, {_BASE}, {half}")
+        self._put(f"s0.add {walk.pieces}, s0, {plan.block // plan.piece} "
+                  f"| s1.add {walk.blocks}, s0, {self._sides[1]}")
+        self._address(walk)
+
+    def _rotate(self, offsets: tuple[str, str], axis: int, sign: int) -> None:
+        """Add a pitch to offsets along an axis, round the ring, times ``sign`` and the way."""
+        pitch = self._pitch(axis)
+        whole = pitch * self._sides[axis]
+        # A sum that is not in the ring is negative, also if it grows.
+        steps = [pitch - whole if sign * way > 0 else -pitch for way in WAYS]
+        names = [(f"s{way}", offset, where) for way, (offset, where) in enumerate(
+            zip(offsets, (_T, _U), strict=True))]
+        self._put(" | ".join(f"{slot}.add {offset}, {offset}, {step}"
+                             for (slot, offset, _), step in zip(names, steps, strict=True)))
+        self._put(" | ".join(f"{slot}.sar {t}, {offset}, 31" for slot, offset, t in names))
+        self._put(" | ".join(f"{slot}.and {t}, {t}, {whole}" for slot, _, t in names))
+        self._put(" | ".join(f"{slot}.add {offset}, {offset}, {t}" for slot, offset, t in names))
+
+    def _address(self, walk: _Walk) -> None:
+        """Compute the addresses in HBM of a block from its offsets."""
+        quarter = self._plan.quarter * self._plan.vector_bytes
+        for base, offsets in (((_BASE, _BASE), walk.segment), (walk.at, walk.block)):
+            self._put(" | ".join(f"s{way}.add {at}, {base[way]}, {offsets[way]}"
+                                 for way, at in enumerate(walk.at)))
+        self._put(f"s0.add {walk.at[1]}, {walk.at[1]}, {quarter}")
+
+    def _pitch(self, axis: int) -> int:
+        """Return the bytes of a segment (axis 0) or of a block (axis 1)."""
+        return (self._plan.block if axis else self._segment) * self._plan.vector_bytes
+
+    # ---- helpers
+
+    def _signal_neighbours(self) -> None:
+        """Tell the neighbours that the buffers of what arrives are free."""
+        for hops in _ways(self._plan, self._core):
+            self._put(f"s0.add {_T}, s0, {pack_remote(*hops, self._core)}")
+            self._put(f"misc.signal_remote sem{_FREE}, {_T}, 1")
+
+    def _axes(self) -> int:
+        return sum(side > 1 for side in self._sides)
+
+    def _put(self, bundle: str) -> None:
+        self._lines.append(f"{{ {bundle} }}")
+
+    def _new(self) -> str:
+        self._labels += 1
+        return f"at{self._labels}"
+
+    def _label(self, name: str) -> None:
+        self._lines.append(f"{name}:")
+
+    def _call(self, name: str) -> None:
+        self._put(f"s1.call {_RETURN}, {name}")
+
+
+def _hops(plan: RingPlan, core: int, axis: int, way: int) -> tuple[int, int]:
+    """Return the hops (dx, dy) to a neighbour; ``axis`` 0 is the first axis of the core's half."""
+    hops = [0, 0]
+    hops[plan.axes(core)[axis]] = way
+    return hops[0], hops[1]
+
+
+def _ways(plan: RingPlan, core: int) -> Iterator[tuple[int, int]]:
+    """Yield the hops to all neighbours that send to a core."""
+    for axis, side in enumerate(plan.sides(core)):
+        if side > 1:
+            yield from (_hops(plan, core, axis, way) for way in WAYS)
+
+
+def reduce_program(plan: RingPlan, core: int) -> Program:
+    """Return the program of core number ``core`` of all chips.
+
+    Its scalar memory must hold `scalar_memory`. All semaphores that it uses, 0 to 7, must be 0
+    before; they are 0 afterwards.
+
+    Raises
+    ------
+    ValueError
+        If the program does not fit instruction memory.
+    """
+    return assemble(_Core(plan, core).text(), plan.config)
+
+
+def scalar_memory(plan: RingPlan, core: int, place: tuple[int, int], sources: Sequence[int],
+                  results: Sequence[int]) -> list[int]:
+    """Return what scalar memory of a core holds from address 0 on.
+
+    Parameters
+    ----------
+    plan : RingPlan
+    core : int
+        Number of the core.
+    place : tuple of int
+        Coordinates (x, y) of its chip.
+    sources, results : sequence of int
+        Addresses in HBM of the arrays to add, and of their sums, ``plan.bytes`` each; of each as
+        many as ``plan.arrays``. A sum may replace its array.
+    """
+    words = [0] * (_STORE + _PITCH)
+    words[Word.FIRST], words[Word.SECOND] = (place[axis] for axis in plan.axes(core))
+    for word, addresses in ((Word.SOURCE, sources), (Word.RESULT, results)):
+        words[word] = addresses[0]
+        words[word + 1] = (addresses[-1] - addresses[0]) % (1 << 32)
+    rows = plan.piece * plan.config.sublanes
+    transfers = [(_LOAD, hbm(0), vmem(0), {"semaphore": sem[_LOADED]}),
+                 (_STORE, vmem(0), hbm(0), {"semaphore": sem[_STORED]})]
+    for axis, side in enumerate(plan.sides(core)):
+        for way, hops in enumerate(WAYS if side > 1 else ()):
+            transfers.append((
+                _SENDS + _PITCH * (len(WAYS) * axis + way), vmem(0),
+                remote_vmem(0, *_hops(plan, core, axis, hops), core),
+                {"semaphore": sem[_SENT], "remote_semaphore": sem[_ARRIVED[axis][way]]}))
+    for at, source, destination, signals in transfers:
+        words[at:at + _PITCH] = descriptor(plan.config, source, destination, rows=rows, **signals)
+    return words

@@ -1,0 +1,1 @@
+"""Collectives over all chips of a pod, as programs of whole cores."""

@@ -1,0 +1,1 @@
+"""Tests of collectives over whole pods."""
