@@ -66,10 +66,10 @@ def prove(component: wiring.Component, wanted: str, found: str, *,
     wanted, found : str
         Verilog of the modules.
     held : collection of str
-        Inputs that keep their first value. They must only choose what to show of the state, so
-        this loses nothing; that they reach no register or memory but as a read address is checked.
-        It makes the induction short: what is shown at one address depends on what was shown at
-        this address a cycle before, and on the writes.
+        Inputs that keep their first value. They must only select which part of the state is shown,
+        so this loses no generality. A check ensures that they reach no register, and no memory
+        except as a read address. This makes the induction short: what is shown at one address
+        depends only on what was shown there in the previous cycle, and on the writes.
 
     Raises
     ------

@@ -11,7 +11,7 @@ __all__ = ["Stub", "stub_out"]
 
 
 class Stub(wiring.Component):
-    """A component's ports and nothing behind them: a testbench sets its outputs."""
+    """A component's ports without its logic: a testbench sets the outputs."""
 
     def elaborate(self, platform: object) -> Module:
         return Module()
@@ -24,7 +24,7 @@ def stub_out(monkeypatch: pytest.MonkeyPatch, module: ModuleType,
     Returns
     -------
     dict of str to list of Stub
-        Those placed, in their order, by the component's name; filled by the elaboration.
+        The stubs that were placed, in order, by the component's name. The elaboration fills it.
     """
     placed: dict[str, list[Stub]] = {name: [] for name in names}
 

@@ -1,8 +1,8 @@
 """Checks the rules of an AXI port, cycle by cycle.
 
 The checker is independent of simulators: an adapter gives it the port's signals in each cycle. It
-checks the specification's rules on both sides, because a wrong memory model proves nothing, and the
-narrower rules that this project's masters keep.
+checks the specification's rules for master and slave, because a test with a wrong memory model
+would prove nothing. It also checks narrower rules that this project's masters keep.
 """
 
 from collections import deque
@@ -34,22 +34,22 @@ class AxiChecker:
     Parameters
     ----------
     name : str
-        Of the port, for messages.
+        Name of the port, for messages.
     data_bytes : int
-        Width of its data.
+        Width of the port's data, in bytes.
     max_beats : int
         Beats of the longest burst that the port may request. 0: the port is AXI4-Lite.
 
     Attributes
     ----------
     transfers : dict of str to int
-        Transfers by channel, "aw", "w", "b", "ar", "r".
+        Number of transfers on each channel: "aw", "w", "b", "ar" and "r".
     reads, writes : int
         Bursts under way.
     most_reads, most_writes : int
         Largest number of bursts that were under way at once.
     cycles : int
-        Cycles watched.
+        Number of cycles that were checked.
     """
 
     def __init__(self, name: str, data_bytes: int, max_beats: int) -> None:
@@ -77,16 +77,16 @@ class AxiChecker:
 
     @property
     def reads(self) -> int:
-        """Bursts of reads under way."""
+        """Number of read bursts under way."""
         return len(self._reads)
 
     @property
     def writes(self) -> int:
-        """Bursts of writes whose address or data were taken, and that are not answered."""
+        """Number of write bursts with an accepted address or data, and no response yet."""
         return len(self._addresses) + len(self._data) + self._answers
 
     def cycle(self, pins: Mapping[str, int | None], *, resetting: bool = False) -> None:
-        """Checks the signals of a cycle, as they are when the clock rises; None: unknown.
+        """Checks the signals of a cycle, as they are when the clock rises; None means unknown.
 
         Raises
         ------
@@ -138,7 +138,7 @@ class AxiChecker:
         Raises
         ------
         AssertionError
-            If something is still under way, or nothing was ever transferred.
+            If a burst is still under way, or nothing was ever transferred.
         """
         self._check(not self._waiting, f"{', '.join(self._waiting)}: an offer was not taken")
         self._check(not self.reads, f"{self.reads} bursts of reads did not end")
@@ -152,7 +152,7 @@ class AxiChecker:
     def _offers(self, pins: Mapping[str, int | None]) -> dict[str, tuple[int | None, ...]]:
         """Returns the payloads on offer, by channel.
 
-        ``valid`` stays until ``ready``, and what is on offer with it; nothing is unknown.
+        Checks that ``valid`` and the payload stay until ``ready``, and that no signal is unknown.
         """
         offers = {}
         # Most channels are idle in most cycles: for those nothing else is looked at.

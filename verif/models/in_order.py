@@ -1,4 +1,4 @@
-"""The in-order checker."""
+"""A checker that compares items in order."""
 
 from collections import deque
 from collections.abc import Callable
@@ -10,19 +10,19 @@ T = TypeVar("T")
 
 
 class InOrderChecker(Generic[T]):
-    """Compares what a design gives with what its model expects, in order.
+    """Compares the items that a design gives with those that its model expects, in order.
 
     Parameters
     ----------
     name : str
-        What the items are, for messages.
+        Name of the items, for messages.
     show : callable
-        Writes an item for messages.
+        Formats an item for messages.
 
     Attributes
     ----------
     checked : int
-        Items compared so far; `clear` does not change it.
+        Number of items compared so far; `clear` does not change it.
     """
 
     def __init__(self, name: str, show: Callable[[T], str] = str) -> None:
@@ -33,15 +33,15 @@ class InOrderChecker(Generic[T]):
 
     @property
     def empty(self) -> bool:
-        """Whether everything expected has come."""
+        """Whether all expected items have come."""
         return not self._expected
 
     def expect(self, item: T) -> None:
-        """The model's next item."""
+        """Adds the model's next item."""
         self._expected.append(item)
 
     def check(self, item: T) -> None:
-        """The design's next item.
+        """Checks the design's next item.
 
         Raises
         ------
@@ -57,7 +57,7 @@ class InOrderChecker(Generic[T]):
         self.checked += 1
 
     def clear(self) -> None:
-        """Forgets what is expected: a reset."""
+        """Forgets all expected items, because of a reset."""
         self._expected.clear()
 
     def finish(self) -> None:
@@ -66,7 +66,7 @@ class InOrderChecker(Generic[T]):
         Raises
         ------
         AssertionError
-            If something expected has not come, or nothing was compared.
+            If an expected item has not come, or nothing was compared.
         """
         if self._expected:
             raise AssertionError(f"{len(self._expected)} of {self._name} did not come; the next is "

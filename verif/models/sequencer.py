@@ -1,8 +1,8 @@
 """The sequencer's surroundings, and the checks of what it issues.
 
 `SequencerUnits` and `Outside` take the place of the units, of the DMA engine and of the other core.
-`SequencerChecker` compares each issue with the bundle's fields and, where a golden core executes
-the program, with its order and its operands.
+`SequencerChecker` compares each issue with the bundle's fields. Where a golden core executes the
+program, it also compares the order of the issues and the operands.
 """
 
 from collections import defaultdict, deque
@@ -49,7 +49,7 @@ class Issue:
     ----------
     pc : int
     values : dict of str to int
-        The outputs to the units that have a meaning.
+        The outputs to the units, as far as they have a meaning.
     """
 
     pc: int
@@ -61,12 +61,12 @@ class Issue:
 
 
 class _Reader:
-    """Takes a bundle apart, with the values that its scalar sources have before it.
+    """Decodes a bundle, with the values that its scalar sources have before the bundle.
 
     Parameters
     ----------
     golden : GoldenCore
-        In the state before the bundle.
+        A golden core in the state before the bundle.
     """
 
     def __init__(self, golden: GoldenCore) -> None:
@@ -134,7 +134,7 @@ class TracingCore(GoldenCore):
     trace: list[Issue]
 
     def step(self) -> bool:
-        """As `GoldenCore.step`."""
+        """Executes a bundle like `GoldenCore.step`, and records it."""
         if not hasattr(self, "trace"):
             self.trace = []
         issue = (_Reader(self).issue() if self.running and self.pc < len(self.program)
@@ -150,10 +150,11 @@ class TracingCore(GoldenCore):
 class UnitTiming:
     """How the units behave.
 
-    ``late``: most cycles that a vector result comes later than it should; None: in its true cycle.
-    ``ready``, ``free``: shares of cycles in which the other units take an operation, and would read
-    its source in the next cycle. ``slow``: most cycles that a register waits to be read.
-    ``urgent``: share of cycles in which the host needs a port of vector memory, each of the two.
+    ``late``: maximum number of cycles by which a vector result is late; None: every result comes in
+    its true cycle. ``ready``, ``free``: shares of cycles in which the other units accept an
+    operation, and in which they would read its source in the next cycle. ``slow``: maximum number
+    of cycles for which a register waits to be read. ``urgent``: share of cycles in which the host
+    needs a port of vector memory, for each of the two ports.
     """
 
     late: int | None = None
@@ -165,14 +166,16 @@ class UnitTiming:
 
 @dataclass
 class SequencerUnits:
-    """Vector unit, feeders, collector and cross-lane unit, as far as registers are concerned.
+    """A model of the units: when they read and write registers, but not what they compute.
 
-    Registers hold tokens instead of values: the number of the write that a register had last. Each
-    unit reads and writes in the cycles in which the real one would, or in any others that its
-    ports allow. A read must find the token that the bundles before left there.
+    The units are the vector unit, feeders, collector and cross-lane unit. Registers hold tokens
+    instead of values: a token is the number of the latest write to the register. Each unit reads
+    and writes in the cycles in which the real unit would, or in other cycles that its ports allow.
+    A read must find the token that the previous bundles left in the register.
 
-    ``steady``: as for ``issue_cycles`` 3. A unit that is ready, or free, remains so until a bundle
-    issues. v1 is behind v0, both write through one port, and random numbers take longer.
+    ``steady`` models the units for ``issue_cycles`` = 3. A unit that is ready, or free, remains so
+    until a bundle issues. v1 is behind v0, both write through one port, and random numbers take
+    longer.
     """
 
     timing: UnitTiming
@@ -227,7 +230,7 @@ class SequencerUnits:
         return values
 
     def show(self, values: Mapping[str, int]) -> None:
-        """Keeps what the sequencer is told about the units, to be checked at an issue."""
+        """Stores what the sequencer is told about the units, for the check of an issue."""
         self.shown = {name: bool(value) for name, value in values.items()
                       if name.endswith(("ready", "free")) or name.startswith("urgent")}
         self.held = self.shown if self.steady else {}
@@ -238,8 +241,8 @@ class SequencerUnits:
         Raises
         ------
         AssertionError
-            If it needs a register that awaits a write, overwrites one that is still to be read,
-            or needs a unit that is not ready.
+            If the bundle needs a register that awaits a write, overwrites one that is still to be
+            read, or needs a unit that is not ready.
         """
         reads = {("v", d) for d in parts.all_named(Kind.VECTOR_IN, Kind.VECTOR_SOURCE)} | {
             ("m", d) for d in parts.all_named(Kind.MASK_IN)}
@@ -297,7 +300,7 @@ class SequencerUnits:
                            cycle + VECTOR_LATENCIES[entry.unit] + self._behind(slot), mask)
 
     def _behind(self, slot: Slot) -> int:
-        """Cycles by which operations of ``slot`` are later than those of the other slots."""
+        """Number of cycles by which operations of ``slot`` are behind those of the other slots."""
         return V1_DELAY if self.steady and slot == Slot.V1 else 0
 
     def _read_later(self, cycle: int, reader: str, register: int, overwritten: bool) -> None:
@@ -341,7 +344,7 @@ class SequencerUnits:
         port[cycle] = register, self.tokens
 
     def finish(self, cycle: int) -> None:
-        """Does the cycle's reads, then its writes."""
+        """Performs the reads of this cycle, then the writes."""
         for kind, register, wanted in self.reads.pop(cycle, ()):
             found = (self.vectors if kind == "vector" else self.masks)[register]
             assert found == wanted, f"{kind} {register} in cycle {cycle}: {found}, not {wanted}"
@@ -379,7 +382,7 @@ class SequencerUnits:
 
 @dataclass
 class Outside:
-    """The DMA engine and the other core: take descriptors and signals at random times.
+    """The DMA engine and the other core, which accept descriptors and signals at random times.
 
     ``together`` is the number of words of a descriptor that are read at once, `descriptor_words`.
     """
@@ -413,7 +416,7 @@ class Outside:
                          "other_signal__ready": int(self.taking)}
 
     def finish(self, peek: Callable[[str], int]) -> None:
-        """Takes the outputs of the cycle, after its inputs have been set."""
+        """Processes the outputs of the cycle, after its inputs have been set."""
         if self.reading is not None:
             data = peek("dma__data")
             self.words += [data >> 32 * number & 0xFFFF_FFFF for number in range(self.together)]
@@ -439,7 +442,7 @@ class Outside:
 
 
 class SequencerChecker:
-    """The units and all else around the sequencer, and the checks of what it issues.
+    """The surroundings of the sequencer, and the checks of what it issues.
 
     In a cycle, at most one of these holds, and only while a program runs: a bundle issues, or the
     sequencer waits for one reason. What a bundle issues is in its fields; operations are valid
@@ -465,11 +468,11 @@ class SequencerChecker:
     issued : list of (int, int)
         Cycle and address of each issue.
     waits : dict of str to int
-        Cycles of each reason to wait.
+        Number of cycles that were waited, by reason.
     golden : deque of Issue
-        Issues to come, if `expect` was called; compared in order.
+        Expected issues, if `expect` was called; they are compared in order.
     checked : int
-        Issues compared with golden ones.
+        Number of issues that were compared with golden ones.
     """
 
     def __init__(self, seed: int = 0, timing: UnitTiming | None = None,
@@ -488,7 +491,7 @@ class SequencerChecker:
         self.outside = Outside(self.outside.rng, self.outside.pace, self.outside.together)
 
     def drop_expected(self) -> None:
-        """Forgets the issues to come: a reset has ended the program."""
+        """Forgets the expected issues: a reset has ended the program."""
         if self.golden is not None:
             self.golden.clear()
 
@@ -499,7 +502,7 @@ class SequencerChecker:
         self.golden.extend(issues)
 
     def expect_done(self) -> None:
-        """Checks that all golden issues came, and that all registers were written.
+        """Checks that all expected issues have come, and that all registers were written.
 
         Raises
         ------
@@ -512,7 +515,7 @@ class SequencerChecker:
                 f"{len(self.golden)} bundles did not issue; the first is {self.golden[0]}")
 
     def inputs(self, cycle: int) -> dict[str, int]:
-        """The sequencer's inputs in this cycle, but for the host's."""
+        """The sequencer's inputs in this cycle, except those of the host."""
         return self.units.inputs(cycle) | self.outside.inputs()
 
     def end(self, cycle: int, peek: Callable[[str], int]) -> None:
@@ -557,7 +560,7 @@ class SequencerChecker:
         self.units.issue(cycle, parts)
 
     def _check_ports(self, parts: Parts, peek: Callable[[str], int]) -> None:
-        """Compares what goes to the units with the bundle's fields."""
+        """Compares the outputs to the units with the bundle's fields."""
         def expect(name: str, want: int) -> None:
             assert peek(name) == want, f"{name} is {peek(name)}, not {int(want)}"
 

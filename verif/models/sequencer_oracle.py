@@ -1,8 +1,8 @@
-"""What a program does to the sequencer's own state, bundle by bundle and without any timing.
+"""Executes programs on the sequencer's own state, bundle by bundle and without timing.
 
-A second opinion, on purpose: it was written from the instruction set's text and shares only the
-tables of `hdl.isa` with `golden.core`. Where the two agree, a misreading of that text is unlikely.
-So neither may be derived from the other.
+This is an independent second model: it was written from the text of the instruction set, and shares
+only the tables of `hdl.isa` with `golden.core`. Where both models agree, a misreading of that text
+is unlikely. So neither must be derived from the other.
 """
 
 import operator
@@ -64,7 +64,7 @@ TAKEN: dict[ScalarOp, Callable[[int, int], bool]] = {
 
 @dataclass
 class Parts:
-    """A bundle taken apart: the operation and the fields of each slot that has one."""
+    """A decoded bundle: the operation and the fields of each slot that has an operation."""
 
     operations: dict[Slot, Operation]
     fields: dict[Slot, dict[str, int]]
@@ -105,7 +105,7 @@ class Parts:
         return True
 
     def named(self, slot: Slot, *kinds: Kind) -> list[int]:
-        """Values of the slot's fields of these kinds; of vector sources, vectors only."""
+        """Values of the slot's fields of these kinds; of vector sources, only registers."""
         entry = self.operations.get(slot)
         values = []
         for operand in entry.operands if entry else ():
@@ -123,7 +123,7 @@ class Parts:
 
 
 def descriptor_fault(words: Sequence[int]) -> Fault:
-    """A made-up fault of a descriptor that depends on all its words."""
+    """An artificial fault of a descriptor, which depends on all its words."""
     return (Fault.NONE, Fault.NONE, Fault.DMA_DESCRIPTOR, Fault.DMA_RANGE,
             Fault.DMA_ALIGNMENT)[sum(words) % 5]
 
@@ -159,7 +159,7 @@ class Oracle:
         return self.scalars[parts.fields[slot]["a"]] + self.source(parts, slot) & WORD
 
     def descriptor(self, parts: Parts) -> tuple[int, ...] | None:
-        """The descriptor of the bundle's transfer; None if it has none, or not in the memory."""
+        """The descriptor of the bundle's transfer; None if it is absent or exceeds memory."""
         misc = parts.operations.get(Slot.MISC)
         if misc is None or misc.op != MiscOp.DMA:
             return None
@@ -168,7 +168,7 @@ class Oracle:
         return words if len(words) == DESCRIPTOR_WORDS else None
 
     def find_fault(self, parts: Parts) -> Fault:
-        """The least of the bundle's faults, `NONE` if it has none."""
+        """The bundle's fault with the lowest number; `NONE` if it has no fault."""
         if parts.illegal:
             return Fault.ILLEGAL
         for kinds, free in (((Kind.VECTOR_OUT,), None), ((Kind.MASK_OUT,), None),
@@ -274,7 +274,7 @@ class Oracle:
         self.pc = next_pc
 
     def run(self, program: list[int], limit: int) -> list[int]:
-        """Runs to a halt, a fault, a wait or the limit; returns addresses of executed bundles."""
+        """Runs to a halt, fault, wait or the limit; returns the addresses of executed bundles."""
         executed: list[int] = []
         while not self.halted and self.fault == Fault.NONE and len(executed) < limit:
             if self.pc >= self.config.imem_bundles:

@@ -24,7 +24,7 @@ from verif.models.sequencer_oracle import Oracle, Parts
 __all__ = ["CONFIG", "HALT", "SequencerPrograms", "bundle", "i", "s", "v"]
 
 CONFIG = Config(array=4, sublanes=2, vmem_bytes=11 * 32, smem_words=13, imem_bundles=50)
-"""Small; sizes are no powers of two."""
+"""A small configuration, whose sizes are not powers of two."""
 
 HALT = pack({Slot.S1: {"op": ScalarOp.HALT.value}})
 
@@ -41,7 +41,7 @@ def v(op: VectorOp, d: int = 0, a: int = 0, b: int = VECTOR_FLAG, m: int = 0) ->
 
 
 def i(value: int) -> int:
-    """The source that is a small integer."""
+    """The code of a scalar source that is a small integer."""
     assert -8 <= value <= 15
     return 48 + value
 
@@ -58,14 +58,14 @@ class SequencerPrograms:
         self.config = config
 
     def word(self) -> int:
-        """A 32-bit word, often at the end of some range."""
+        """A 32-bit word, often one at the end of a range."""
         if self.rng.random() < 0.5:
             return int(self.rng.choice([0, 1, 2, 31, 32, 33, 0x7FFF_FFFF, 0x8000_0000,
                                         0x8000_0001, 0xFFFF_FFFE, 0xFFFF_FFFF]))
         return int(self.rng.integers(1 << 32)) >> int(self.rng.integers(32))
 
     def fields(self, slot: Slot, code: int) -> dict[str, int]:
-        """Random fields, of which those that are operands are legal."""
+        """Random fields of an operation; those that are operands are legal."""
         values = {name: int(self.rng.integers(1 << width)) for name, width in SLOTS[slot].items()}
         values["op"] = code
         entry = next(entry for entry in OPERATIONS if slot in entry.slots and entry.op == code)
@@ -98,7 +98,7 @@ class SequencerPrograms:
     def vector_bundle(self, use: float = 0.4) -> int:
         """Vector, memory, array and cross-lane operations; addresses and indices in range.
 
-        May conflict, and breaks the array's rules.
+        The bundle may have a CONFLICT, and may break the array's rules.
         """
         chosen: dict[Slot, dict[str, int]] = {}
         for slot in (Slot.V0, Slot.V1, Slot.LOAD, Slot.STORE, Slot.PUSH, Slot.POP, Slot.MISC):
@@ -112,7 +112,7 @@ class SequencerPrograms:
         return pack(chosen, tuple(self.word() for _ in range(3)))
 
     def scalar_bundle(self) -> int:
-        """Scalar operations without branches, and semaphores; no conflict, addresses in range."""
+        """Scalar operations without branches, and semaphores; no CONFLICT, addresses in range."""
         while True:
             chosen: dict[Slot, dict[str, int]] = {}
             imm = tuple(self.word() for _ in range(3))

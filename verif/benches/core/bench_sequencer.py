@@ -33,7 +33,7 @@ HALT = pack({Slot.S1: {"op": ScalarOp.HALT}})
 
 
 def inline(value: int) -> int:
-    """The scalar source that is a small integer."""
+    """The code of a scalar source that is a small integer."""
     return isa.INLINE_BASE + value
 
 

@@ -29,7 +29,7 @@ def open_sequencer(config: Config = CONFIG) -> Model:
 
 
 class VerilatedSequencer:
-    """Moves a model's pins under a `SequencerChecker`, and is the sequencer's host.
+    """Drives a model's pins under a `SequencerChecker`, and acts as the sequencer's host.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class VerilatedSequencer:
         return self.model.peek(name)
 
     def cycle(self) -> None:
-        """One clock cycle, with all that the units do in it."""
+        """Runs a clock cycle, with everything that the units do in it."""
         now = self.model.cycle
         for name, value in self.checker.inputs(now).items():
             self.poke(name, value)
@@ -65,7 +65,7 @@ class VerilatedSequencer:
         self.model.tick()
 
     def request(self, write: bool, space: Space, address: int, data: int = 0) -> tuple[int, bool]:
-        """A request by the host: data of the response, and whether it is an error."""
+        """Makes a request of the host; returns the response's data, and whether it is an error."""
         payload = self.model.ports["request__payload"]
         assert payload.width == 1 + 2 + 20 + 32
         self.poke("request__payload", write | space.value << 1 | address << 3 | data << 23)
@@ -91,7 +91,7 @@ class VerilatedSequencer:
         return data
 
     def write_all(self, values: Mapping[tuple[Space, int], int]) -> None:
-        """Many writes, one a cycle; quickly while the sequencer and the units are idle."""
+        """Makes many writes, one a cycle; fast while the sequencer and the units are idle."""
         if self.peek("running") or not self.checker.units.idle:
             for (space, address), value in values.items():
                 self.write(space, address, value)
@@ -123,7 +123,7 @@ class VerilatedSequencer:
                         for address, value in enumerate(values)})
 
     def check_state(self, oracle: Oracle) -> None:
-        """Compares all state with the oracle's."""
+        """Compares all state with the state of the oracle."""
         for space, values in self._spaces(oracle):
             found = [self.read(space, address) for address in range(len(values))]
             for address, (got, want) in enumerate(zip(found, values, strict=True)):
@@ -149,7 +149,7 @@ class VerilatedSequencer:
         self.poke("start", 0)
 
     def run(self, pc: int = 0, limit: int = 2000) -> list[int]:
-        """Runs until the core stops and the units are idle; addresses of executed bundles."""
+        """Runs until core and units are at rest; returns the addresses of executed bundles."""
         before = len(self.checker.issued)
         self.start(pc)
         self.finish(limit)

@@ -27,11 +27,11 @@ from sim.verilated.model import Model
 
 CONFIG = Config(array=4, sublanes=2, vmem_bytes=21 * 32, smem_words=61, imem_bundles=13,
                 hbm_bytes=4096, hbm_channels=1)
-"""Small; sizes are no powers of two where possible."""
+"""A small configuration; where possible, sizes are not powers of two."""
 DESTINATIONS = sorted(space for space in DMA_DESTINATIONS if not DMA_SPACES[space].links)
-"""Spaces that a transfer within a chip writes."""
+"""Spaces to which a transfer within a chip can write."""
 LIMIT = 20_000
-"""Limit in cycles of every wait."""
+"""Limit of every wait, in cycles."""
 
 
 def open_engine(config: Config = CONFIG) -> Model:
@@ -42,7 +42,7 @@ def open_engine(config: Config = CONFIG) -> Model:
 
 @dataclass(frozen=True)
 class AgentTiming:
-    """Timing of the memories: share of cycles in which they progress, and largest latency."""
+    """Timing of the memories: share of cycles in which they make progress, and largest latency."""
 
     pace: float = 1.0
     latency: int = 0
@@ -66,7 +66,7 @@ def random_memories(config: Config, rng: np.random.Generator) -> Memories:
 
 
 def places(side: Side, rows: int, config: Config) -> set[int]:
-    """Addresses that a side of a transfer covers: of its blocks; in smem and imem, of its words."""
+    """Addresses that a side of a transfer covers: of its blocks or, in smem and imem, its words."""
     count, unit = side.blocks(rows, config), side.unit(config)
     length = side.run or count
     found = {side.address + block % length * unit + block // length * side.stride
@@ -85,7 +85,7 @@ def unpacked(value: int, lanes: int) -> np.ndarray:
 
 
 class Pins:
-    """The model's ports; inputs are poked when they change."""
+    """The model's ports; an input is set only when its value changes."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -105,7 +105,7 @@ class Pins:
 
 
 class Sink:
-    """Takes from a stream of the engine, and checks the stream's rules."""
+    """Receives payloads from a stream of the engine, and checks the stream's rules."""
 
     def __init__(self, pins: Pins, name: str) -> None:
         self._pins = pins
@@ -118,7 +118,7 @@ class Sink:
         self._pins.poke(f"{self.name}__ready", int(ready))
 
     def sample(self) -> int | None:
-        """The payload transferred in this cycle; None if there is none."""
+        """Returns the payload that is transferred in this cycle; None if there is none."""
         valid = self._pins.peek(f"{self.name}__valid")
         if self._offered is not None:
             assert valid, f"{self.name} was taken back"
@@ -360,7 +360,7 @@ class Job:
                    (destination.space, places(destination, descriptor.rows, config)), refused)
 
     def meets(self, other: "Job") -> bool:
-        """Whether one transfer writes what the other reads or writes."""
+        """Whether either of two transfers writes something that the other one accesses."""
         return any(a[0] == b[0] and a[1] & b[1] for a, b in (
             (self.reads, other.writes), (self.writes, other.writes), (self.writes, other.reads)))
 
@@ -370,7 +370,7 @@ class Job:
 
 
 class VerilatedDma:
-    """The engine with its surroundings, and golden memories, in which transfers are instant."""
+    """The engine with its surroundings, and golden memories, in which transfers take no time."""
 
     def __init__(self, model: Model, config: Config = CONFIG, timing: AgentTiming | None = None,
                  seed: int = 0) -> None:
@@ -422,14 +422,14 @@ class VerilatedDma:
         self.model.tick()
 
     def _descriptor_data(self) -> int:
-        """Words that the engine read in the cycle before; random ones if it did not read."""
+        """Words that the engine read in the previous cycle; random ones if it did not read."""
         together = descriptor_words(self.config)
         words = self.rng.integers(1 << 32, size=together).tolist() if self._read_at is None else (
             self._words[self._read_at:self._read_at + together])
         return sum(word << 32 * number for number, word in enumerate(words))
 
     def _signal(self, name: str, index: int) -> None:
-        """Checks a signal: every transfer before it must be done, with the right data."""
+        """Checks a signal: all transfers up to its own must be complete, with the right data."""
         assert self.awaited[name], f"nothing was to be signalled at {name}"
         expected = self.awaited[name].popleft()
         assert index == expected, f"semaphore {index} is signalled at {name}, not {expected}"
@@ -468,7 +468,7 @@ class VerilatedDma:
                 f"{len(wrong)} of {real.size} words differ")
 
     def _among(self, job: Job) -> np.ndarray:
-        """Where the job writes; of a shape that broadcasts to the memory's."""
+        """Mask of the places that the job writes; its shape broadcasts to the memory's."""
         space, addresses = job.writes
         memory = self.real[space]
         unit = job.descriptor.destination.unit(self.config) if space == DmaSpace.HBM else 1
@@ -555,7 +555,7 @@ class VerilatedDma:
             self._compare(space, index, "after all transfers")
 
     def forget(self) -> None:
-        """After an abort: takes the memories' contents as they are."""
+        """Accepts the memories' contents as they are; to be called after an abort."""
         self.jobs.clear()
         for queue in self.awaited.values():
             queue.clear()
@@ -564,14 +564,14 @@ class VerilatedDma:
 
 
 class Transfers:
-    """Random descriptors."""
+    """Makes random descriptors."""
 
     def __init__(self, rng: np.random.Generator, config: Config = CONFIG) -> None:
         self.rng = rng
         self.config = config
 
     def side(self, space: DmaSpace, rows: int) -> tuple[int, int, int]:
-        """Address, run and stride of a side within its space, or nearly."""
+        """Address, run and stride of a side that lies within its space, or nearly does."""
         rng = self.rng
         side = Side(space, 0, 0, 0)
         unit, size = side.unit(self.config), side.size(self.config)

@@ -31,7 +31,8 @@ _HERE = pathlib.Path(__file__).parent
 _CPP = pathlib.Path(models.__file__).parent / "cpp"
 _RATE = 1 << 16
 _ID_WORDS = 2
-"""Words of a payload that tell the packet, and the flit within it. Others follow from these."""
+"""Number of words of a payload that identify the packet and the flit. They determine all other
+words."""
 
 
 def open_fabric(config: LinkConfig, *, optimise: bool | None = None) -> Model:
@@ -68,7 +69,7 @@ class Packets:
     @staticmethod
     def random(rng: np.random.Generator, shape: tuple[int, int], count: int, most: int,
                ) -> "Packets":
-        """Packets of 1 to ``most`` flits from everywhere to everywhere else, either way round."""
+        """Packets of 1 to ``most`` flits between all pairs of fabrics, either way round."""
         columns, rows = shape
         dx = rng.integers(1 - columns, columns, count)
         dy = rng.integers(1 - rows, rows, count)
@@ -116,7 +117,7 @@ def _payloads(config: LinkConfig, packet: npt.NDArray[np.int64], place: npt.NDAr
 
 def _pack(config: LinkConfig, tail: npt.NDArray[np.bool_], dx: npt.NDArray[np.int64],
           dy: npt.NDArray[np.int64], payload: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
-    """Flits as words of 32 bits; shape (flits, words)."""
+    """Return flits as words of 32 bits; shape (flits, words)."""
     layout = flit_layout(config)
     mask = (1 << HOP_BITS) - 1
     low = (tail.astype(np.uint64) | ((dx & mask) << layout["dx"].offset).astype(np.uint64)
@@ -161,13 +162,13 @@ class Torus:
     Parameters
     ----------
     config : LinkConfig
-        Its payload has at least 8 bytes, in whole words.
+        Parameters of the links. A payload has at least 8 bytes, in whole words.
     shape : tuple of int
         Fabrics along X and along Y.
     latencies : int or array of int, shape (fabrics, 4)
         Cycles that a frame spends on each wire, by the fabric and the port that it leaves.
     seed : int
-        Of the faults of wires, and of the gaps in the traffic.
+        Seed of the wires' faults, and of the gaps in the traffic.
     optimise : bool or None
         As in `sim.verilated.build.build_model`.
     """
@@ -200,12 +201,12 @@ class Torus:
         return any(node.peek("busy") for node in self.nodes)
 
     def down(self) -> set[tuple[int, Direction]]:
-        """Links that were given up."""
+        """The links that were given up."""
         return {(number, port) for number, node in enumerate(self.nodes) for port in Direction
                 if node.peek("down") >> port & 1}
 
     def sent(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """Frames sent by each port, shape (fabrics, 4); flits by each channel of it, (…, 4, 2)."""
+        """Numbers of sent frames, shape (fabrics, 4), and of flits, shape (fabrics, 4, 2)."""
         frames = np.zeros((len(self.nodes), PORTS), np.uint64)
         flits = np.zeros((*frames.shape, CHANNELS), np.uint64)
         self._library.systolith_torus_sent(self._torus, frames.ctypes.data, flits.ctypes.data)
@@ -213,7 +214,7 @@ class Torus:
 
     def run(self, packets: Packets, *, offer: float = 1.0, accept: float = 1.0,
             closed: int = 0, cycles: int = 100_000) -> "Delivery":
-        """Sends the packets, until all have arrived; for ``cycles`` cycles at most.
+        """Sends the packets until all of them have arrived, for ``cycles`` cycles at most.
 
         Ejectors accept nothing before cycle ``closed``.
         """
@@ -248,7 +249,7 @@ class Torus:
 
 @dataclass(frozen=True)
 class Delivery:
-    """What was ejected, in order of time."""
+    """The flits that were ejected, in order of time."""
 
     config: LinkConfig
     shape: tuple[int, int]
@@ -258,14 +259,14 @@ class Delivery:
     injected: int
 
     def check(self, *, complete: bool = True, cut: bool = False) -> None:
-        """Checks every flit; ``complete``: that every packet has arrived.
+        """Checks every flit; if ``complete``, also checks that every packet has arrived.
 
-        ``cut``: links have died, and nothing is under way. A packet of which only a part has
-        arrived has been ended by a tail whose payload is all ones.
+        ``cut`` says that links have died, and that nothing is under way. A packet of which only a
+        part has arrived must then end with a tail whose payload is all ones.
 
         A flit must have the payload that was sent, no hop left, and arrive at the right port of the
-        right fabric. Flits of a packet follow one another without those of another packet.
-        Packets of equal source, hops and injector arrive in the order in which they were sent.
+        right fabric. No flits of another packet come between the flits of a packet. Packets of
+        equal source, hops and injector arrive in the order in which they were sent.
         """
         payload = _payload_words(self.config, self.flits)
         ends = (payload == 0xFFFFFFFF).all(axis=1)
@@ -280,7 +281,7 @@ class Delivery:
             assert not self._check(payload, complete=complete) or not cut
 
     def _check(self, payload: npt.NDArray[np.uint64], *, complete: bool) -> int:
-        """Checks flits that are no ends of cut packets; returns the packets that lack flits."""
+        """Checks all flits except the tails of cut packets; returns the packets that lack flits."""
         number, place = payload[:, 0].astype(np.int64), payload[:, 1].astype(np.int64)
         packets = self.packets
         assert len(number)
@@ -319,12 +320,12 @@ class Delivery:
 
     @property
     def cycles(self) -> int:
-        """Cycles until the last flit arrived, from the first cycle of the torus."""
+        """Number of cycles from the first cycle of the torus until the last flit arrived."""
         return int(self.records["cycle"][-1]) + 1
 
 
 def flits_by_channel(packets: Packets, shape: tuple[int, int]) -> npt.NDArray[np.uint64]:
-    """Flits that the golden ways of the packets put on each channel; shape (fabrics, 4, 2)."""
+    """Number of flits on each channel by the golden routes; shape (fabrics, 4, 2)."""
     found = np.zeros((shape[0] * shape[1], PORTS, CHANNELS), np.uint64)
     for source, dx, dy, flits in zip(packets.source.tolist(), packets.dx.tolist(),
                                      packets.dy.tolist(), packets.flits.tolist(), strict=True):

@@ -21,7 +21,7 @@ CORNERS = np.array([sign | word for sign in (0, 0x80000000) for word in (
     0x4B7FFFFF, 0x4B800001, 0x4EFFFFFF, 0x4F000000, 0x4F000001, 0x4F7FFFFF,  # around 2**24, 2**31
     0x5F000000, 0x5F800000, 0x7EFFFFFF, 0x7F000000, 0x7F7F7FFF, 0x7F7F8000, 0x7F7FFFFF,
     0x7F800000, 0x7F800001, 0x7FBFFFFF, 0x7FC00000, 0x7FFFFFFF)], np.uint32)
-"""Corner cases as numbers or as integers."""
+"""Patterns that are corner cases, as fp32 numbers or as integers."""
 
 EDGE_FRACTIONS = np.array([0, 1, 2, 0x3FFFFF, 0x400000, 0x400001, 0x555555, 0x7FFFFE, 0x7FFFFF],
                           np.uint32)
@@ -38,13 +38,13 @@ def _words(rng: np.random.Generator, count: int) -> Words:
 
 
 def _number(sign: Words, exponent: Words, fraction: Words) -> Words:
-    """Patterns from a word's top bit, exponents that are cut to 1 to 254, and a word's low bits."""
+    """Patterns made of a word's top bit, exponents limited to 1 to 254, and the word's low bits."""
     field = np.clip(exponent, 1, 254).astype(np.uint32)
     return (sign & 0x80000000) | (field << np.uint32(23)) | (fraction & 0x7FFFFF)
 
 
 def _near(rng: np.random.Generator, count: int, product: float) -> tuple[Words, Words]:
-    """Numbers whose product is ``product`` up to some units in the last place."""
+    """Factors whose product differs from ``product`` by some units in the last place."""
     field = rng.integers(1, 127, count) if product < 1 else rng.integers(129, 254, count)
     a = _number(_words(rng, count), field, _words(rng, count))
     b = (product / a.view(np.float32).astype(np.float64)).astype(np.float32).view(np.uint32)
@@ -53,7 +53,7 @@ def _near(rng: np.random.Generator, count: int, product: float) -> tuple[Words, 
 
 
 def number_pairs(rng: np.random.Generator, count: int) -> tuple[Words, Words]:
-    """About ``count`` pairs of fp32 patterns, of classes that reach the corners of + and *."""
+    """About ``count`` pairs of fp32 patterns that reach the corner cases of + and *."""
     share = -(-count // 9)
     parts: list[tuple[Words, Words]] = [(_words(rng, share), _words(rng, share))]
 
@@ -92,7 +92,7 @@ def number_pairs(rng: np.random.Generator, count: int) -> tuple[Words, Words]:
 
 
 def integer_pairs(rng: np.random.Generator, count: int) -> tuple[Words, Words]:
-    """About ``count`` pairs of integers: any size, near each other, with small second ones."""
+    """About ``count`` pairs of integers: any size, close together, or a small second one."""
     share = -(-count // 4)
     a, b = _words(rng, 4 * share), _words(rng, 4 * share)
     a = (a.view(np.int32) >> rng.integers(0, 32, len(a))).astype(np.int32).view(np.uint32)
@@ -110,7 +110,7 @@ def model_of(module: str, make: Callable[[], wiring.Component]) -> Model:
 
 
 def through(model: Model, latency: int, operands: Mapping[str, Words], output: str) -> Words:
-    """A pipeline's results for operands, one set a cycle."""
+    """The results of a pipeline that gets one set of operands in each cycle."""
     count = len(next(iter(operands.values())))
     inputs = {name: np.concatenate([words, np.zeros(latency - 1, words.dtype)])
               for name, words in operands.items()}
@@ -119,7 +119,7 @@ def through(model: Model, latency: int, operands: Mapping[str, Words], output: s
 
 
 def assert_same(what: str, seed: int, got: Words, expected: Words, **operands: Words) -> None:
-    """Checks that all elements are equal, at least one; shows the first that differs."""
+    """Checks that all elements, at least one, are equal; shows the first that differs."""
     assert len(got) == len(expected) > 0, f"nothing of {what} was checked"
     wrong = np.flatnonzero(got != expected)
     shown = "\n".join(
@@ -130,10 +130,10 @@ def assert_same(what: str, seed: int, got: Words, expected: Words, **operands: W
 
 
 def held(enables: Words, results: Words, latency: int) -> tuple[Words, Words]:
-    """A pipeline's outputs after each cycle, and where they are known.
+    """The expected outputs of a pipeline after each cycle, and whether they are known.
 
-    Bit s of ``enables[t]`` says that stage s takes what the stage before holds, the first one
-    ``results[t]``, in the end.
+    If bit s of ``enables[t]`` is set, stage s takes the contents of the stage before it at the end
+    of cycle t. Stage 0 takes ``results[t]``.
     """
     stages: list[int | None] = [None] * latency
     shown, known = np.zeros_like(results), np.zeros(len(results), bool)

@@ -23,7 +23,7 @@ __all__ = ["VerilatedVpu", "vpu_library"]
 
 
 def inputs_of(config: Config, cycles: Sequence[Cycle]) -> dict[str, np.ndarray]:
-    """The ports' values, a row for each cycle. What has no meaning is random."""
+    """The ports' values, a row for each cycle. Inputs without a meaning are random."""
     rng = np.random.default_rng(len(cycles))
     count = len(cycles)
     inputs = {
@@ -40,7 +40,7 @@ def inputs_of(config: Config, cycles: Sequence[Cycle]) -> dict[str, np.ndarray]:
 
 
 def vpu_library(config: Config, *, kernels: bool) -> pathlib.Path:
-    """The unit's model, its grid by a kernel or all of it in pure Verilog."""
+    """The unit's model, with a kernel for its grid, or all in pure Verilog."""
     grid = vpu_grid(config)
     sources = cached_json("vpu", [asdict(config), kernels], lambda: with_kernels(
         "vpu", partial(Vpu, config), [grid] if kernels else []))
@@ -50,7 +50,7 @@ def vpu_library(config: Config, *, kernels: bool) -> pathlib.Path:
 
 
 class VerilatedVpu:
-    """Moves a model's pins, and compares its outputs with the checker's in every cycle.
+    """Drives a model's pins, and compares the outputs with the checker's in every cycle.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class VerilatedVpu:
         self.checker = VpuChecker(config)
 
     def run(self, cycles: Sequence[Cycle], *, drain: bool = True) -> None:
-        """Runs cycles on both sides, and some more until nothing is in flight.
+        """Runs cycles on model and checker, and further ones until nothing is in flight.
 
         Raises
         ------

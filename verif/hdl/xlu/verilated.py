@@ -17,7 +17,7 @@ __all__ = ["VerilatedXlu", "xlu_model"]
 
 
 def xlu_model(config: Config, *, kernels: bool = False) -> Model:
-    """The unit in pure Verilog, or its tree and banks by tile kernels."""
+    """The unit's model in pure Verilog, or with tile kernels for its tree and banks."""
     grids = (reduce_nodes(config), transpose_banks(config)) if kernels else ()
     sources = cached_json("xlu", [asdict(config), kernels],
                           lambda: with_kernels("xlu", lambda: Xlu(config), grids))
@@ -26,7 +26,7 @@ def xlu_model(config: Config, *, kernels: bool = False) -> Model:
 
 
 class VerilatedXlu:
-    """Moves a model's pins: plays scenarios on it, under a new `XluChecker`.
+    """Drives a model's pins: plays scenarios on the model, under a new `XluChecker`.
 
     Attributes
     ----------
