@@ -234,10 +234,7 @@ class _Writer:
                                      first=first, middle=half))
 
     def _parts(self, steps: range) -> Iterator[range]:
-        """Split ``steps`` after the first step that pops, and before the first one that stores.
-
-        The half step (`Plan.half_step`) becomes a range of its own.
-        """
+        """Split ``steps`` after the first pop, before the first store, and around `Plan.half_step`."""
         product = self._product
         borders = {product.lag + 1, self._first_store} if product.by_depth else set()
         if self._transfers is not None and self._transfers.half_step >= 0:
@@ -422,11 +419,7 @@ class _Writer:
         b.assign(self._first_weight, self._weight(0, self._weight_mask(), last=True))
 
     def _middle(self, number: int) -> None:
-        """Write a part of the half step: the code before vector ``number`` of its second half.
-
-        This is the wait for the second half of the rows if ``number`` is 0, and later the starts of
-        transfers.
-        """
+        """Write what precedes vector ``number`` in the second half of `Plan.half_step`."""
         assert self._transfers is not None
         if not number:
             self._transfers.wait()
