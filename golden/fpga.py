@@ -35,7 +35,7 @@ class Target(Protocol):
 
 
 class GoldenBridge:
-    """The bridge without timing: executes a request, and responds, when its last byte arrives.
+    """The bridge without timing: executes a request and responds when the last byte arrives.
 
     A frame that equals the last executed one is not executed again; the bridge repeats the
     response. So a host that gets no response can repeat its request, whether the request or the

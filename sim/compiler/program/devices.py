@@ -148,9 +148,10 @@ def _needed(graph: Graph, last: int, numbers: dict[Value, int]) -> set[int]:
 
 
 def exchanges(graph: Graph) -> dict[int, tuple[int, Peer]]:
-    """Return, by the number of each exchange of a device, the device to which it sends.
+    """Return the device to which each exchange sends, by the number of the exchange.
 
-    ``graph`` is what `for_device` returned. A device is described by its number, and as a `Peer`.
+    ``graph`` is one device's graph, from `for_device`. The receiver is given as its number and as a
+    `Peer`.
     """
     return {operation.attributes["number"]: (operation.attributes["target"],
                                              operation.attributes["meeting"].target)

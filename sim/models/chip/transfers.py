@@ -233,7 +233,7 @@ class TransferPort(RegisterPort):
         """Splits a program into pieces of at most ``most`` rows, each with its destination.
 
         ``words`` are the program's words, and ``first`` is the address of its first bundle. If the
-        bundles do not fill the last row, it starts by repeating bundles of the row before, so that
+        last bundles do not fill a row, the last row begins with bundles of the row before, so that
         nothing after the program is overwritten.
         """
         lanes = self._config.lanes

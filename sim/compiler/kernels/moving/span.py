@@ -37,7 +37,7 @@ class Position:
     steps: Mapping[int, int] = field(default_factory=dict)
 
     def alignment(self, unit: int) -> int:
-        """Return the largest divisor of ``unit``, a tile's size, that divides every coordinate."""
+        """Return the largest divisor of ``unit``, a tile's size, that divides all coordinates."""
         return math.gcd(unit, self.start.constant, *self.start.terms.values(),
                         *self.steps.values())
 

@@ -234,7 +234,7 @@ class _Writer:
                                      first=first, middle=half))
 
     def _parts(self, steps: range) -> Iterator[range]:
-        """Split ``steps`` after the first pop, before the first store, and around `Plan.half_step`."""
+        """Split ``steps`` after the first pop, before the first store, and at `Plan.half_step`."""
         product = self._product
         borders = {product.lag + 1, self._first_store} if product.by_depth else set()
         if self._transfers is not None and self._transfers.half_step >= 0:
