@@ -1,7 +1,7 @@
 """The golden core: executes programs bundle by bundle; untimed.
 
 Specifies hdl/core and the units that it contains. It executes what `hdl/isa.py` and
-`docs/numerics.md` define. Hardware overlaps bundles, but a program cannot observe that: after a
+`docs/numerics.md` define. Hardware overlaps bundles, but a program cannot observe that. After a
 program, the architectural state of a core equals that of the golden core, bit for bit.
 """
 
@@ -59,8 +59,8 @@ class GoldenCore(ArchitecturalState):
         TypeError
             If ``other`` is not a `GoldenCore`.
         ValueError
-            If ``other`` is this core, if either is connected already, if they differ in parameters
-            or HBM, or if the parameters are those of a chip with one core.
+            If ``other`` is this core, or either is connected already. If they differ in parameters
+            or HBM, or have the parameters of a chip with one core.
         """
         instance("other", other, GoldenCore)
         if other is self:

@@ -56,8 +56,8 @@ class Decoded:
         In order of priority: a fault, and a callable that returns whether the bundle has it in the
         present state.
     wait : (int, callable), or None
-        Number of the semaphore that the bundle waits for, and a callable that returns the least
-        value of the semaphore at which the bundle can be executed.
+        Number of the semaphore that the bundle waits for, and a callable. The callable returns the
+        least value of the semaphore at which the bundle can be executed.
     computes, commits : tuples of callables
         The actions: call all of ``computes``, then each of ``commits`` with the value that its
         counterpart returned.

@@ -14,8 +14,8 @@ from hdl.checks import integer
 
 __all__ = ["column_sum", "dense", "matmul", "tile_matmul"]
 
-# Number of partial sums that are computed together: large enough to hide the cost of a numpy call,
-# small enough that they and their products fit the second-level cache.
+# Number of partial sums that are computed together. It is large enough to hide the cost of a numpy
+# call, and small enough that sums and products fit the second-level cache.
 _BLOCK = 16384
 _BLOCK_COLUMNS = 1024
 _FEW = 8192

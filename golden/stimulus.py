@@ -75,9 +75,9 @@ def _factors(x: _Words, w: _Words, field: _Words, word: _Words,
              spread: int = 63) -> tuple[_Words, _Words]:
     """Return x and w with exponents such that their product's field is ``field``, or one more.
 
-    Each of the two fields is half of their sum, plus or minus an offset of at most ``spread`` that
-    bits 16 to 31 of the random ``word`` choose. By default, ``field`` is from 1 to 254. A smaller
-    ``spread`` permits values beyond that range, negative ones modulo 2**32.
+    Each of the two fields is half of their sum, plus or minus an offset of at most ``spread``. Bits
+    16 to 31 of the random ``word`` choose the offset. By default, ``field`` is from 1 to 254. A
+    smaller ``spread`` permits values beyond that range, negative ones modulo 2**32.
     """
     total = field + 127
     first = (total >> 1) + spread - _below(word, 16, 2 * spread + 1)

@@ -10,7 +10,7 @@ class Target(StrEnum):
 
     A component that maps badly to some technology has a method ``variant(target)``. The method
     returns an equivalent component with the same ports, which replaces the component in a Verilog
-    export for that target, or None if the component itself is exported. Tests prove the
+    export for that target. It returns None if the component itself is exported. Tests prove the
     equivalence.
     """
 

@@ -170,8 +170,8 @@ class Examination(wiring.Component):
 
     Used only if ``issue_cycles`` is 3.
 
-    1. The bundle is decoded, and the operands that faults depend on are read, after an outstanding
-       scalar load or read of a semaphore has written its register.
+    1. The bundle is decoded, and the operands that faults depend on are read. This waits until an
+       outstanding scalar load or read of a semaphore has written its register.
     2. The bundle is examined: whether it can issue in the next cycle, and its fault, which is kept.
        The other operands are read.
     3. The bundle issues or faults. Until then, the result of the examination is kept, because its

@@ -425,7 +425,7 @@ class Sequencer(wiring.Component):
         """Connect the starts of transfers, and the signals to the other core and to other chips.
 
         ``sound``: the bundle has neither a hazard nor a ``fault``. Return a bit that is set while
-        the bundle must wait until its transfer or signal is accepted, and the fault of its
+        the bundle must wait until its transfer or signal is accepted. Also return the fault of its
         descriptor or of its remote signal.
         """
         control, dma, misc = self._control, self.dma, self._bundle.misc

@@ -3,7 +3,7 @@
 All checks are exact: no number wraps. A descriptor has two sides, source and destination. For a
 side with runs, the number of the last block, divided by the length of a run, gives the number of
 the last run; this quotient times the stride gives the run's offset. One loop divides and
-multiplies: for each bit of the quotient, from the highest down, it doubles the offset, and adds the
+multiplies. For each bit of the quotient, from the highest down, it doubles the offset, and adds the
 stride if the bit is set. The offset needs no more bits than an address, because a transfer with a
 larger offset is out of range.
 """

@@ -21,7 +21,7 @@ __all__ = ["MxuLane", "mxu_lanes"]
 class MxuLane(wiring.Component):
     """Operand and result FIFOs of lane i, for array row i and column i. Outputs are registered.
 
-    The FIFOs have no full or empty flags: all lanes do the same work with fixed delays, so one
+    The FIFOs have no full or empty flags. All lanes do the same work with fixed delays, so one
     counter in `Mxu` prevents overflow in all of them.
 
     Parameters

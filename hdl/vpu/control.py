@@ -262,9 +262,9 @@ class HostControl(wiring.Component):
     Vectors are transferred row by row, up to one row a cycle in each direction. A read that is
     accepted after the last row of a written vector returns the written data.
 
-    The core has priority, but an access that has waited for `HOST_PATIENCE` cycles becomes urgent:
-    until the access is done, the core must not issue operations that use the port. A read competes
-    for the port only if the chain has room for its vector, so a host that does not accept its rows
+    The core has priority, but an access that has waited for `HOST_PATIENCE` cycles becomes urgent.
+    Until the access is done, the core must not issue operations that use the port. A read competes
+    for the port only if the chain has room for its vector. So a host that does not accept its rows
     does not block the core.
 
     Attributes

@@ -58,8 +58,8 @@ class Tiling:
     Raises
     ------
     ValueError
-        If ``order`` is not a permutation, a size is not positive, ``along_lanes`` is True for a
-        value without dimensions, or ``packed`` is True without dimensions along lanes and sublanes.
+        If ``order`` is not a permutation, or a size is not positive. If ``along_lanes`` is True for
+        a value without dimensions, or ``packed`` without dimensions along lanes and sublanes.
     """
 
     shape: tuple[int, ...]

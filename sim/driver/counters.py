@@ -26,18 +26,19 @@ class Counters(Session):
         Parameters
         ----------
         core : int, optional
-            Number of the core. If it is not given, the result is the sum over all cores: on a chip
+            Number of the core. If it is not given, the result is the sum over all cores. On a chip
             with two cores, each clock cycle counts twice, in ``cycles`` too. `Device.run` returns
             the duration of a run.
 
         Returns
         -------
         dict of str to int
-            ``cycles``: all cycles, each of which counts as one of ``mxu_active_cycles`` (an
-            activation row entered the array), ``weight_load_cycles`` (otherwise, a weight row did),
-            ``vector_wait_cycles``, ``memory_wait_cycles``, ``semaphore_wait_cycles``,
-            ``instruction_wait_cycles`` (otherwise, a bundle waited for that unit, memory, semaphore
-            or instruction) and ``idle_cycles``. The golden backend has no clock: all are 0.
+            ``cycles`` counts all cycles. Each cycle also counts as the first of these that applies:
+            ``mxu_active_cycles`` (an activation row entered the array), ``weight_load_cycles`` (a
+            weight row did), ``vector_wait_cycles``, ``memory_wait_cycles``,
+            ``semaphore_wait_cycles``, ``instruction_wait_cycles`` (a bundle waited for the vector
+            unit, memory, a semaphore or its fetch), ``idle_cycles``. The golden backend has no
+            clock: all are 0.
 
         Raises
         ------

@@ -75,7 +75,7 @@ class Resident:
 class Residents(Execution):
     """Part of `Device`: keeps executables in HBM, and runs them on buffers.
 
-    Unlike `execute`, `run_placed` copies no array between host and device: it reads inputs from
+    Unlike `execute`, `run_placed` copies no array between host and device. It reads inputs from
     buffers, in the layouts that the executable specifies, and writes outputs to buffers.
     """
 

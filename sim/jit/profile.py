@@ -112,10 +112,9 @@ def profile() -> Iterator[Profile]:
         print(profile)
 
     The profile records programs of `systolith.jit`, `CompiledProgram`, `Device.matmul`,
-    `Device.dense`, `Device.execute`, `Device.run_placed` and `Pod.execute`, and those that
-    JAX runs on the chip.
-    Since JAX runs programs asynchronously, ``profile`` waits at the start of the block for earlier
-    calls of JAX, and at its end for the calls that were made within the block.
+    `Device.dense`, `Device.execute`, `Device.run_placed` and `Pod.execute`, and those that JAX runs
+    on the chip. JAX runs programs asynchronously. So ``profile`` waits at the start of the block
+    for earlier calls of JAX, and at its end for the calls that were made within the block.
 
     Yields
     ------

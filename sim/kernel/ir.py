@@ -3,9 +3,9 @@
 There are two kinds of values. A *number* is unsigned and has at most 64 bits; arithmetic is modulo
 2**64, and a narrower width in the netlist becomes an explicit mask. Each number records which of
 its bits can be one, so a mask that clears no such bit is never built; `narrow` removes masks whose
-effect no used bit shows. A *bit* is a truth value. Numbers are evaluated on SIMD lanes of 16, 32
-or 64 bits: the narrowest that hold every bit that can be one and that a used bit depends on
-(`lane_bits`).
+effect no used bit shows. A *bit* is a truth value. Numbers are evaluated on SIMD lanes of 16, 32 or
+64 bits. The narrowest lanes are taken that hold every bit that can be one and that a used bit
+depends on (`lane_bits`).
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -25,8 +25,8 @@ __all__ = ["MxuModel", "mxu_library"]
 _DRIVER = pathlib.Path(__file__).with_name("cpp") / "mxu.cpp"
 _TOP = "mxu"
 _CYCLES_PER_CALL = 4096
-"""Cycles that one call of C++ simulates: few, so that Ctrl-C and progress reports take effect soon,
-but enough that the overhead of a call is negligible."""
+"""Number of cycles that one call of C++ simulates. They are few, so that Ctrl-C and progress
+reports take effect soon, but enough that the overhead of a call is negligible."""
 
 
 def _sources(config: Config, kernels: bool) -> ModelSources:

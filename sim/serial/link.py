@@ -42,8 +42,8 @@ class SerialLink(Closeable):
 
     The host waits for a response before it sends the next request. A request without a valid
     response is repeated with the same sequence number, so that the bridge executes it only once.
-    The time limit for a response is derived from the measured time per byte of an earlier request
-    and its response, because adapters and simulated boards are slower than the line.
+    Adapters and simulated boards are slower than the line. So the time limit for a response is
+    derived from the measured time per byte of an earlier request and its response.
 
     Parameters
     ----------

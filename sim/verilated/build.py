@@ -59,8 +59,8 @@ def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] 
         Sources by file name, or by module name (to which ``.v`` is added).
     cpp : mapping of str to str
         C++ files of the library by file name; files that end in ``.cpp`` are compiled. They can
-        include each other, and three headers: ``Vmodel__Dpi.h`` (prototypes of the functions that
-        the Verilog imports), ``Vmodel.h`` (the verilated class), and ``model.hpp``, through which
+        include each other, and three headers. ``Vmodel__Dpi.h`` has prototypes of the functions
+        that the Verilog imports, ``Vmodel.h`` the verilated class, and through ``model.hpp``
         exported functions use the model. All instances of the model share the files' static
         variables. A file that includes none of the three headers is compiled without the model's
         macros, and once for all models that contain it. The others are compiled together as one

@@ -41,9 +41,9 @@ def shared_objects(units: Sequence[str], files: Mapping[str, str], tools: Toolch
                    log: pathlib.Path) -> dict[str, pathlib.Path]:
     """Return object files of ``units`` that depend on no verilated class; each is compiled once.
 
-    The cache key of a unit is its text, the texts of the headers in ``files`` that it includes
-    directly or indirectly, the compiler's flags and the tools' identity. A unit is compiled in a
-    folder that has only the unit and these headers.
+    The cache key of a unit contains its text, the compiler's flags, and the tools' identity. It
+    also contains the texts of the headers in ``files`` that the unit includes, directly or
+    indirectly. A unit is compiled in a folder that has only the unit and these headers.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
 Prints a table and writes the same figures to ``build/bench.json``. Because timings vary between
 runs, each speed is the median of several, and runs of the models to compare alternate. Models are
-compiled for this machine, except those of figures with ``avx2`` in their name: these are compiled
+compiled for this machine, except those of figures with ``avx2`` in their name. These are compiled
 with ``-march=haswell``, because many processors have AVX2 but no AVX-512.
 """
 

@@ -34,8 +34,8 @@ def product_figures(config: Config) -> dict[str, float]:
     """Measure the utilization of the arrays, and predicted and measured cycles, of each product.
 
     The utilization is the number of multiply-accumulate operations, divided by the number that all
-    cells could execute in all cycles from the programs' start to their end. Operations on padding
-    are not counted.
+    cells could execute from the programs' start to their end. Operations on padding are not
+    counted.
 
     Raises
     ------

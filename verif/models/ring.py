@@ -25,8 +25,9 @@ def ring_program(config: Config, shape: tuple[int, int], vectors: int, core: int
     """Program that leaves in ``vmem[0]`` to ``vmem[vectors - 1]`` the sums over all chips.
 
     The sums are of integers, modulo 2**32, so their order does not matter. Core 0 adds along X,
-    then along Y; core 1 along Y, then along X. In each step of a ring, a core sends what it got
-    last to the next chip, as soon as that chip has said that its buffer is free.
+    then along Y; core 1 along Y, then along X. In each step of a ring, a core sends the vectors
+    that it received last to the next chip, as soon as that chip has signalled that its buffer is
+    free.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """The cross-lane unit's surroundings and its expected results, cycle by cycle.
 
-`XluChecker` takes the place of the vector unit: it holds the registers and the chain that the unit
+`XluChecker` takes the place of the vector unit. It holds the registers and the chain that the unit
 reads, and compares every register that the unit writes with the golden core's. Scenarios are
 generators: each step is a cycle, and yields the operation that is offered in the cycle.
 """

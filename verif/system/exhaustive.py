@@ -1,7 +1,7 @@
 """``make exhaustive``: compares the cell in pure RTL with the golden model, operand by operand.
 
-All 2^32 pairs of bfloat16 values are multiplied (the partial sum is -0, which leaves the product as
-it is), and 10^9 sums are drawn by `golden.stimulus`, class by class. It takes minutes; the result
+All 2^32 pairs of bfloat16 values are multiplied; the partial sum is -0, which leaves the product as
+it is. In addition, `golden.stimulus` draws 10^9 sums, class by class. It takes minutes; the result
 of the last run is recorded in docs/verification.md.
 """
 

@@ -1,7 +1,7 @@
 """``make resnet50``: ResNet-50's forward pass on the full-size chip in RTL.
 
 Each core classifies two random images, so there are four images with both cores. The forward pass
-is plain JAX and one program on the chip: the host only writes parameters and images to the chip's
+is plain JAX and one program on the chip. The host only writes parameters and images to the chip's
 memory, and reads the logits.
 
 With ``STEP=1``, one core computes a step of training for one image instead.

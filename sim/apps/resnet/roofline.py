@@ -53,8 +53,8 @@ def table(report: Report) -> str:
     """Table of all kernels: limits, predicted and measured cycles, and the ratio limit / cycles.
 
     A kernel's ratio uses the larger of its limits for array and vector unit. Memory's limit is left
-    out, because the rows of a transfer are charged to the kernel that starts it, although many are
-    moved while later kernels run. The last line, for the whole program, uses all three limits.
+    out. The rows of a transfer are charged to the kernel that starts it, although many are moved
+    while later kernels run. The last line, for the whole program, uses all three limits.
     """
     config = report.compiled.config
     lines = [f"{'kernel':>6}  {'operation':20}{'array':>12}{'vector':>12}{'memory':>12}"

@@ -1,8 +1,8 @@
 """A step of training of ResNet-50 on the chip, and the check of every value that its products use.
 
-At initialisation, this network in training mode amplifies differences: batch normalisation divides
+At initialisation, this network in training mode amplifies differences. Batch normalisation divides
 by deviations of few elements, which can be small, and products round their operands to bfloat16. A
-change of the inputs by 2^-24 changes most gradients by about their own size, on any machine, so
+change of the inputs by 2^-24 changes most gradients by about their own size, on any machine. So
 results of the whole step cannot be compared with a reference. Instead, the program also returns the
 operands and results of all products. Each value is compared with what a reference computes from the
 chip's own values of earlier operations, so differences do not accumulate over products.

@@ -98,8 +98,9 @@ class _Windows:
     result : tuple of int
         Number of windows in each dimension.
     sizes, strides, dilations, base : tuple of int
-        For each dimension: the number of elements of a window, and the distances between windows,
-        between elements of a window, and between elements of the operand (its dilation).
+        For each dimension: the number of elements of a window; the distance between windows; the
+        distance between elements of a window; the distance between elements of the operand (its
+        dilation).
     padding : tuple of (int, int)
         Elements of padding before and after the operand, for each dimension.
     owned : bool

@@ -3,8 +3,8 @@
 In this module, a *group* is the set of operations that become one fusion. A group joins producers
 and consumers of one shape. No path of dependences may leave a group and return to it.
 
-Values that cost nothing inside a loop nest are copied into each group that uses them: constants of
-equal elements, iotas, and broadcasts of operands that can be read repeatedly.
+Values that cost nothing inside a loop nest are copied into each group that uses them. These are
+constants of equal elements, iotas, and broadcasts of operands that can be read repeatedly.
 """
 
 from collections.abc import Iterator, Sequence

@@ -49,8 +49,8 @@ def packable(graph: Graph, config: Config, *, inputs: bool) -> frozenset[Value]:
     """Return the constants, and with ``inputs`` also the inputs, that are packed in HBM.
 
     Packed values have two bf16 numbers in a word. They are operands of products alone, and at least
-    one of these products loads them as the array's weights, which takes no longer than if they were
-    not packed. Other products first copy each number to a word of its own.
+    one of these products loads them as the array's weights. Loading packed weights takes no longer
+    than loading others. Other products first copy each number to a word of its own.
     """
     users, returned = graph.users(), set(graph.outputs)
 

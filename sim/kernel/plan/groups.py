@@ -1,9 +1,9 @@
 """The order of groups that read each other's registers.
 
-Each group (`sim.kernel.plan.plan.Group`) reads the state before the clock edge and overwrites it,
-so a group that reads a register is executed before the group that writes it. Where these
-dependencies form a cycle, it is broken by groups that *store late*, after all others. If no
-group of the cycle has an enable that is the same in all tiles, all its groups are merged instead.
+Each group (`sim.kernel.plan.plan.Group`) reads the state before the clock edge and overwrites it.
+So a group that reads a register is executed before the group that writes the register. Where these
+dependencies form a cycle, it is broken by groups that *store late*, after all others. If no group
+of the cycle has an enable that is the same in all tiles, all its groups are merged instead.
 """
 
 from collections.abc import Sequence

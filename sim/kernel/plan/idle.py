@@ -37,7 +37,7 @@ drive activity inputs of the chunk must be 0.
 - A clear flag means that all tiles of the chunk are idle. All flags are set at first. Stepping a
   chunk derives its flag from the new values of the active registers; skipping it changes none.
 - Rows are stepped from the last to the first, and a row's flags are read before any of them is
-  written, so all flags that are consulted are those before the edge.
+  written. So all flags that are consulted are those before the edge.
 - An activity input of a tile in a skipped chunk is therefore 0. It is a port bit that was tested,
   or the constant 0 beyond an edge without a port, or an active register of a neighbour. The
   neighbour lies in the same chunk or in one whose flag is clear.

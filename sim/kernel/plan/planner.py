@@ -25,7 +25,7 @@ def plan_grid(grid: TileGrid, tile: Tile) -> Plan:
     Raises
     ------
     ValueError
-        If an output depends on an input or a memory without a register between them, or a register
+        If an output depends on an input or a memory without a register between them. If a register
         would need two values at the grid's edge.
     """
     registers = list(tile.registers)

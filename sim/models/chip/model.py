@@ -27,9 +27,10 @@ __all__ = ["ChipModel"]
 class ChipModel(TransferPort):
     """A simulated chip and its memory.
 
-    Initially all state is zero. The clock runs only inside methods that take simulated time: `run`,
-    and all methods that access registers, because an access takes some cycles, in which the whole
-    chip runs. Threads may share a model: their calls take turns. A process may have several models.
+    Initially all state is zero. The clock runs only inside methods that take simulated time. These
+    are `run`, and all methods that access registers: an access takes some cycles, in which the
+    whole chip runs. Threads may share a model: their calls take turns. A process may have several
+    models.
 
     If the chip violates the AXI protocol at its memory, or the simulation fails in another way, the
     method that ran the clock raises a `RuntimeError` that says what is wrong. Every later method
@@ -37,8 +38,8 @@ class ChipModel(TransferPort):
 
     Methods that read or write programs, vector memory or vector registers do so by transfers
     through memory's last `staging_rows`, whose contents they restore before they return. A program
-    that runs during such a method must not transfer from or to these rows: the program would read
-    staged data, and what it writes would be lost.
+    that runs during such a method must not transfer from or to these rows. It would read staged
+    data, and what it writes would be lost.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Driver, monitor and model of the array's cell, by cycles.
 
-The model is written from the docstring of `hdl.mxu.cell.MacCell` and says nothing about outputs
-that it leaves open: data whose valid bit is not set, unless the cell holds.
+The model is written from the docstring of `hdl.mxu.cell.MacCell`. It says nothing about outputs
+that the docstring leaves open: data whose valid bit is not set, unless the cell holds.
 """
 
 from collections import deque

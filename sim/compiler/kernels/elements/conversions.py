@@ -1,6 +1,6 @@
 """Conversions between element types, and rounding to formats of fewer bits.
 
-Every element is a word of 32 bits: a bf16 number is held as the fp32 number of the same value, and
+Every element is a word of 32 bits. A bf16 number is held as the fp32 number of the same value, and
 an integer is extended to 32 bits. A predicate is a mask.
 """
 

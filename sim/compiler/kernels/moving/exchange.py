@@ -22,8 +22,8 @@ def exchanged_rows(source: Place, destination: Place, axes: Sequence[Axis]) -> A
     """Return the axis of a copy along which `exchange_rows` moves an outer dimension to sublanes.
 
     Return None if `exchange_rows` cannot do the copy, whose axes are ``axes``. It can if each axis
-    copies a whole dimension to a whole dimension, the dimension along the lanes stays there, and
-    the one along the sublanes becomes an outer one.
+    copies a whole dimension to a whole dimension. In addition, the dimension along the lanes must
+    stay there, and the one along the sublanes must become an outer one.
     """
     old, new = source.tiling, destination.tiling
     if any(axis.source is None or axis.destination is None

@@ -69,8 +69,9 @@ class _Indices:
         ----------
         at : Lowering
         body : callable
-            Writes the code for an index vector, given its number, and a register for each of
-            `dimensions`: the vector's elements, and then the indices of the batching dimensions.
+            Writes the code for an index vector. Its arguments are the number of the vector, and a
+            register for each of `dimensions`: the vector's elements, then the indices of the
+            batching dimensions.
         """
         b, lanes = at.builder, at.config.lanes
         count, width = math.prod(self.batch_shape), len(self.dimensions)

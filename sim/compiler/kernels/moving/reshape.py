@@ -82,7 +82,7 @@ def reshape(at: Lowering, source: Place, destination: Place) -> None:
 def _tilings(op: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
     """Accept the operand in any tiling.
 
-    If only dimensions of size 1 are added or removed, vectors stay as they are: the result has
+    If only dimensions of size 1 are added or removed, vectors stay as they are. The result then has
     these dimensions first, and the others in the operand's order. Otherwise, it has the standard
     tiling.
     """

@@ -1,7 +1,7 @@
 """Convolutions on the array, as products over shifted rows.
 
 The *filter* is the convolution's second operand, its weights. A convolution is a product in which
-each sum also runs over the offsets within the filter: the steps for an offset push the input's
+each sum also runs over the offsets within the filter. The steps for an offset push the input's
 rows, shifted by that offset. Input features run along the lanes. The sublanes hold the batch, or a
 spatial dimension in which the filter has size 1 and stride 1. All other dimensions are outer: a
 shift or a stride in them is a distance of whole vectors.

@@ -11,8 +11,8 @@ Scalar code between the pushes advances the levels' counters, without branches. 
 rows and weights are loaded one iteration ahead, and the last results are added one iteration later,
 so that the array need not wait between iterations.
 
-If the product computes by depth, the lag is not a whole number of steps (`Product.late`): the first
-pops of an iteration take the last results of the step before.
+If the product computes by depth, the lag is not a whole number of steps (`Product.late`). The first
+pops of an iteration then take the last results of the step before.
 """
 
 from collections.abc import Iterator

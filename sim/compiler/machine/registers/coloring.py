@@ -226,9 +226,9 @@ class _Interference:
         """Assign a color to each register, in the order of ``members``; None if none is left.
 
         A color is the number of a physical register. With ``spread``, the color that has been
-        unused for longest is preferred: a unit that reads a register row by row delays a bundle
-        that overwrites the register too early. ``also`` has, for each register, the set of further
-        registers from which it must differ.
+        unused for longest is preferred. The reason: a unit that reads a register row by row delays
+        a bundle that overwrites the register too early. ``also`` has, for each register, the set of
+        further registers from which it must differ.
         """
         chosen: dict[int, int] = {}
         holders = dict.fromkeys(colors, 0)

@@ -10,8 +10,8 @@ Columns are paired only if all operations that use the result are elementwise, o
 convolutions. Elementwise operations keep the pairs. The filter of such a 1 x 1 convolution becomes
 block diagonal, with two copies of itself.
 
-The zeros in these filters are multiplied by numbers that the original convolution does not use: an
-infinity or a NaN in one column of a pair makes the result of the other column NaN, too.
+The zeros in these filters are multiplied by numbers that the original convolution does not use. So
+an infinity or a NaN in one column of a pair makes the result of the other column NaN, too.
 """
 
 import math

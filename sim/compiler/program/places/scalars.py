@@ -30,8 +30,8 @@ def copy_scalars(places: Places, config: Config, values: Sequence[Value]) -> Non
     """Write code that copies the first row of each value to scalar memory, and waits.
 
     Value number i goes to row i of the window. A transfer from vector memory copies a whole vector,
-    so it also overwrites the rows after that one: rows of the next values, or words that belong to
-    the kernel (`ScalarMemory.reads`).
+    so it also overwrites the rows after that one. These are rows of the next values, or words that
+    belong to the kernel (`ScalarMemory.reads`).
     """
     last, memory = 0, places.memory
     for row, value in enumerate(values):
