@@ -34,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run.add_argument("--config", choices=PRESETS, help="the chip; default: v2")
     run.add_argument("--backend", choices=BACKENDS,
                      help="the simulated hardware, the numpy model, or a board; default: rtl")
+    run.add_argument("--pod", help="chips of a pod along X and Y, such as 2x2; default: one chip")
     run.add_argument("--port", help="the serial port of the board (docs/fpga.md)")
     run.add_argument("--trace", help="write a trace with this prefix (docs/tracing.md)")
     run.add_argument("--profile", action="store_true", help="print the cycles of all programs")
@@ -54,7 +55,7 @@ def _run(options: argparse.Namespace) -> None:
     if importlib.util.find_spec("jax") is None:
         raise SystemExit("systolith run needs JAX: pip install 'systolith[jax]'")
     os.environ["JAX_PLATFORMS"] = "systolith,cpu"
-    for name in ("config", "backend", "trace", "port"):
+    for name in ("config", "backend", "pod", "trace", "port"):
         if getattr(options, name) is not None:
             os.environ[f"SYSTOLITH_{name.upper()}"] = getattr(options, name)
     sys.argv = [str(options.script), *options.argument]

@@ -150,6 +150,17 @@ class Execution(Cores):
         RuntimeError
             If a program is running, or the device is closed.
         """
+        with self._fresh() as backend, self._allocated(
+                executable.name, executable.buffers) as buffers:
+            self._prepare(backend)
+            addresses = {name: buffer.address for name, buffer in buffers.items()}
+            self._pack(backend, executable, buffers, arrays)
+            yield Placed(executable.programs(addresses), addresses,
+                         lambda: self._unpack(backend, executable, buffers))
+
+    @contextmanager
+    def _fresh(self) -> Iterator[Backend]:
+        """Context of a run, which is the only one; programs of runs that failed have ended."""
         with self._open() as backend, self._alone():
             self._last_run = {}
             for peer in self._peers:
@@ -157,12 +168,7 @@ class Execution(Cores):
                     peer.reset()
                     # Its packets may still be under way.
                     self._reached = len(self._peers) > 1
-            with self._allocated(executable.name, executable.buffers) as buffers:
-                self._prepare(backend)
-                addresses = {name: buffer.address for name, buffer in buffers.items()}
-                self._pack(backend, executable, buffers, arrays)
-                yield Placed(executable.programs(addresses), addresses,
-                             lambda: self._unpack(backend, executable, buffers))
+            yield backend
 
     def needs_reset(self) -> bool:
         """Return whether programs or signals may have changed the chip since its last reset.

@@ -9,7 +9,7 @@
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from itertools import product
 from typing import Any, Self
@@ -23,12 +23,13 @@ from hdl.isa import Fault
 from hdl.link.format import MAX_SIDE
 from sim.asm.assembler import Program
 from sim.closing import Closeable
-from sim.compiler.graph.torus import CORES, Torus
 from sim.compiler.pod import PodExecutable
 from sim.driver.backend import SIMULATED, Backend, golden_backend, rtl_backend
-from sim.driver.cores import SLICE, Cores, check_limits, timeout
+from sim.driver.cores import SLICE, Cores, Progress, check_limits, timeout
 from sim.driver.device import Device, chip_config
-from sim.driver.execution import OBSERVERS, check_arrays, difference
+from sim.driver.execution import OBSERVERS, Placed, check_arrays, difference
+from sim.driver.heap import Buffer
+from sim.driver.residents import Resident
 from sim.errors import CoreState
 from sim.models.chip.torus import ChipTorus, longest_wire
 from sim.models.hbm import HbmOptions
@@ -46,13 +47,8 @@ def _parts(executable: PodExecutable, arrays: Sequence[npt.NDArray[Any]],
             for spec, array in zip(executable.inputs, arrays, strict=True)]
 
 
-class Pod(Closeable):
-    """Chips on a torus, open for work. Use `Pod.open`.
-
-    ``pod[x, y]`` is the `Device` of the chip at these coordinates. All chips share one simulated
-    time: a method that advances one chip advances all. Threads may share a pod as they may share a
-    device. After a fork, the child may close the pod, but not use it otherwise.
-    """
+class PodCores(Closeable):
+    """Part of `Pod`: opens its chips, and runs programs on their cores."""
 
     def __init__(self, shape: tuple[int, int], name: str,
                  backends: Mapping[tuple[int, int], Backend],
@@ -129,6 +125,16 @@ class Pod(Closeable):
         return self._backend_name
 
     @property
+    def places(self) -> list[tuple[int, int]]:
+        """Coordinates (x, y) of all chips, along X first: the order of the chips' numbers."""
+        return [(x, y) for y, x in product(range(self._shape[1]), range(self._shape[0]))]
+
+    @property
+    def devices(self) -> list[Device]:
+        """The devices of all chips, in the order of their numbers."""
+        return [self[place] for place in self.places]
+
+    @property
     def model(self) -> ChipTorus | None:
         """The chips in RTL, whose wires can be given faults; None for the golden backend."""
         return self._model
@@ -180,76 +186,6 @@ class Pod(Closeable):
                 self[x, y].load(core, program)
         return self._started(list(chosen), cycles, seconds)
 
-    def execute(self, executable: PodExecutable, *arrays: npt.NDArray[Any],
-                cycles: int | None = None,
-                seconds: float | None = None) -> tuple[npt.NDArray[Any], ...]:
-        """Run an executable on all cores of the pod.
-
-        Parameters
-        ----------
-        executable : PodExecutable
-            The executable, compiled for `config` and for a torus of this shape.
-        arrays : arrays
-            The inputs, as ``executable.inputs`` lists them. Each chip gets its cores' parts.
-        cycles, seconds
-            As for `wait`.
-
-        Returns
-        -------
-        tuple of arrays
-            The outputs, in the order of ``executable.outputs``.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If the executable or an array is wrong.
-        MemoryError
-            If the buffers do not fit in the free part of a chip's HBM.
-        CoreFaultError, DeviceTimeoutError
-            As `wait`; the pod has been reset.
-        RuntimeError
-            If a program is running, or the pod is closed.
-        """
-        self._check(executable, arrays)
-        with self._open(), ExitStack() as stack:
-            self._last_run = {}
-            devices = [self[place] for place in self._places(executable.torus)]
-            # All chips are checked first, and reset together: one that is reset later than others
-            # could still signal them.
-            used = [device.needs_reset() for device in devices]
-            if any(used):
-                self.reset()
-            placed = [stack.enter_context(device.placed(chip, *_parts(executable, arrays, number)))
-                      for number, (device, chip) in enumerate(zip(
-                          devices, executable.chips, strict=True))]
-            started = time.perf_counter()
-            try:
-                for device, chip in zip(devices, placed, strict=True):
-                    device.load_placed(chip)
-                self._last_run = self._started(
-                    [(*place, core) for place, chip in zip(
-                        self._places(executable.torus), placed, strict=True)
-                     for core in chip.programs], cycles, seconds)
-                for observer in tuple(OBSERVERS):
-                    observer(executable.chips[0], self._last_run, time.perf_counter() - started)
-            except BaseException:
-                self.reset()
-                raise
-            for device, chip in zip(devices, placed, strict=True):
-                device.finish_placed(chip)
-            results = zip(*(chip.outputs() for chip in placed), strict=True)
-            return tuple(spec.join(chips) for spec, chips in zip(
-                executable.outputs, results, strict=True))
-
-    @property
-    def last_run(self) -> dict[Place, dict[str, int]]:
-        """Counters of each core during the last `execute`, as from `run`.
-
-        The dict is empty before the first such call, and after a call that failed.
-        """
-        with self._lock:
-            return {place: dict(counts) for place, counts in self._last_run.items()}
-
     def wait(self, *, cycles: int | None = None, seconds: float | None = None) -> None:
         """Wait until all programs of all chips have ended, and all packets have arrived.
 
@@ -276,6 +212,11 @@ class Pod(Closeable):
         RuntimeError
             If the pod is closed.
         """
+        self._wait(cycles, seconds)
+
+    def _wait(self, cycles: int | None = None, seconds: float | None = None,
+              progress: Progress | None = None) -> None:
+        """Wait as `wait`, and call ``progress`` at least every `SLICE` cycles."""
         check_limits(cycles, seconds, False)
         ends = None if seconds is None else time.monotonic() + seconds
         used = 0
@@ -290,6 +231,8 @@ class Pod(Closeable):
                 first = backends[0].steps
                 rests = _advance(backends, left)
                 used += backends[0].steps - first
+                if progress is not None:
+                    progress()
                 if not rests:
                     continue
                 states = self._unfinished()
@@ -351,30 +294,14 @@ class Pod(Closeable):
                                      f"pod, not for {key!r}")
                 yield (*key[:2], integer("core", key[2], 0, self.config.cores - 1)), program
 
-    def _check(self, executable: PodExecutable, arrays: Sequence[object]) -> None:
-        """Raise an error if the arguments of `execute` are wrong."""
-        instance("executable", executable, PodExecutable)
-        if executable.config != self.config:
-            raise ValueError(difference(self.config, executable.config))
-        made = executable.torus.width, executable.torus.height
-        if made != self._shape:
-            raise ValueError(f"executable must be compiled for a pod of shape {self._shape!r}, "
-                             f"not {made!r}")
-        check_arrays(executable.name, [(spec.name, spec.shape, spec.dtype)
-                                       for spec in executable.inputs], arrays)
-
-    def _places(self, torus: Torus) -> list[tuple[int, int]]:
-        """Return the coordinates of all chips, in the order of their numbers."""
-        return [torus.place(CORES * chip)[1:] for chip in range(torus.chips)]
-
-    def _started(self, places: Sequence[Place], cycles: int | None,
-                 seconds: float | None) -> dict[Place, dict[str, int]]:
+    def _started(self, places: Sequence[Place], cycles: int | None, seconds: float | None,
+                 progress: Progress | None = None) -> dict[Place, dict[str, int]]:
         """Start cores whose programs are loaded; wait for all, and return their counters."""
         with self._open():
             before = {place: self._counters(place) for place in places}
             for x, y, core in places:
                 self[x, y].start(core)
-        self.wait(cycles=cycles, seconds=seconds)
+        self._wait(cycles, seconds, progress)
         return {place: {name: count - before[place][name]
                         for name, count in self._counters(place).items()} for place in places}
 
@@ -395,6 +322,177 @@ class Pod(Closeable):
                 if state.running or state.transfers:
                     found[x, y, core] = state
         return found
+
+
+class Pod(PodCores):
+    """Chips on a torus, open for work. Use `Pod.open`.
+
+    ``pod[x, y]`` is the `Device` of the chip at these coordinates. All chips share one simulated
+    time: a method that advances one chip advances all. Threads may share a pod as they may share a
+    device. After a fork, the child may close the pod, but not use it otherwise.
+    """
+
+    def execute(self, executable: PodExecutable, *arrays: npt.NDArray[Any],
+                cycles: int | None = None,
+                seconds: float | None = None) -> tuple[npt.NDArray[Any], ...]:
+        """Run an executable on all cores of the pod.
+
+        Parameters
+        ----------
+        executable : PodExecutable
+            The executable, compiled for `config` and for a torus of this shape.
+        arrays : arrays
+            The inputs, as ``executable.inputs`` lists them. Each chip gets its cores' parts.
+        cycles, seconds
+            As for `wait`.
+
+        Returns
+        -------
+        tuple of arrays
+            The outputs, in the order of ``executable.outputs``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the executable or an array is wrong.
+        MemoryError
+            If the buffers do not fit in the free part of a chip's HBM.
+        CoreFaultError, DeviceTimeoutError
+            As `wait`; the pod has been reset.
+        RuntimeError
+            If a program is running, or the pod is closed.
+        """
+        self._check(executable, arrays)
+        with self._open():
+            results = self._run_on_chips(executable, [
+                device.placed(chip, *_parts(executable, arrays, number))
+                for number, (device, chip) in enumerate(zip(
+                    self.devices, executable.chips, strict=True))], cycles, seconds)
+            return tuple(spec.join(chips) for spec, chips in zip(
+                executable.outputs, zip(*results, strict=True), strict=True))
+
+    def place(self, executable: PodExecutable) -> tuple[Resident, ...]:
+        """Copy an executable's constants to the HBM of all chips, so that `run_placed` can run it.
+
+        Returns
+        -------
+        tuple of Resident
+            The placed executable of each chip, in the order of ``executable.chips``.
+
+        Raises
+        ------
+        TypeError, ValueError, MemoryError, RuntimeError
+            As `Device.place`; then nothing is placed.
+        """
+        self._check_made_for(executable)
+        made: list[tuple[Device, Resident]] = []
+        with self._open():
+            try:
+                for place, device, chip in zip(self.places, self.devices, executable.chips,
+                                               strict=True):
+                    with _memory_of(place):
+                        made.append((device, device.place(chip)))
+            except BaseException:
+                for device, resident in made:
+                    device.displace(resident)
+                raise
+        return tuple(resident for _, resident in made)
+
+    def run_placed(self, executable: PodExecutable, residents: Sequence[Resident],
+                   inputs: Sequence[Sequence[Sequence[Buffer]]],
+                   outputs: Sequence[Sequence[Sequence[Buffer]]],
+                   progress: Progress | None = None) -> None:
+        """Run a placed executable on buffers; ``residents`` is what `place` returned for it.
+
+        Parameters
+        ----------
+        inputs, outputs : sequences
+            For each chip, in the order of ``executable.chips``, as for `Device.run_placed`.
+        progress : callable, optional
+            As for `Device.run_placed`.
+
+        Raises
+        ------
+        ValueError, MemoryError, CoreFaultError, RuntimeError
+            As `Device.run_placed`; after a failure, the pod has been reset.
+        """
+        with self._open():
+            self._run_on_chips(executable, [
+                device.pointed(resident, given, made) for device, resident, given, made in zip(
+                    self.devices, residents, inputs, outputs, strict=True)],
+                progress=progress)
+
+    def _run_on_chips(self, executable: PodExecutable,
+                      contexts: Sequence[AbstractContextManager[Placed]],
+                      cycles: int | None = None, seconds: float | None = None,
+                      progress: Progress | None = None,
+                      ) -> list[tuple[npt.NDArray[Any], ...]]:
+        """Run an executable whose chips' programs the contexts place; return the chips' outputs."""
+        devices = self.devices
+        with ExitStack() as stack:
+            self._last_run = {}
+            # All chips are checked first, and reset together: one that is reset later than others
+            # could still signal them.
+            used = [device.needs_reset() for device in devices]
+            if any(used):
+                self.reset()
+            placed = []
+            for place, context in zip(self.places, contexts, strict=True):
+                with _memory_of(place):
+                    placed.append(stack.enter_context(context))
+            started = time.perf_counter()
+            try:
+                for device, chip in zip(devices, placed, strict=True):
+                    device.load_placed(chip)
+                self._last_run = self._started(
+                    [(*place, core) for place, chip in zip(
+                        self.places, placed, strict=True)
+                     for core in chip.programs], cycles, seconds, progress)
+                for observer in tuple(OBSERVERS):
+                    observer(executable.chips[0], self._last_run, time.perf_counter() - started)
+            except BaseException:
+                self.reset()
+                raise
+            for device, chip in zip(devices, placed, strict=True):
+                device.finish_placed(chip)
+            return [chip.outputs() for chip in placed]
+
+    @property
+    def last_run(self) -> dict[Place, dict[str, int]]:
+        """Counters of each core during the last `execute`, as from `run`.
+
+        The dict is empty before the first such call, and after a call that failed.
+        """
+        with self._lock:
+            return {place: dict(counts) for place, counts in self._last_run.items()}
+
+    def _check(self, executable: PodExecutable, arrays: Sequence[object]) -> None:
+        """Raise an error if the arguments of `execute` are wrong."""
+        self._check_made_for(executable)
+        if executable.torus.order:
+            raise ValueError("executable must have its devices in ascending order, not "
+                             f"{executable.torus.order!r}")
+        check_arrays(executable.name, [(spec.name, spec.shape, spec.dtype)
+                                       for spec in executable.inputs], arrays)
+
+    def _check_made_for(self, executable: PodExecutable) -> None:
+        """Raise an error unless ``executable`` was made for a pod like this one."""
+        instance("executable", executable, PodExecutable)
+        if executable.config != self.config:
+            raise ValueError(difference(self.config, executable.config))
+        made = executable.torus.width, executable.torus.height
+        if made != self._shape:
+            raise ValueError(f"executable must be compiled for a pod of shape {self._shape!r}, "
+                             f"not {made!r}")
+
+
+@contextmanager
+def _memory_of(place: tuple[int, int]) -> Iterator[None]:
+    """Context whose errors for lack of memory name the chip at ``place``."""
+    try:
+        yield
+    except MemoryError as error:
+        raise MemoryError(f"chip {place}: {error}") from error
 
 
 def _advance(backends: Sequence[Backend], steps: int) -> bool:

@@ -1,6 +1,7 @@
 """Executables that stay in a device's HBM, and run on buffers of the device without copies."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,7 @@ from sim.compiler.program.arrays import ShardedArray
 from sim.compiler.program.compiled import compiled_of
 from sim.driver.backend import Backend
 from sim.driver.cores import Progress
-from sim.driver.execution import Execution
+from sim.driver.execution import Execution, Placed
 from sim.driver.heap import Buffer
 
 __all__ = ["Resident", "Residents"]
@@ -176,11 +177,8 @@ class Residents(Execution):
 
         Parameters
         ----------
-        resident : Resident
-            The placed executable.
-        inputs, outputs : sequences of sequences of Buffer
-            For each core of the executable, in order, the buffers that hold the core's inputs, and
-            the buffers that receive its outputs.
+        resident, inputs, outputs
+            As for `pointed`.
         progress : callable, optional
             Called without arguments at least every 1,024 cycles (golden backend: bundles); an
             exception that it raises ends the run.
@@ -196,10 +194,30 @@ class Residents(Execution):
         RuntimeError
             If a program is running, or the device is closed; or as `execute`, within another run.
         """
-        with self._open() as backend, self._alone():
-            self._last_run = {}
-            if self._unfinished:
-                self.reset()
+        with self.pointed(resident, inputs, outputs) as placed:
+            self._run_programs(resident.executable, placed.programs, progress)
+
+    @contextmanager
+    def pointed(self, resident: Resident, inputs: Sequence[Sequence[Buffer]],
+                outputs: Sequence[Sequence[Buffer]]) -> Iterator[Placed]:
+        """Context in which a placed executable can run on the given buffers.
+
+        Until it ends, the device runs nothing else. `run_placed` and `Pod.run_placed` use this.
+
+        Parameters
+        ----------
+        resident : Resident
+            The placed executable.
+        inputs, outputs : sequences of sequences of Buffer
+            For each core of the executable, in order, the buffers that hold the core's inputs, and
+            the buffers that receive its outputs.
+
+        Raises
+        ------
+        ValueError, MemoryError, RuntimeError
+            As `run_placed`.
+        """
+        with self._fresh() as backend:
             if resident.displaced:
                 raise ValueError("resident must not be displaced by another program: place its "
                                  "executable again")
@@ -213,7 +231,7 @@ class Residents(Execution):
                     places += [(part, name, buffer) for part in range(len(resident.cores))]
                 for part, name, buffer in places:
                     self._point(backend, resident, (part, name), buffer)
-                self._run_programs(executable, resident.programs, progress)
+                yield Placed(resident.programs, {}, tuple)
 
     def _places(self, resident: Resident, what: str, specs: Sequence[BufferSpec],
                 given: Sequence[Sequence[Buffer]]) -> list[tuple[int, str, Buffer]]:

@@ -15,7 +15,7 @@ _UNITS = ("client.cpp", "buffers.cpp", "executables.cpp")
 _FLAGS = ("-std=c++20", "-fPIC", "-fvisibility=hidden", "-O2", "-shared", "-pthread")
 
 CHIP, COMPILER = 0, 1
-"""Numbers of the two queues of jobs: for the simulated chip, and for the compiler."""
+"""Numbers of the two queues of jobs: for the simulated chips, and for the compiler."""
 
 
 class Kind:
@@ -98,23 +98,25 @@ class Library:
             ctypes.c_void_p, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64,
             ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(ctypes.c_int64))
         self._c.systolith_answer.restype = None
-        self._c.systolith_note.argtypes = (ctypes.POINTER(ctypes.c_int64),)
+        self._c.systolith_note.argtypes = (ctypes.c_int, ctypes.POINTER(ctypes.c_int64))
         self._c.systolith_note.restype = None
         self._c.systolith_close.restype = None
 
-    def describe(self, cores: int, kind: str, version: str) -> None:
-        """Describe the chip to the plugin; must be called once, before JAX makes its client.
+    def describe(self, shape: tuple[int, int], cores: int, kind: str, version: str) -> None:
+        """Describe the chips to the plugin; must be called once, before JAX makes its client.
 
         Parameters
         ----------
+        shape : tuple of int
+            Chips along X and along Y; (1, 1) without a pod.
         cores : int
-            Number of cores.
+            Number of cores of each chip.
         kind : str
             JAX's ``device_kind``.
         version : str
             Version of the platform.
         """
-        self._c.systolith_describe(cores, kind.encode(), version.encode())
+        self._c.systolith_describe(*shape, cores, kind.encode(), version.encode())
 
     def next(self, queue: int, job: Job) -> bool:
         """Wait for the next job of a queue and write it to ``job``; False after `close`."""
@@ -132,13 +134,13 @@ class Library:
             (ctypes.c_char_p * len(texts))(*texts),
             (ctypes.c_int64 * len(texts))(*map(len, texts)))
 
-    def note_memory(self, *stats: int) -> None:
-        """Set HBM's counters, six integers in the order of ``MemoryStats`` (objects.hpp).
+    def note_memory(self, chip: int, *stats: int) -> None:
+        """Set the counters of a chip's HBM, six integers in the order of ``MemoryStats``.
 
         They are: bytes in use, maximum in use, number of allocations, bytes of the largest
         allocation, limit in bytes, bytes of the largest free block.
         """
-        self._c.systolith_note((ctypes.c_int64 * 6)(*stats))
+        self._c.systolith_note(chip, (ctypes.c_int64 * 6)(*stats))
 
     def close(self, reason: str) -> None:
         """Make all jobs that have not begun, and all later ones, fail with ``reason``."""

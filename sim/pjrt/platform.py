@@ -1,11 +1,13 @@
-"""JAX's platform: opens the chip, and starts the threads that execute and compile programs.
+"""JAX's platform: opens the chips, and starts the threads that execute and compile programs.
 
-Environment variables select the chip, like the arguments of `Device.open`:
+Environment variables select the chips, like the arguments of `Device.open` and `Pod.open`:
 
 ``SYSTOLITH_CONFIG``
     The name of a preset. Default: ``v2``.
 ``SYSTOLITH_BACKEND``
     ``rtl``, ``golden`` or ``serial``. Default: ``rtl``.
+``SYSTOLITH_POD``
+    The chips of a pod along X and along Y, such as ``2x2``. Default: one chip.
 ``SYSTOLITH_PORT``
     The serial port of the board, for ``serial``. Default: no port.
 ``SYSTOLITH_TRACE``
@@ -16,12 +18,16 @@ import atexit
 import ctypes
 import functools
 import os
+import re
 import threading
 from importlib import metadata
 from typing import Any
 
+from hdl.config import Config
+from sim.compiler.graph.torus import CORES, Torus
 from sim.driver.device import Device
-from sim.pjrt.chip import Chip
+from sim.driver.pod import Pod
+from sim.pjrt.chips import Chips
 from sim.pjrt.compiler import compile_program
 from sim.pjrt.library import CHIP, COMPILER, Job, Library, build
 from sim.pjrt.types import status_of
@@ -46,7 +52,7 @@ def register(name: str) -> None:
 
 
 def is_open() -> bool:
-    """Return whether JAX has opened the chip in this process."""
+    """Return whether JAX has opened the chips in this process."""
     return _worker.cache_info().currsize > 0
 
 
@@ -87,11 +93,28 @@ def _worker(path: Any) -> "Worker":
 
     ``path`` is the path of the plugin's library.
     """
-    device = Device.open(os.environ.get("SYSTOLITH_CONFIG") or "v2",
-                         os.environ.get("SYSTOLITH_BACKEND") or "rtl",
-                         trace=os.environ.get("SYSTOLITH_TRACE") or None,
-                         port=os.environ.get("SYSTOLITH_PORT") or None)
-    return Worker(Library(path), device)
+    return Worker(Library(path), _open_machine())
+
+
+def _open_machine() -> Device | Pod:
+    """Open the chip or the pod that the environment variables select."""
+    config, backend, pod, trace, port = (
+        os.environ.get(f"SYSTOLITH_{name}") or default for name, default in (
+            ("CONFIG", "v2"), ("BACKEND", "rtl"), ("POD", ""), ("TRACE", None), ("PORT", None)))
+    assert config is not None
+    assert backend is not None
+    if not pod:
+        return Device.open(config, backend, trace=trace, port=port)
+    sides = re.fullmatch(r"(\d+)x(\d+)", pod)
+    if sides is None:
+        raise ValueError(f"SYSTOLITH_POD must be like 2x2, not {pod!r}")
+    if trace is not None:
+        raise ValueError("SYSTOLITH_TRACE must not be set with SYSTOLITH_POD: "
+                         "a trace is of a single chip")
+    if (cores := Config.preset(config).cores) != CORES:
+        raise ValueError(f"SYSTOLITH_CONFIG must name a chip with {CORES} cores in a pod, not "
+                         f"{config}, which has {cores}")
+    return Pod.open((int(sides[1]), int(sides[2])), config, backend)
 
 
 class Worker:
@@ -101,18 +124,20 @@ class Worker:
     ----------
     library : Library
         The plugin's library, which provides the jobs.
-    device : Device
-        The chip; the worker closes it at the end of the process.
+    machine : Device or Pod
+        The chips; the worker closes them at the end of the process.
     """
 
-    def __init__(self, library: Library, device: Device) -> None:
-        self._library, self._device = library, device
+    def __init__(self, library: Library, machine: Device | Pod) -> None:
+        self._library, self._machine = library, machine
         self._process = os.getpid()
-        self.chip = Chip(device, library.note_memory)
+        self.chips = Chips(machine, library.note_memory)
+        shape = machine.shape if isinstance(machine, Pod) else (1, 1)
+        self._torus = Torus(*shape)
         preset = os.environ.get("SYSTOLITH_CONFIG") or "v2"
-        library.describe(device.config.cores, f"Systolith {preset}",
+        library.describe(shape, machine.config.cores, f"Systolith {preset}",
                          f"PJRT C API\nsystolith {metadata.version('systolith')} "
-                         f"({device.backend})")
+                         f"({machine.backend})")
         self._threads = [
             threading.Thread(target=target, name=f"systolith-{what}", daemon=True)
             for what, target in (("chip", self._simulate), ("compiler", self._compile))]
@@ -121,25 +146,26 @@ class Worker:
         atexit.register(self.close)
 
     def close(self) -> None:
-        """End the chip's thread, even if a program is running, and close the chip."""
+        """End the chips' thread, even if a program is running, and close the chips."""
         if os.getpid() != self._process:
-            return  # In a forked child, the chip belongs to the parent.
+            return  # In a forked child, the chips belong to the parent.
         self._library.close("the process is exiting")
-        self.chip.end()
+        self.chips.end()
         self._threads[0].join()
-        self._device.close()
+        self._machine.close()
 
     def _simulate(self) -> None:
         job = Job()
         while self._library.next(CHIP, job):
-            self._library.finish(job, *self.chip.work(job))
+            self._library.finish(job, *self.chips.work(job))
 
     def _compile(self) -> None:
         job = Job()
         while self._library.next(COMPILER, job):
             try:
-                program = compile_program(job.data, job.more, self._device.config)
-                self.chip.add(job.target, program)
+                program = compile_program(job.data, job.more, self._machine.config,
+                                          self._torus)
+                self.chips.add(job.target, program)
                 self._library.answer(job, program.numbers(job.target), program.texts())
             except Exception as error:  # noqa: BLE001 - JAX raises it where the program is
                 self._library.finish(job, *status_of(error))

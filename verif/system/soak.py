@@ -99,7 +99,7 @@ def _usage() -> Usage:
     last = jax.device_put(np.float32(0))
     last.block_until_ready()
     [worker] = [item for item in gc.get_objects() if isinstance(item, Worker)]
-    arrays, programs = worker.chip.sizes
+    arrays, programs = worker.chips.sizes
     process = pathlib.Path("/proc/self")
     pages = int((process / "statm").read_text(encoding="ascii").split()[1])
     return Usage(jax.devices()[0].memory_stats()["bytes_in_use"], arrays, programs,

@@ -1,7 +1,8 @@
 """The devices of a pod: their places on the torus, and how host arrays are divided between them.
 
-Device number d is core d % 2 of chip d // 2. Chips are numbered along X first: chip number c of a
-torus of width W has the coordinates (c % W, c // W). Without a pod, the torus has one chip.
+Device number d is core d % 2 of chip d // 2, unless a `Torus` has another order. Chips are numbered
+along X first: chip number c of a torus of width W has the coordinates (c % W, c // W). Without a
+pod, the torus has one chip.
 """
 
 from collections.abc import Sequence
@@ -24,10 +25,20 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Torus:
-    """Size of a torus, in chips along X and along Y."""
+    """A torus of chips, and its devices.
+
+    Attributes
+    ----------
+    width, height : int
+        Chips along X and along Y.
+    order : tuple of int
+        For each device, the number that it has in ascending order, if the order is another one;
+        otherwise empty.
+    """
 
     width: int = 1
     height: int = 1
+    order: tuple[int, ...] = ()
 
     @property
     def chips(self) -> int:
@@ -39,9 +50,16 @@ class Torus:
         """Number of devices: cores of all chips."""
         return CORES * self.chips
 
+    @property
+    def by_chip(self) -> list[tuple[int, ...]]:
+        """The devices of each chip: of its core 0, then of its core 1."""
+        numbers = self.order or range(self.devices)
+        found = sorted(range(self.devices), key=lambda device: numbers[device])
+        return [tuple(found[first:first + CORES]) for first in range(0, self.devices, CORES)]
+
     def place(self, device: int) -> tuple[int, int, int]:
         """Return the place (core, x, y) of a device, in the order of `RINGS`."""
-        chip, core = divmod(device, CORES)
+        chip, core = divmod(self.order[device] if self.order else device, CORES)
         return core, chip % self.width, chip // self.width
 
     def hops(self, device: int, other: int) -> tuple[int, int]:

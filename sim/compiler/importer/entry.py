@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from typing import Any
 
+from sim.compiler.graph.torus import Division
 from sim.compiler.importer.attributes import python
-from sim.compiler.importer.sharding.mesh import Split, split_of
+from sim.compiler.importer.sharding.mesh import division_of
 
-__all__ = ["Cuts", "Entry", "entry_cuts", "entry_function", "halved", "read_entry"]
+__all__ = ["Divisions", "Entry", "entry_divisions", "entry_function", "read_entry"]
 
-Cuts = tuple[Split | None, ...]
-"""How each argument, or each result, is split in halves; None if both devices have all of it."""
+Divisions = tuple[Division | None, ...]
+"""How each argument, or each result, is divided; None if all devices have all of it."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,8 @@ class Entry:
     donated : tuple of int
         Numbers of the arguments whose buffers the caller donates to the program.
     outline : bytes
-        For two devices, text of a module with the same signature, which states how arguments and
-        results are split; for one device, empty.
+        For several devices, text of a module with the same signature, which states how arguments
+        and results are divided; for one device, empty.
     """
 
     name: str
@@ -54,15 +55,16 @@ def entry_function(module: Any) -> tuple[str, dict[str, Any]]:
     return ("main" if "main" in functions else public[0]), functions
 
 
-def entry_cuts(function: Any, module: Any) -> tuple[Cuts, Cuts]:
-    """Return how the arguments and how the results of a function are split between two devices.
+def entry_divisions(function: Any, module: Any, devices: int) -> tuple[Divisions, Divisions]:
+    """Return how the arguments and how the results of a function are divided between devices.
 
     ``module`` contains the function, and the meshes to which its shardings refer.
 
     Raises
     ------
     ValueError
-        If a mesh has more than two devices, or the size of a dimension that is split is odd.
+        If a mesh has neither one nor ``devices`` devices, or a dimension that is divided does not
+        have a size that is divisible by the number of parts.
     """
     from jaxlib.mlir import ir
 
@@ -70,23 +72,17 @@ def entry_cuts(function: Any, module: Any) -> tuple[Cuts, Cuts]:
     found = []
     for types, name in ((kind.inputs, "arg_attrs"), (kind.results, "res_attrs")):
         given = function.attributes[name] if name in function.attributes else [{}] * len(types)
-        cuts = [split_of(module, item["sdy.sharding"]) if "sdy.sharding" in item else None
-                for item in given]
-        for type, cut in zip(types, cuts, strict=True):
-            if cut is not None and ir.RankedTensorType(type).shape[cut.dimension] % 2:
-                raise ValueError(f"a dimension that is split between two devices must have an even "
-                                 f"size, unlike dimension {cut.dimension} of {type}")
-        found.append(tuple(cuts))
+        divisions = [division_of(module, item["sdy.sharding"], None, devices)
+                     if "sdy.sharding" in item else None for item in given]
+        for type, division in zip(types, divisions, strict=True):
+            if division is not None:
+                division.part_shape(tuple(ir.RankedTensorType(type).shape))
+        found.append(tuple(divisions))
     return found[0], found[1]
 
 
-def halved(shape: tuple[int, ...], dimension: int) -> tuple[int, ...]:
-    """Return ``shape`` with the size of dimension ``dimension`` halved: a device's part."""
-    return tuple(size // 2 if number == dimension else size for number, size in enumerate(shape))
-
-
 def read_entry(module: Any, devices: int) -> Entry:
-    """Return the `Entry` of a module that is compiled for 1 or 2 devices."""
+    """Return the `Entry` of a module that is compiled for this number of devices."""
     name, functions = entry_function(module)
     function = functions[name]
     attributes = module.operation.attributes
@@ -95,11 +91,11 @@ def read_entry(module: Any, devices: int) -> Entry:
     if "arg_attrs" in function.attributes:
         donated = tuple(number for number, item in enumerate(function.attributes["arg_attrs"])
                         if "tf.aliasing_output" in item or "jax.buffer_donor" in item)
-    outline = b"" if devices == 1 else _outline(title, function, module).encode()
+    outline = b"" if devices == 1 else _outline(title, function, module, devices).encode()
     return Entry(title, donated, outline)
 
 
-def _outline(title: str, function: Any, module: Any) -> str:
+def _outline(title: str, function: Any, module: Any, devices: int) -> str:
     """Return the text of a module with a function's signature and shardings in HLO's notation.
 
     ``title`` becomes the name of the module. JAX reads the text to learn the shardings of arguments
@@ -109,10 +105,8 @@ def _outline(title: str, function: Any, module: Any) -> str:
 
     kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
     arguments = ", ".join(f"%arg{number}: {type}" for number, type in enumerate(kind.inputs))
-    given, made = ([_sharding(cut, len(ir.RankedTensorType(type).shape))
-                    for type, cut in zip(types, cuts, strict=True)]
-                   for types, cuts in zip((kind.inputs, kind.results),
-                                          entry_cuts(function, module), strict=True))
+    given, made = (list(map(_sharding, divisions))
+                   for divisions in entry_divisions(function, module, devices))
     parameters = ", ".join(f'"{sharding}"' for sharding in given)
     sharding = made[0] if len(made) == 1 else f"{{{', '.join(made)}}}"
     zeros = "".join(f"    %{number} = stablehlo.constant dense<{_zero(type)}> : {type}\n"
@@ -120,18 +114,24 @@ def _outline(title: str, function: Any, module: Any) -> str:
     types = ", ".join(map(str, kind.results))
     results = ", ".join(f"%{number}" for number in range(len(kind.results)))
     ends = f"return {results} : {types}" if results else "return"
-    return (f'module @"{title}" attributes {{mhlo.num_partitions = 2 : i32, '
+    return (f'module @"{title}" attributes {{mhlo.num_partitions = {devices} : i32, '
             f'mhlo.num_replicas = 1 : i32, mhlo.spmd_parameters_shardings = [{parameters}], '
             f'mhlo.spmd_output_sharding = "{sharding}"}} {{\n'
             f"  func.func public @main({arguments}) -> ({types}) {{\n{zeros}    {ends}\n  }}\n}}\n")
 
 
-def _sharding(cut: Split | None, rank: int) -> str:
-    """Return HLO's notation for a value with ``rank`` dimensions that is split as ``cut`` says."""
-    if cut is None:
+def _sharding(division: Division | None) -> str:
+    """Return HLO's notation for a value that is divided as ``division`` says."""
+    if division is None:
         return "{replicated}"
-    parts = ",".join("2" if number == cut.dimension else "1" for number in range(rank))
-    return f"{{devices=[{parts}]{','.join(map(str, cut.group))}}}"
+    holders: dict[tuple[int, ...], list[int]] = {}
+    for device, part in enumerate(division.parts):
+        holders.setdefault(part, []).append(device)
+    copies = len(division.parts) // len(holders)
+    counts = [*division.counts, copies] if copies > 1 else division.counts
+    devices = [device for _, group in sorted(holders.items()) for device in group]
+    return (f"{{devices=[{','.join(map(str, counts))}]{','.join(map(str, devices))}"
+            f"{' last_tile_dim_replicate' if copies > 1 else ''}}}")
 
 
 def _zero(type: Any) -> str:

@@ -20,7 +20,7 @@ from sim.compiler.graph.torus import Torus
 from sim.compiler.graph.verify import verify
 from sim.compiler.importer.advice import advice_for_operation, advice_for_type
 from sim.compiler.importer.attributes import python
-from sim.compiler.importer.entry import Cuts, entry_cuts, entry_function, halved
+from sim.compiler.importer.entry import Divisions, entry_divisions, entry_function
 from sim.compiler.importer.locations import location_of
 from sim.compiler.importer.module import read
 from sim.compiler.importer.rules import RULES
@@ -86,20 +86,20 @@ def import_stablehlo(source: Any, torus: Torus = _CHIP) -> Graph:
     return _Importer(read(source), torus, divides=torus.chips == 1).run()
 
 
-def import_for_devices(module: Any, devices: int) -> tuple[Graph, Any]:
-    """Convert a module that `sim.compiler.importer.module.read` returned, for 1 or 2 devices.
+def import_for_devices(module: Any, torus: Torus | None) -> tuple[Graph, Any]:
+    """Convert a module that `sim.compiler.importer.module.read` returned.
 
-    With two devices, each has inputs and outputs of its own: its parts of the function's arguments
-    and results, as their shardings specify. If `partition` can divide the program, each device
-    computes its half of it. Otherwise the devices exchange their parts of the arguments, and both
-    compute everything.
+    With several devices, each has inputs and outputs of its own: its parts of the function's
+    arguments and results, as their shardings specify. If `partition` can divide the program, each
+    device computes its part of it. Otherwise the devices exchange their parts of the arguments, and
+    all compute everything.
 
     Parameters
     ----------
     module : jaxlib.mlir.ir.Module
         The program.
-    devices : int
-        1 or 2.
+    torus : Torus or None
+        The chips whose cores are the devices; None for one device.
 
     Returns
     -------
@@ -116,13 +116,13 @@ def import_for_devices(module: Any, devices: int) -> tuple[Graph, Any]:
     ValueError
         If the program is malformed.
     """
-    if devices == 1:
+    if torus is None:
         return _Importer(module).run(), module
     try:
         divided = read(module)
-        return _Importer(divided, per_device=True, divides=True).run(), divided
+        return _Importer(divided, torus, per_device=True, divides=torus.chips == 1).run(), divided
     except UnsupportedError:
-        return _Importer(module, per_device=True, divides=False).run(), module
+        return _Importer(module, torus, per_device=True, divides=False).run(), module
 
 
 @dataclass
@@ -147,11 +147,11 @@ class _Importer:
         self.advice = advice(self.torus)
         self.divided = self.propagated(functions[name].operation) if self.divides else None
         self.partitions, self.replicas = module_devices(self.module)
-        self.cuts: tuple[Cuts, Cuts] | None = None
+        self.parts: tuple[Divisions, Divisions] | None = None
         if self.per_device and self.divided is None:
             self.shards.stacked = True
-            if self.partitions == 2:
-                self.cuts = entry_cuts(functions[name], self.module)
+            if self.partitions > 1:
+                self.parts = entry_divisions(functions[name], self.module, self.partitions)
         graph = Graph(name=name)
         scope = Scope(graph, self.ranges)
         [block] = functions[name].regions[0].blocks
@@ -179,8 +179,8 @@ class _Importer:
             raise UnsupportedError(found)
         if not self.per_device:
             return
-        cuts = [[cut and cut.dimension for cut in part]
-                for part in entry_cuts(function, self.module)]
+        cuts = [[part and part.counts.index(2) for part in parts]
+                for parts in entry_divisions(function, self.module, self.torus.devices)]
         made = graph.sharding or Sharding((None,) * len(graph.inputs), (None,) * len(graph.outputs))
         if cuts != [list(made.inputs), list(made.outputs)]:
             raise UnsupportedError([Unsupported("arguments or results whose shardings differ from "
@@ -362,19 +362,17 @@ class _Importer:
         ``value`` is a new value of the argument's type. It becomes the input, unless the argument
         is split: then the input is this device's part, and the devices exchange their parts.
         """
-        cut = self.cuts[0][number] if self.cuts else None
-        if cut is not None:
-            value = Value(TensorType(halved(value.shape, cut.dimension), value.dtype), value.name)
+        division = self.parts[0][number] if self.parts else None
+        if division is not None:
+            value = Value(TensorType(division.part_shape(value.shape), value.dtype), value.name)
         if self.divided is not None:
             self.cut[value] = self.divided.argument(number)
         graph.inputs.append(value)
-        division = None if cut is None else cut.division(len(value.shape))
         return self.shards.whole(value, division, Expansion(graph, None))
 
     def output(self, value: Value, number: int, graph: Graph) -> Value:
         """Return this device's part of ``value``, a global value, for output ``number``."""
-        cut = self.cuts[1][number] if self.cuts else None
-        division = None if cut is None else cut.division(len(value.shape))
+        division = self.parts[1][number] if self.parts else None
         return self.shards.local(value, division, Expansion(graph, None))
 
     def propagated(self, main: Any) -> Propagated | None:

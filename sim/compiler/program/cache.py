@@ -68,13 +68,18 @@ def compile_cached(graph: Graph, config: Config, *, name: str | None = None,
                    lambda path: load(path).executable())
 
 
-def compile_pod_cached(graph: Graph, config: Config, *, name: str | None = None) -> PodExecutable:
+def compile_pod_cached(graph: Graph, config: Config, *, name: str | None = None,
+                       standard_inputs: bool = False) -> PodExecutable:
     """Compile a graph for a pod, or load the executable to which an equal one was compiled before.
 
     The parameters and errors are those of `compile_pod`; the cache is that of `compile_cached`.
     """
     if graph.sharding is None or graph.sharding.pod is None:
         return compile_pod(graph, config, name=name)  # raises the error
+
+    def compile() -> PodExecutable:
+        return compile_pod(graph, config, name=name, standard_inputs=standard_inputs)
+
     torus, title, arrays = graph.sharding.torus, name or graph.name, pod_arrays(graph)
 
     def write(made: PodExecutable, folder: pathlib.Path) -> None:
@@ -87,8 +92,7 @@ def compile_pod_cached(graph: Graph, config: Config, *, name: str | None = None)
                       for number in range(torus.chips))
         return PodExecutable(config, title, torus, chips, *arrays)
 
-    return _cached("pod", digest(graph, config, name), lambda: compile_pod(
-        graph, config, name=name), write, read)
+    return _cached("pod", digest(graph, config, name, standard_inputs), compile, write, read)
 
 
 def _cached(name: str, key: str, compile: Callable[[], _Made],

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from hdl.config import Config
 from sim.compiler.graph.ir import Graph, Operation, Value
-from sim.compiler.graph.torus import CORES, Torus
+from sim.compiler.graph.torus import Torus
 from sim.compiler.program.code.reserved import EXCHANGED
 from sim.compiler.program.code.stream import Linear
 from sim.compiler.program.code.transfers import Peer, TransferWords, Vectors, send
@@ -158,20 +158,15 @@ def exchanges(graph: Graph) -> dict[int, tuple[int, Peer]]:
             for operation in graph.walk() if operation.kind == "exchange"}
 
 
-def program_key(graph: Graph, device: int) -> Hashable:
-    """Return a key that is equal for devices whose programs can share a plan.
+def program_key(graph: Graph) -> Hashable:
+    """Return a key that is equal for devices that execute the same operations on the same values.
 
-    Such devices have the same core number, and execute the same operations on the same values. They
-    may send to different chips, and have different values of a ``device_constant``. ``graph`` is
-    what `for_device` returned for ``device``; equal keys require that all graphs come from one.
+    They may send to different chips, and have different values of a ``device_constant``. ``graph``
+    is what `for_device` returned for a device; keys of different graphs differ always.
     """
-    return device % CORES, _graph_key(graph)
-
-
-def _graph_key(graph: Graph) -> Hashable:
     return tuple(graph.inputs), tuple(
         (operation.kind, operation.operands, operation.results, _meeting_key(operation),
-         tuple(map(_graph_key, operation.regions)) if operation.kind in CONTROL else ())
+         tuple(map(program_key, operation.regions)) if operation.kind in CONTROL else ())
         for operation in graph.operations), tuple(graph.outputs)
 
 

@@ -10,7 +10,7 @@ from hdl.config import Config
 from sim.compiler.executable import Executable, Queues
 from sim.compiler.graph.arrays import array_dtype
 from sim.compiler.graph.ir import Graph, Sharding, Value
-from sim.compiler.graph.torus import CORES, Division
+from sim.compiler.graph.torus import Division
 from sim.compiler.graph.verify import verify
 from sim.compiler.machine.emit import forget
 from sim.compiler.passes import run_passes
@@ -90,7 +90,8 @@ def compile_graph(graph: Graph, config: Config, *, name: str | None = None,
     return made.executable()
 
 
-def compile_pod(graph: Graph, config: Config, *, name: str | None = None) -> PodExecutable:
+def compile_pod(graph: Graph, config: Config, *, name: str | None = None,
+                standard_inputs: bool = False) -> PodExecutable:
     """Compile a graph for all cores of a pod.
 
     Parameters
@@ -102,6 +103,8 @@ def compile_pod(graph: Graph, config: Config, *, name: str | None = None) -> Pod
         Configuration of each chip, with links.
     name : str, optional
         Name of the program in messages; by default the graph's name.
+    standard_inputs : bool
+        As for `compile_graph`.
 
     Returns
     -------
@@ -123,7 +126,7 @@ def compile_pod(graph: Graph, config: Config, *, name: str | None = None) -> Pod
     # Chips with the same code share an executable.
     made: dict[tuple[int, ...], Executable] = {}
     chips = tuple(made.setdefault(tuple(map(id, chip.cores)), chip.executable())
-                  for chip in _compiled(graph, config, title))
+                  for chip in _compiled(graph, config, title, standard_inputs))
     return PodExecutable(config, title, torus, chips, *arrays)
 
 
@@ -169,8 +172,8 @@ def _compiled(graph: Graph, config: Config, title: str, standard_inputs: bool = 
         forget()
     codes = _codes(parts, config, title, (len(types), len(outputs)))
     return [Compiled(config, title, tuple(types), outputs, replace(sharding, pod=None),
-                     codes[first:first + CORES], tuple(views), packed, queues)
-            for first in range(0, len(codes), CORES)]
+                     tuple(codes[device] for device in chip), tuple(views), packed, queues)
+            for chip in (sharding.torus.by_chip if len(codes) > 1 else [(0,)])]
 
 
 @dataclass(frozen=True)
@@ -243,10 +246,11 @@ def _plans(graph: Graph, config: Config, sharding: Sharding, standard_inputs: bo
         planners, parts = dict[Hashable, Planner](), []
         try:
             for device, part in enumerate(graphs):
-                key, sent = program_key(part, device), exchanges(part)
+                core, *_ = sharding.torus.place(device)
+                key, sent = (core, program_key(part)), exchanges(part)
                 if key not in planners:
-                    planners[key] = _plan(part, config, sharding, device % CORES, own_transfers,
-                                          packed, queues)
+                    planners[key] = _plan(part, config, sharding, core, own_transfers, packed,
+                                          queues)
                 parts.append(_Part(planners[key], sent))
         except MemoryError as error:
             failure = failure or error

@@ -139,14 +139,15 @@ Error* buffer_to_host(Buffer_ToHostBuffer_Args* args) {
     return nullptr;
 }
 
-// A copy of a value is another name of it, because all cores share HBM and values are immutable.
+// A copy of a value on the same chip is another name of it, because the cores of a chip share HBM
+// and values are immutable.
 Error* share(Buffer* buffer, Device* device, Buffer*& copy) {
     if (buffer->deleted)
         return refuse(kInvalidArgument, "the array has been deleted or donated");
     auto completion = std::make_shared<Completion>();
     auto made = std::make_unique<Buffer>(device, buffer->type, buffer->dims, completion);
     auto job = chip().job(kShare, made->id, completion);
-    job->numbers = {buffer->id};
+    job->numbers = {buffer->id, device->id};
     chip().simulate(std::move(job));
     copy = made.release();
     return nullptr;

@@ -84,7 +84,7 @@ Error* client_addressable_devices(Client_AddressableDevices_Args* args) {
 }
 
 Error* no_device(int id) {
-    return refuse(kInvalidArgument, "device must be a core of the chip, from 0 to " +
+    return refuse(kInvalidArgument, "device must be a core, from 0 to " +
                                         std::to_string(chip().devices.size() - 1) + ", not " +
                                         std::to_string(id));
 }
@@ -110,8 +110,7 @@ Error* client_default_assignment(Client_DefaultDeviceAssignment_Args* args) {
     if (wanted > args->client->devices.size() || wanted > args->default_assignment_size)
         return refuse(kInvalidArgument, "program must be for at most " +
                                             std::to_string(args->client->devices.size()) +
-                                            " devices, the cores of the chip, not " +
-                                            std::to_string(wanted));
+                                            " devices, the cores, not " + std::to_string(wanted));
     for (size_t number = 0; number < wanted; ++number)
         args->default_assignment[number] = int(number);
     return nullptr;
@@ -199,7 +198,7 @@ Error* device_default_memory(Device_DefaultMemory_Args* args) {
 }
 
 Error* device_memory_stats(Device_MemoryStats_Args* args) {
-    MemoryStats stats = chip().stats();
+    MemoryStats stats = chip().stats(args->device->chip);
     args->bytes_in_use = stats.in_use;
     args->peak_bytes_in_use = {stats.peak, true};
     args->num_allocs = {stats.allocations, true};
@@ -350,9 +349,13 @@ EXPORT const Api* GetPjrtApi() {
 
 // Functions that sim/pjrt/library.py calls.
 
-// Describes the chip, once, before the client is made.
-EXPORT void systolith_describe(int cores, const char* kind, const char* version) {
-    for (int core = 0; core < cores; ++core) chip().add_device(kind);
+// Describes the chips of a torus, once, before the client is made.
+EXPORT void systolith_describe(int width, int height, int cores, const char* kind,
+                               const char* version) {
+    bool pod = width * height > 1;
+    for (int number = 0; number < width * height; ++number)
+        for (int core = 0; core < cores; ++core)
+            chip().add_device(kind, {core, number, number % width, number / width, pod});
     chip().version = version;
     pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
@@ -378,8 +381,8 @@ EXPORT void systolith_answer(Job* job, const int64_t* numbers, int64_t count,
         targets[number]->assign(texts[number], size_t(sizes[number]));
 }
 
-// Sets the counters of HBM.
-EXPORT void systolith_note(const MemoryStats* stats) { chip().note(*stats); }
+// Sets the counters of a chip's HBM.
+EXPORT void systolith_note(int number, const MemoryStats* stats) { chip().note(number, *stats); }
 
 // Makes all jobs that have not begun, and all later ones, fail.
 EXPORT void systolith_close(const char* reason) {

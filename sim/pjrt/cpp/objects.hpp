@@ -31,16 +31,22 @@ inline Error* refuse(int code, std::string message) {
     return new Error{{code, std::move(message)}};
 }
 
-// The memory of a device: HBM, which all cores share.
+// The memory of a device: HBM, which the cores of a chip share.
 struct Memory {
     int id;
     Device* device;
     std::string text;
 };
 
-// A device of JAX: a core of the chip.
+// The place of a core: its number, that of its chip, and the chip's coordinates on the torus.
+struct Place {
+    int core, chip, x, y;
+    bool pod;  // whether there are several chips
+};
+
+// A device of JAX: a core of a chip.
 struct Device {
-    int id;
+    int id, chip;
     std::string kind, text;
     int64_t coordinates[3];
     std::vector<NamedValue> attributes;
@@ -48,18 +54,27 @@ struct Device {
     Memory* memories[1];
     Device* devices[1];
 
-    Device(int number, const std::string& kind_of_chip)
-        : id(number), kind(kind_of_chip), text("SystolithCore(id=" + std::to_string(number) + ")"),
-          coordinates{0, 0, 0}, memory{number, this, "HBM of core " + std::to_string(number)},
-          memories{&memory}, devices{this} {
+    Device(int number, const std::string& kind_of_chip, const Place& place)
+        : id(number), chip(place.chip), kind(kind_of_chip),
+          text("SystolithCore(id=" + std::to_string(number) + where(place) + ")"),
+          coordinates{place.x, place.y, 0},
+          memory{number, this, "HBM of core " + std::to_string(number)}, memories{&memory},
+          devices{this} {
         attributes.resize(2);
         attributes[0] = {{sizeof(NamedValue), nullptr}, "coords", 6, kNamedInts, {}, 3};
         attributes[0].int64_array_value = coordinates;
         attributes[1] = {{sizeof(NamedValue), nullptr}, "core_on_chip", 12, kNamedInt, {}, 1};
-        attributes[1].int64_value = number;
+        attributes[1].int64_value = place.core;
     }
     Device(const Device&) = delete;
     Device& operator=(const Device&) = delete;
+
+    // In a pod, tells where the core is.
+    static std::string where(const Place& place) {
+        if (!place.pod) return "";
+        return ", coords=(" + std::to_string(place.x) + ", " + std::to_string(place.y) +
+               "), core_on_chip=" + std::to_string(place.core);
+    }
 };
 
 // Counters of HBM, in bytes except `allocations`. The Python side updates them (`Client::note`).
@@ -67,7 +82,7 @@ struct MemoryStats {
     int64_t in_use, peak, allocations, largest, limit, largest_free;
 };
 
-// JAX's client: the chip.
+// JAX's client: the chip, or all chips of a pod.
 struct Client {
     std::string platform = "systolith";
     std::string version;
@@ -78,8 +93,9 @@ struct Client {
     Queue queues[2];
     std::atomic<int64_t> next_id{1};
 
-    void add_device(const std::string& kind) {
-        owned.push_back(std::make_unique<Device>(int(owned.size()), kind));
+    void add_device(const std::string& kind, const Place& place) {
+        owned.push_back(std::make_unique<Device>(int(owned.size()), kind, place));
+        if (size_t(place.chip) >= stats_.size()) stats_.resize(size_t(place.chip) + 1);
         devices.push_back(owned.back().get());
         memories.push_back(&owned.back()->memory);
     }
@@ -99,18 +115,20 @@ struct Client {
     void simulate(std::shared_ptr<Job> job) { queues[0].push(std::move(job)); }
 
     // Uses the queue's lock, because before_fork (client.cpp) already takes that one.
-    void note(const MemoryStats& stats) {
+    void note(int chip, const MemoryStats& stats) {
         std::lock_guard lock(queues[0].mutex);
-        stats_ = stats;
+        // Before the devices have been described, there is no entry.
+        if (size_t(chip) >= stats_.size()) stats_.resize(size_t(chip) + 1);
+        stats_[size_t(chip)] = stats;
     }
 
-    MemoryStats stats() {
+    MemoryStats stats(int chip) {
         std::lock_guard lock(queues[0].mutex);
-        return stats_;
+        return stats_[size_t(chip)];
     }
 
 private:
-    MemoryStats stats_{};
+    std::vector<MemoryStats> stats_;  // of each chip
 };
 
 // Returns the only client of the process.

@@ -99,7 +99,7 @@ enum Kind : int64_t {
                     // inputs; then the numbers of the latter, and the ids of inputs and outputs
     kUpload = 3,    // target: the buffer; numbers: device, type, sizes; data: elements in C order
     kDownload = 4,  // target: the buffer; data: where to write its elements, in C order
-    kShare = 5,     // target: the new buffer; numbers: the buffer whose contents it has
+    kShare = 5,     // target: the new buffer; numbers: the buffer whose contents it has, device
     kRelease = 6,   // target: the buffer
     kUnload = 7,    // target: the executable
 };

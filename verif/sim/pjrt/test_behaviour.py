@@ -20,7 +20,7 @@ def test_calls_leak_neither_buffers_nor_handles() -> None:
             # What has been asked for before this array is done when it is ready.
             last = jax.device_put(np.float32(0))
             last.block_until_ready()
-            return jax.devices()[0].memory_stats()["bytes_in_use"], worker.chip.sizes
+            return jax.devices()[0].memory_stats()["bytes_in_use"], worker.chips.sizes
 
         step = jax.jit(lambda x, y: (x + y, x * y))
         x = jax.device_put(np.ones((3, 5), np.float32))
@@ -195,7 +195,7 @@ def test_faults_name_cause_and_line(kind: str) -> None:
         import pytest
 
         from hdl.isa import BUNDLE_BITS, BUNDLE_WORDS
-        from sim.compiler.program.compiled import compiled_of
+        from sim.driver.device import Device
         from sim.pjrt.platform import Worker
 
         def step(x):  # type: ignore[no-untyped-def]
@@ -207,11 +207,13 @@ def test_faults_name_cause_and_line(kind: str) -> None:
         x = np.ones((4, 4), np.float32)
         good = np.asarray(step(x)[1])
         [worker] = [item for item in gc.get_objects() if isinstance(item, Worker)]
-        device, backend = worker._device, worker._device._backend
+        device = worker._machine
+        assert isinstance(device, Device)
+        backend = device._backend
         assert backend is not None
-        [loaded] = [loaded for loaded in worker.chip._programs.values()
+        [loaded] = [loaded for loaded in worker.chips._programs.values()
                     if loaded.program.entry.name == "jit_step"]
-        code = compiled_of(loaded.program.executable).cores[0]
+        code = loaded.program.chips[0].cores[0]
         assert [kernel.kind for kernel in code.kernels] == ["tanh", "dot_general+tanh"]
         free = []
         for stamp, line in zip(code.overlays.stamps, ("13", "14 .and <string>:15"), strict=True):
@@ -331,7 +333,7 @@ def test_interrupts_end_the_wait_for_a_compilation() -> None:
         step = jax.jit(lambda x: x + 2)
         np.testing.assert_array_equal(step(value), [3, 3, 3])
         # What nobody waited for is gone.
-        assert worker.chip.sizes[1] == 1
+        assert worker.chips.sizes[1] == 1
 
     process = start(program)
     assert process.stdout is not None

@@ -42,7 +42,6 @@ def test_jit_of_sharded_arrays_divides_the_work() -> None:
         import numpy as np
         from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-        from sim.compiler.program.compiled import compiled_of
         from sim.pjrt.platform import Worker
 
         mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,))
@@ -55,8 +54,8 @@ def test_jit_of_sharded_arrays_divides_the_work() -> None:
         def cycles(step, *arrays):  # type: ignore[no-untyped-def]
             result = step(*arrays)
             jax.block_until_ready(result)
-            loaded = list(worker.chip._programs.values())[-1]
-            [code, *_] = compiled_of(loaded.program.executable).cores
+            loaded = list(worker.chips._programs.values())[-1]
+            [code, *_] = loaded.program.chips[0].cores
             return result, sum(kernel.cycles for kernel in code.kernels)
 
         product = jax.jit(jnp.matmul)

@@ -2,26 +2,12 @@
 
 import math
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 from sim.compiler.graph.torus import Division
 from sim.compiler.importer.attributes import python
 
-__all__ = ["Split", "axis_sizes", "cut_of", "division_of", "split_of"]
-
-
-class Split(NamedTuple):
-    """A split of a value in two halves: the dimension, and the devices in order of their halves."""
-
-    dimension: int
-    group: tuple[int, ...]
-
-    def division(self, rank: int) -> Division:
-        """Return the division of a value with ``rank`` dimensions."""
-        counts = tuple(2 if number == self.dimension else 1 for number in range(rank))
-        return Division(counts, tuple(
-            tuple(self.group.index(device) if number == self.dimension else 0
-                  for number in range(rank)) for device in range(2)))
+__all__ = ["axis_sizes", "cut_of", "division_of"]
 
 
 def axis_sizes(module: Any, reference: Any, devices: int = 2) -> dict[str, int]:
@@ -42,9 +28,13 @@ def axis_sizes(module: Any, reference: Any, devices: int = 2) -> dict[str, int]:
         If the mesh has another number of devices, or does not have them in ascending order.
     """
     sizes, order = _mesh(module, reference, devices)
+    _require_ascending(order)
+    return sizes
+
+
+def _require_ascending(order: tuple[int, ...]) -> None:
     if order != tuple(range(len(order))):
         raise ValueError(f"a mesh of devices {list(order)}")
-    return sizes
 
 
 def _mesh(module: Any, reference: Any, devices: int = 2) -> tuple[dict[str, int], tuple[int, ...]]:
@@ -94,7 +84,8 @@ def cut_of(module: Any, attribute: Any) -> int | None:
     return _dimension(sharding, axis_sizes(module, sharding.mesh_or_ref))
 
 
-def division_of(module: Any, attribute: Any, axes: set[str], devices: int) -> Division | None:
+def division_of(module: Any, attribute: Any, axes: set[str] | None, devices: int
+                ) -> Division | None:
     """Return how a sharding divides a value between devices; None if all have the whole value.
 
     Parameters
@@ -103,20 +94,24 @@ def division_of(module: Any, attribute: Any, axes: set[str], devices: int) -> Di
         The module that contains the meshes.
     attribute : jaxlib.mlir.ir.Attribute
         The value's sharding.
-    axes : set of str
-        The mesh axes to consider.
+    axes : set of str or None
+        The mesh axes to consider. With None, all; then the mesh may have its devices in any order.
     devices : int
         Number of devices that the mesh must have, unless it has only one.
 
     Raises
     ------
     ValueError
-        If the mesh has more than two devices, or does not have them in ascending order.
+        If the mesh has another number of devices or, with ``axes``, not in ascending order.
     """
     from jaxlib.mlir.dialects import sdy
 
     sharding = sdy.TensorShardingAttr(attribute)
-    sizes = axis_sizes(module, sharding.mesh_or_ref, devices)
+    sizes, order = _mesh(module, sharding.mesh_or_ref, devices)
+    if axes is None:
+        axes = set(sizes)
+    else:
+        _require_ascending(order)
     along = [[sdy.AxisRefAttr(axis).name for axis in sdy.DimensionShardingAttr(given).axes]
              for given in sharding.dimension_shardings]
     along = [[name for name in names if name in axes] for names in along]
@@ -132,25 +127,7 @@ def division_of(module: Any, attribute: Any, axes: set[str], devices: int) -> Di
                 number = number * sizes[name] + at[name]
             index.append(number)
         parts.append(tuple(index))
-    return Division(counts, tuple(parts))
-
-
-def split_of(module: Any, attribute: Any) -> Split | None:
-    """Return how a value is split by its sharding, ``attribute``; None if it is not split.
-
-    The mesh, which is in ``module``, may have its devices in any order.
-
-    Raises
-    ------
-    ValueError
-        If the mesh has more than two devices.
-    """
-    from jaxlib.mlir.dialects import sdy
-
-    sharding = sdy.TensorShardingAttr(attribute)
-    sizes, devices = _mesh(module, sharding.mesh_or_ref)
-    dimension = _dimension(sharding, sizes)
-    return None if dimension is None else Split(dimension, devices)
+    return Division(counts, tuple(part for _, part in sorted(zip(order, parts, strict=True))))
 
 
 def _dimension(sharding: Any, sizes: dict[str, int]) -> int | None:

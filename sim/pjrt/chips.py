@@ -1,11 +1,11 @@
-"""The work of the chip's thread: uploads, runs and downloads, in the order of JAX's calls."""
+"""The work of the chips' thread: uploads, runs and downloads, in the order of JAX's calls."""
 
 import ctypes
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -16,16 +16,16 @@ from hdl.isa import BUNDLE_WORDS
 from sim.compiler.executable import Executable
 from sim.compiler.graph.ir import STACKED, DType, TensorType
 from sim.compiler.program.arrays import ShardedArray, TiledArray, tiled
-from sim.compiler.program.compiled import compiled_of
 from sim.driver.device import Device
 from sim.driver.heap import Buffer
+from sim.driver.pod import Pod
 from sim.driver.residents import Resident
 from sim.errors import CoreFaultError
 from sim.pjrt.compiler import Program
 from sim.pjrt.library import Job, Kind
 from sim.pjrt.types import Status, dtype_of, status_of
 
-__all__ = ["Chip"]
+__all__ = ["Chips"]
 
 _DELETED = "the array has been deleted or donated"
 
@@ -36,6 +36,8 @@ class _Value:
 
     Attributes
     ----------
+    chip : int
+        Number of the chip whose HBM it is.
     layout : TiledArray
         Layout of the array in the buffer.
     buffer : Buffer
@@ -44,6 +46,7 @@ class _Value:
         Number of JAX buffers that share the array.
     """
 
+    chip: int
     layout: TiledArray
     buffer: Buffer
     names: int = 1
@@ -61,12 +64,12 @@ class _FailedError(Exception):
 
 @dataclass(eq=False)
 class _Loaded:
-    """A program, the layouts of its inputs and outputs, and its copy in HBM (None without one)."""
+    """A program, the layouts of its inputs and outputs, and its copies in the HBM of its chips."""
 
     program: Program
     inputs: list[TiledArray]
     outputs: list[TiledArray]
-    resident: Resident | None = None
+    residents: tuple[Resident, ...] = ()
     _pairs: dict[tuple[int, ...], dict[int, int]] = field(default_factory=dict)
 
     def reused(self, donated: tuple[int, ...]) -> dict[int, int]:
@@ -76,38 +79,75 @@ class _Loaded:
         ``donated`` lists the indices of the inputs that a call donates.
         """
         if donated not in self._pairs:
-            compiled, pairs = compiled_of(self.program.executable), dict[int, int]()
+            pairs = dict[int, int]()
             for number in donated:
                 fitting = (output for output in range(len(self.outputs))
-                           if output not in pairs and compiled.may_reuse(number, output))
+                           if output not in pairs and all(
+                               chip.may_reuse(number, output) for chip in self.program.chips))
                 if (output := next(fitting, None)) is not None:
                     pairs[output] = number
             self._pairs[donated] = pairs
         return self._pairs[donated]
 
 
-class Chip:
-    """The values and the programs of a simulated chip, used by one thread.
+class _Memory:
+    """Allocates the HBM of one chip, and counts its use.
 
     Parameters
     ----------
     device : Device
         The chip.
-    note_memory : callable
+    note : callable
         Called with six integers when HBM's use has changed: bytes in use; their maximum so far;
         number of allocations so far; bytes of the largest allocation; bytes that can be allocated
         in total; bytes of the largest free block.
     """
 
-    def __init__(self, device: Device, note_memory: Callable[..., None]) -> None:
-        self._device = device
+    def __init__(self, device: Device, note: Callable[..., None]) -> None:
+        self._device, self._note_stats = device, note
+        self._limit = device.free_bytes
+        self._peak = self._count = self._largest = 0
+        self.note()
+
+    def allocate(self, size: int) -> Buffer:
+        """Allocate ``size`` bytes; MemoryError if there is no room."""
+        buffer = self._device.allocate(size)
+        self._count += 1
+        self._largest = max(self._largest, size)
+        self.note()
+        return buffer
+
+    def note(self) -> None:
+        """Note the present use of HBM."""
+        used = self._limit - self._device.free_bytes
+        self._peak = max(self._peak, used)
+        self._note_stats(used, self._peak, self._count, self._largest, self._limit,
+                         self._device.largest_free_bytes)
+
+
+class Chips:
+    """The values and the programs of the simulated chips, used by one thread.
+
+    JAX's device number d is core d % cores of chip d // cores.
+
+    Parameters
+    ----------
+    machine : Device or Pod
+        The chip, or the pod of chips.
+    note_memory : callable
+        Called after changes of a HBM's use with the number of the chip, and six integers
+        (`_Memory`).
+    """
+
+    def __init__(self, machine: Device | Pod, note_memory: Callable[..., None]) -> None:
+        self._pod = machine if isinstance(machine, Pod) else None
+        self._devices = machine.devices if isinstance(machine, Pod) else [machine]
+        self._config = machine.config
+        self._memories = [_Memory(device, partial(note_memory, chip))
+                          for chip, device in enumerate(self._devices)]
         self._values: dict[int, _Value | Status] = {}
         self._programs: dict[int, _Loaded] = {}
-        self._note = note_memory
-        self._limit = device.free_bytes
         self._ending = False
-        self._peak = self._count = self._largest = 0
-        self._note_use()
         self._handlers = {
             Kind.EXECUTE: self._execute, Kind.UPLOAD: self._upload, Kind.DOWNLOAD: self._download,
             Kind.SHARE: self._share, Kind.RELEASE: self._release, Kind.UNLOAD: self._unload}
@@ -128,10 +168,10 @@ class Chip:
     def add(self, number: int, program: Program) -> None:
         """Register a program under a number. May be called from any thread."""
         inputs, outputs = (
-            [_layout(type.dtype, type.shape, self._device.config) for type in types]
+            [_layout(type.dtype, type.shape, self._config) for type in types]
             for types in program.types)
-        for spec, layout in zip((*program.executable.inputs, *program.executable.outputs),
-                                (*inputs, *outputs), strict=True):
+        chip = program.chips[0].executable()
+        for spec, layout in zip((*chip.inputs, *chip.outputs), (*inputs, *outputs), strict=True):
             assert spec.layout in (layout, ShardedArray(layout, STACKED))
         self._programs[number] = _Loaded(program, inputs, outputs)
 
@@ -148,26 +188,30 @@ class Chip:
     # Values
 
     def _upload(self, job: Job) -> None:
-        _, type, *shape = job.numbers
+        device, type, *shape = job.numbers
         with self._makes(job.target):
-            layout = _layout(dtype_of(type), tuple(shape), self._device.config)
-            value = self._new(layout)
+            layout = _layout(dtype_of(type), tuple(shape), self._config)
+            value = self._new(self._chip_of(device), layout)
             self._values[job.target] = value
             data = (ctypes.c_char * job.bytes).from_address(job.address) if job.bytes else b""
             array: npt.NDArray[Any] = np.frombuffer(data, layout.dtype).reshape(layout.shape)
-            self._device.pack(value.buffer, layout, array)
+            self._devices[value.chip].pack(value.buffer, layout, array)
 
     def _download(self, job: Job) -> None:
         value = self._value(job.target)
-        array = np.ascontiguousarray(self._device.unpack(value.buffer, value.layout))
+        array = np.ascontiguousarray(self._array(value))
         ctypes.memmove(job.address, array.ctypes.data, array.nbytes)
 
     def _share(self, job: Job) -> None:
-        [source] = job.numbers
+        source, device = job.numbers
         with self._makes(job.target):
-            value = self._value(source)
-            value.names += 1
-            self._values[job.target] = value
+            value, chip = self._value(source), self._chip_of(device)
+            if value.chip == chip:
+                value.names += 1
+                self._values[job.target] = value
+                return
+            made = self._values[job.target] = self._new(chip, value.layout)
+            self._devices[chip].pack(made.buffer, made.layout, self._array(value))
 
     def _release(self, job: Job) -> None:
         self._drop(self._values.pop(job.target, None))
@@ -180,8 +224,8 @@ class Chip:
         if isinstance(value, _Value):
             value.names -= 1
             if not value.names:
-                self._device.free(value.buffer)
-                self._note_use()
+                self._devices[value.chip].free(value.buffer)
+                self._memories[value.chip].note()
 
     @contextmanager
     def _makes(self, *targets: int) -> Iterator[None]:
@@ -217,17 +261,38 @@ class Chip:
             raise _FailedError(value)
         return value
 
-    def _argument(self, number: int, layout: TiledArray) -> Buffer:
-        """Return the HBM buffer of JAX buffer ``number``; ValueError unless it has this layout."""
+    def _chip_of(self, device: int) -> int:
+        """Return the number of the chip of JAX's device number ``device``."""
+        return device // self._config.cores
+
+    def _array(self, value: _Value) -> npt.NDArray[Any]:
+        """Return the array that a value holds."""
+        return self._devices[value.chip].unpack(value.buffer, value.layout)
+
+    def _argument(self, number: int, chip: int, layout: TiledArray) -> Buffer:
+        """Return the buffer of JAX buffer ``number``; ValueError unless it fits chip and layout."""
         value = self._value(number)
+        if value.chip != chip:
+            raise ValueError(f"argument must be on chip {chip}, not on chip {value.chip}")
         if value.layout is not layout and value.layout != layout:
             raise ValueError(f"argument must be {layout.dtype}{list(layout.shape)}, not "
                              f"{value.layout.dtype}{list(value.layout.shape)}")
         return value.buffer
 
-    def _new(self, layout: TiledArray) -> _Value:
-        """Allocate a value with undefined contents."""
-        return _Value(layout, self._allocate(layout.rows * self._device.config.row_bytes))
+    def _new(self, chip: int, layout: TiledArray) -> _Value:
+        """Allocate a value with undefined contents in the HBM of a chip."""
+        size = layout.rows * self._config.row_bytes
+        try:
+            buffer = self._with_room(lambda: self._memories[chip].allocate(size), None)
+        except MemoryError as error:
+            if self._pod is None:
+                raise
+            raise MemoryError(f"{self._name(chip)}: {error}") from error
+        return _Value(chip, layout, buffer)
+
+    def _name(self, chip: int) -> str:
+        """Return a chip's name, for messages."""
+        return f"chip {self._pod.places[chip]}" if self._pod is not None else "the chip"
 
     def _renewed(self, number: int) -> _Value:
         """Return a new value in the memory of JAX buffer ``number``, which a call donates.
@@ -236,16 +301,9 @@ class Chip:
         """
         value = self._value(number)
         if value.names > 1:
-            return self._new(value.layout)
+            return self._new(value.chip, value.layout)
         self._values[number] = status_of(ValueError(_DELETED))
-        return _Value(value.layout, value.buffer)
-
-    def _allocate(self, size: int) -> Buffer:
-        buffer: Buffer = self._with_room(lambda: self._device.allocate(size), None)
-        self._count += 1
-        self._largest = max(self._largest, size)
-        self._note_use()
-        return buffer
+        return _Value(value.chip, value.layout, value.buffer)
 
     def _with_room(self, act: Callable[[], Any], keep: _Loaded | None) -> Any:
         """Call ``act``, which allocates HBM, and return its result.
@@ -260,13 +318,6 @@ class Chip:
                     self._displace(loaded)
             return act()
 
-    def _note_use(self) -> None:
-        free = self._device.free_bytes
-        used = self._limit - free
-        self._peak = max(self._peak, used)
-        self._note(used, self._peak, self._count, self._largest, self._limit,
-                   self._device.largest_free_bytes)
-
     # Programs
 
     def _execute(self, job: Job) -> None:
@@ -278,38 +329,61 @@ class Chip:
             loaded = self._programs.get(job.target)
             if loaded is None:
                 raise ValueError("the program has been deleted")
-            arguments = [self._argument(number, loaded.inputs[index % inputs])
+            places = [self._chip_of(device) for device in loaded.program.assignment.devices]
+            arguments = [self._argument(number, places[index // inputs],
+                                        loaded.inputs[index % inputs])
                          for index, number in enumerate(given)]
             pairs = loaded.reused(donated)
             for index, number in enumerate(made):
                 device, output = divmod(index, outputs)
                 taken = given[device * inputs + pairs[output]] if output in pairs else None
                 self._values[number] = (
-                    self._new(loaded.outputs[output]) if taken is None or given.count(taken) > 1
-                    else self._renewed(taken))
+                    self._new(places[device], loaded.outputs[output])
+                    if taken is None or given.count(taken) > 1 else self._renewed(taken))
             results = [self._value(number).buffer for number in made]
             self._run(loaded, _rows(arguments, devices, inputs), _rows(results, devices, outputs))
 
     def _run(self, loaded: _Loaded, arguments: list[list[Buffer]],
              results: list[list[Buffer]]) -> None:
-        def run() -> None:
-            if loaded.resident is None:
-                program = loaded.program
-                loaded.resident = self._device.place(program.executable,
-                                                     program.assignment.devices[0])
-                self._note_use()
-            self._device.run_placed(loaded.resident, arguments, results, self._look)
-
         try:
-            self._with_room(run, loaded)
+            self._with_room(partial(self._try_run, loaded, arguments, results), loaded)
         except CoreFaultError as error:
-            raise RuntimeError(_explain(error, loaded.program.executable)) from error
+            raise RuntimeError(_explain(error, loaded.program, self._pod)) from error
+
+    def _try_run(self, loaded: _Loaded, arguments: list[list[Buffer]],
+                 results: list[list[Buffer]]) -> None:
+        """Run a program, after its code has been copied to HBM if it is not there."""
+        program = loaded.program
+        first, executable = program.assignment.devices[0], program.executable
+        if isinstance(executable, Executable):
+            device = self._devices[self._chip_of(first)]
+            if not loaded.residents:
+                core = first % self._config.cores if len(program.assignment.devices) == 1 else 0
+                loaded.residents = (device.place(executable, core),)
+                self._note_use(loaded)
+            device.run_placed(loaded.residents[0], arguments, results, self._look)
+            return
+        assert self._pod is not None
+        if not loaded.residents:
+            loaded.residents = self._pod.place(executable)
+            self._note_use(loaded)
+        # The partitions of each chip, core by core.
+        chips = executable.torus.by_chip
+        self._pod.run_placed(
+            executable, loaded.residents, [[arguments[part] for part in chip] for chip in chips],
+            [[results[part] for part in chip] for chip in chips], self._look)
+
+    def _note_use(self, loaded: _Loaded) -> None:
+        """Note the use of the memories of a program's chips."""
+        for chip in {self._chip_of(device) for device in loaded.program.assignment.devices}:
+            self._memories[chip].note()
 
     def _displace(self, loaded: _Loaded) -> None:
-        if loaded.resident is not None:
-            self._device.displace(loaded.resident)
-            loaded.resident = None
-            self._note_use()
+        chips = sorted({self._chip_of(device) for device in loaded.program.assignment.devices})
+        for chip, resident in zip(chips, loaded.residents, strict=False):
+            self._devices[chip].displace(resident)
+        loaded.residents = ()
+        self._note_use(loaded)
 
     def _unload(self, job: Job) -> None:
         loaded = self._programs.pop(job.target, None)
@@ -329,9 +403,12 @@ def _layout(type: DType, shape: tuple[int, ...], config: Config) -> TiledArray:
     return layout
 
 
-def _explain(error: CoreFaultError, executable: Executable) -> str:
-    """Return a fault's message, with the kernel of ``executable`` and the user's line if known."""
-    code = compiled_of(executable).cores
+def _explain(error: CoreFaultError, program: Program, pod: Pod | None) -> str:
+    """Return a fault's message, with the kernel of ``program`` and the user's line if known."""
+    chip = 0
+    if len(program.chips) > 1 and pod is not None and error.chip is not None:
+        chip = pod.places.index(error.chip)
+    code = program.chips[chip].cores
     core = code[min(error.core, len(code) - 1)]
     where = ""
     if core.overlays.segments == 1 and core.kernels:
@@ -339,4 +416,4 @@ def _explain(error: CoreFaultError, executable: Executable) -> str:
         first = [stamp // BUNDLE_WORDS for stamp in core.overlays.stamps]
         kernel = core.kernels[max(bisect_right(first, error.pc) - 1, 0)]
         where = f", in {kernel.kind}" + (f" at {kernel.location}" if kernel.location else "")
-    return f"{executable.name}{where}: {error}"
+    return f"{program.executable.name}{where}: {error}"
