@@ -62,9 +62,9 @@ resnet50: setup  ## run ResNet-50 on four images on both cores of the full-size 
 roofline: setup  ## draw ResNet-50's kernels against the chip's limits; CONFIG, SIDE
 	$(PY) -m tools.roofline $(CONFIG) --side $(SIDE)
 
-pod: CONFIG = tiny
-pod: SHAPE = 2x1
-pod: setup  ## train on all cores of a pod in RTL, data parallel; CONFIG, SHAPE=2x2
+pod: CONFIG = v2
+pod: SHAPE = 2x2
+pod: setup  ## train on a pod in RTL, data by model parallel; CONFIG=tiny SHAPE=2x1 is quick
 	$(PY) -m sim.apps.pod $(CONFIG) --shape $(SHAPE)
 
 softmax: setup  ## run a layer with softmax as one program on the core in RTL; CONFIG=tiny|small|v2

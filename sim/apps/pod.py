@@ -1,61 +1,107 @@
-"""``make pod``: data-parallel training of a perceptron on all cores of a pod in RTL.
+"""``make pod``: trains perceptrons on all cores of a pod in RTL, data parallel by model parallel.
 
-Each core computes loss and gradients for its part of the batch. The means over all cores are
-all-reduces over the links. The golden pod runs the same program; all losses and weights must have
-the same bits.
+The images are digits of MNIST. The chips divide each batch; the two cores of a chip divide the
+hidden layers: the columns of one weight matrix, and the rows of the next one. Sums over cores and
+chips are all-reduces. The golden pod runs the same programs; all losses and weights must have the
+same bits. A picture shows the traffic on the torus.
 """
 
 import argparse
+import pathlib
 import re
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hdl.config import PRESETS, Config
-from hdl.link.format import MAX_SIDE
+from hdl.link.format import MAX_SIDE, LinkConfig
+from sim.apps.training.data import mnist
 from sim.compiler.graph.torus import CORES
 from sim.driver.pod import Pod
 from sim.jit.function import JitFunction, jit
+from sim.verilated.toolchain import build_folder
 
-__all__ = ["main", "task", "training_step"]
+__all__ = ["Task", "main", "task", "training_step"]
 
 SEED = 2017
-RATE = 0.5
-FEATURES, HIDDEN, EXAMPLES = 6, 8, 4
-"""Sizes of the perceptron's input and hidden layer, and examples for each core."""
+RATE = 0.1
+CLASSES = 10
+SIZES = (784, 100, CLASSES), (784, 512, 512, CLASSES)
+"""Layers of the two perceptrons."""
+EXAMPLES = 128
+"""Examples for each chip in a batch."""
+SMALL = (16, 12, CLASSES), (16, 24, 16, CLASSES)
+SMALL_EXAMPLES = 8
+"""Layers and examples where vector memory is small. Images are scaled to 4 x 4 pixels."""
 
+_LINK = LinkConfig()
 Float32 = npt.NDArray[np.float32]
 
 
-def task(devices: int, seed: int = SEED) -> tuple[list[Float32], Float32, Float32]:
-    """Random weights of both layers; inputs and targets of a batch for ``devices`` cores."""
-    rng = np.random.default_rng(seed)
-    x = rng.standard_normal((EXAMPLES * devices, FEATURES)).astype(np.float32)
-    weights = [rng.standard_normal(shape).astype(np.float32) * np.float32(0.5)
-               for shape in ((FEATURES, HIDDEN), (HIDDEN, 1))]
-    return weights, x, np.sign(x[:, :1] * x[:, 1:2])
+@dataclass(frozen=True)
+class Task:
+    """A training task.
+
+    Attributes
+    ----------
+    weights : list of array
+        Initial weights of each layer, shape (inputs, outputs).
+    images : array, shape (examples, pixels)
+        Images of the batch.
+    wanted : array, shape (examples, CLASSES)
+        1 for each image's digit, and 0 elsewhere.
+    """
+
+    weights: list[Float32]
+    images: Float32
+    wanted: Float32
 
 
-def _loss(weights: Any, x: Any, y: Any) -> Any:
-    import jax.numpy as jnp
+def task(sizes: Sequence[int], examples: int, seed: int = SEED) -> Task:
+    """Make a task: a perceptron with layers of these sizes, and the first digits of MNIST."""
+    rng, digits = np.random.default_rng(seed), mnist()
+    images = digits.images[:examples]
+    if sizes[0] != images.shape[1]:
+        side = round(sizes[0] ** 0.5)
+        images = images.reshape(-1, side, 28 // side, side, 28 // side).mean((2, 4))
+        images = images.reshape(len(images), -1)
+    weights = [(rng.standard_normal(shape) * np.sqrt(2 / shape[0])).astype(np.float32)
+               for shape in pairwise(sizes)]
+    return Task(weights, images, np.eye(CLASSES, dtype=np.float32)[digits.labels[:examples]])
 
-    first, second = weights
-    return jnp.mean((jnp.tanh(x @ first) @ second - y) ** 2)
 
-
-def _step(weights: Any, x: Any, y: Any) -> Any:
-    """Step of one device, on its part of the batch."""
+def _loss(weights: Any, x: Any, wanted: Any) -> Any:
+    """Return the mean cross entropy of the batch, given the executing core's parts."""
     import jax
 
-    value, gradients = jax.lax.pmean(jax.value_and_grad(_loss)(weights, x, y), "data")
+    for number, part in enumerate(weights):
+        last = number == len(weights) - 1
+        # Even layers have some of the columns, and odd ones the rows for these.
+        x = x @ part
+        x = jax.lax.psum(x, "model") if number % 2 else x
+        x = x if last else jax.nn.relu(x)
+    return jax.lax.pmean(-(wanted * jax.nn.log_softmax(x)).sum(1).mean(), "data")
+
+
+def _step(weights: Any, x: Any, wanted: Any) -> Any:
+    """Step of one core: return the loss and the new parts of the weights."""
+    import jax
+
+    value, gradients = jax.value_and_grad(_loss)(weights, x, wanted)
     return value, jax.tree.map(lambda one, other: one - RATE * other, weights, gradients)
 
 
-def training_step(devices: int) -> JitFunction:
-    """Return the function (weights, x, y) -> (loss, new weights) for so many devices.
+def training_step(layers: int, parts: int, model: int = CORES) -> JitFunction:
+    """Return the function (weights, images, wanted) -> (loss, new weights) of a training step.
+
+    ``layers`` is the number of weight matrices. The batch is divided in ``parts``; ``model`` cores
+    with consecutive numbers divide the layers.
 
     Raises
     ------
@@ -65,66 +111,138 @@ def training_step(devices: int) -> JitFunction:
     import jax
     from jax.sharding import AbstractMesh, PartitionSpec
 
+    cuts = PartitionSpec(None, "model"), PartitionSpec("model")
+    weights = [cuts[number % 2] for number in range(layers)]
+    if layers % 2:
+        weights[-1] = PartitionSpec()
     batch = PartitionSpec("data")
-    return jit(jax.shard_map(_step, mesh=AbstractMesh((devices,), ("data",)),
-                             in_specs=(PartitionSpec(), batch, batch), out_specs=PartitionSpec(),
-                             check_vma=False))
+    return jit(jax.shard_map(
+        _step, mesh=AbstractMesh((parts, model), ("data", "model")),
+        in_specs=(weights, batch, batch), out_specs=(PartitionSpec(), weights)))
 
 
-def _train(pod: Pod, step: JitFunction, steps: int) -> tuple[list[Float32], list[int], float]:
-    """Train; return losses and last weights, the cycles of each step, and the seconds."""
-    weights, x, y = task(pod.shape[0] * pod.shape[1] * CORES)
-    losses, cycles, began = [], [], time.perf_counter()
+@dataclass(frozen=True)
+class _Run:
+    """A training on a pod: losses and last weights, cycles and link frames of each step."""
+
+    results: list[Float32]
+    cycles: list[int]
+    frames: list[npt.NDArray[np.int64]]
+    seconds: float
+
+
+def _train(pod: Pod, work: Task, steps: int) -> _Run:
+    step = training_step(len(work.weights), pod.shape[0] * pod.shape[1])
+    weights, losses, cycles, frames, began = work.weights, [], [], [], time.perf_counter()
     for _ in range(steps):
-        loss, weights = step(weights, x, y, device=pod)
+        before = _sent(pod)
+        loss, weights = step(weights, work.images, work.wanted, device=pod)
         losses.append(loss)
         cycles.append(max(counts["cycles"] for counts in pod.last_run.values()))
-    return [*losses, *weights], cycles, time.perf_counter() - began
+        frames.append(_sent(pod) - before)
+    return _Run([*losses, *weights], cycles, frames, time.perf_counter() - began)
 
 
-def _report(shape: tuple[int, int], config: Config, steps: int) -> tuple[str, bool]:
-    """Train in RTL and on the golden pod; return the report, and whether all bits are equal."""
-    devices = shape[0] * shape[1] * CORES
-    step = training_step(devices)
-    with Pod.open(shape, config, "golden") as pod:
-        wanted, _, _ = _train(pod, step, steps)
-    with Pod.open(shape, config) as pod:
-        found, cycles, seconds = _train(pod, step, steps)
-        assert pod.model is not None
-        frames = int(pod.model.sent().sum())
-    same = all(np.array_equal(one.view(np.uint32), other.view(np.uint32))
-               for one, other in zip(found, wanted, strict=True))
-    lines = [f"perceptron {FEATURES}-{HIDDEN}-1 on {shape[0]} x {shape[1]} chips in RTL: "
-             f"{devices} cores, {EXAMPLES} examples each"]
-    for name, value in (
-            ("every bit as golden", "yes" if same else "NO"),
-            ("loss, first and last", f"{float(found[0]):.4f} {float(found[steps - 1]):.4f}"),
-            ("cycles of a step", f"{cycles[-1]:,}"), ("frames on links", f"{frames:,}"),
-            ("seconds of all steps", f"{seconds:.1f}")):
-        lines.append(f"  {name:24}{value:>16}")
-    return "\n".join(lines), same
+def _sent(pod: Pod) -> npt.NDArray[np.int64]:
+    """Return the frames that each chip of a pod has sent in each direction, shape (chips, 4)."""
+    if pod.model is None:
+        return np.zeros((pod.shape[0] * pod.shape[1], 4), np.int64)
+    return pod.model.sent().astype(np.int64)
+
+
+def _report(shape: tuple[int, int], config: Config, steps: int
+            ) -> tuple[str, bool, npt.NDArray[np.float64]]:
+    """Train both perceptrons in RTL and on the golden pod.
+
+    Return the report, whether all bits are equal, and the share of the peak rate that each link
+    carried in the last step of the larger one.
+    """
+    chips, small = shape[0] * shape[1], config.array < 128
+    lines, same, shares = [f"training on {shape[0]} x {shape[1]} chips in RTL: {chips} parts of a "
+                           f"batch by {CORES} parts of the layers"], True, np.zeros((chips, 4))
+    for sizes in SMALL if small else SIZES:
+        examples = (SMALL_EXAMPLES if small else EXAMPLES) * chips
+        work = task(sizes, examples)
+        with Pod.open(shape, config, "golden") as pod:
+            wanted = _train(pod, work, steps)
+        with Pod.open(shape, config) as pod:
+            found = _train(pod, work, steps)
+        equal = all(np.array_equal(one.view(np.uint32), other.view(np.uint32))
+                    for one, other in zip(found.results, wanted.results, strict=True))
+        same, cycles = same and equal, found.cycles[-1]
+        shares = found.frames[-1] * _LINK.rate_cycles / (_LINK.rate_flits * cycles)
+        losses = found.results[:steps]
+        lines.append(f"perceptron {'-'.join(map(str, sizes))}, batch {examples}")
+        for name, value in (
+                ("every bit as golden", "yes" if equal else "NO"),
+                ("losses", " ".join(f"{float(loss):.4f}" for loss in losses)),
+                ("cycles of a step", f"{cycles:,}"),
+                ("frames on links", f"{int(found.frames[-1].sum()):,}"),
+                ("busiest link", f"{shares.max():.1%} of its peak"),
+                ("mean of all links", f"{shares[shares > 0].mean() if shares.any() else 0:.1%}"),
+                ("seconds of all steps", f"{found.seconds:.1f}")):
+            lines.append(f"  {name:24}{value}")
+    return "\n".join(lines), same, shares
 
 
 def main() -> int:
     """Run the command; return the exit status."""
     parser = argparse.ArgumentParser(prog="make pod", description=__doc__.splitlines()[0])
-    parser.add_argument("config", nargs="?", default="tiny", help="preset", choices=[
+    parser.add_argument("config", nargs="?", default="v2", help="preset", choices=[
         name for name, preset in PRESETS.items() if preset.cores == CORES])
-    parser.add_argument("--shape", default="2x1", help="chips along X and Y; default: %(default)s")
+    parser.add_argument("--shape", default="2x2", help="chips along X and Y; default: %(default)s")
     parser.add_argument("--steps", type=int, default=5, help="default: %(default)s")
     arguments = parser.parse_args()
     sides = re.fullmatch(r"(\d+)x(\d+)", arguments.shape)
     if sides is None or not all(1 <= int(side) <= MAX_SIDE for side in sides.groups()):
-        parser.error(f"--shape must be like 2x1, with sides from 1 to {MAX_SIDE}, not "
+        parser.error(f"--shape must be like 2x2, with sides from 1 to {MAX_SIDE}, not "
                      f"{arguments.shape}")
     if sides.groups() == ("1", "1"):
         parser.error("--shape must have more than one chip")
     if arguments.steps < 1:
         parser.error(f"--steps must be at least 1, not {arguments.steps}")
-    text, good = _report((int(sides[1]), int(sides[2])), Config.preset(arguments.config),
-                         arguments.steps)
-    print(text)
+    shape = int(sides[1]), int(sides[2])
+    text, good, shares = _report(shape, Config.preset(arguments.config), arguments.steps)
+    folder = build_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    _draw(shares, shape, folder / "traffic.png")
+    print(f"{text}\npicture: {folder / 'traffic.png'}")
     return 0 if good else 1
+
+
+def _draw(shares: npt.NDArray[np.float64], shape: tuple[int, int], path: pathlib.Path) -> None:
+    """Draw the links of a torus to ``path``, with the share of the peak that each has carried.
+
+    ``shares`` has shape (chips, 4): the links of each chip in the directions X+, X-, Y+, Y-.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=(2 + 2 * shape[0], 1 + 2 * shape[1]),
+                                   layout="constrained")
+    colours, most = pyplot.get_cmap("plasma_r"), max(float(shares.max()), 1e-9)
+    for chip, links in enumerate(shares):
+        x, y = chip % shape[0], chip // shape[0]
+        axis.text(x, y, f"{x}, {y}", ha="center", va="center", zorder=3,
+                  bbox={"boxstyle": "round,pad=0.5", "facecolor": "white"})
+        for share, (dx, dy) in zip(links, ((1, 0), (-1, 0), (0, 1), (0, -1)), strict=True):
+            if shape[0 if dx else 1] == 1:
+                continue
+            # Each direction has a lane of its own; an arrow that leaves the picture comes back in
+            # at the other side.
+            x0, y0 = x - 0.1 * dy + 0.2 * dx, y + 0.1 * dx + 0.2 * dy
+            axis.annotate("", (x0 + 0.6 * dx, y0 + 0.6 * dy), (x0, y0), arrowprops={
+                "arrowstyle": "-|>", "color": colours(share / most), "linewidth": 2.5})
+            axis.text(x0 + 0.28 * dx - 0.09 * dy, y0 + 0.28 * dy + 0.07 * dx, f"{share:.0%}",
+                      ha="center", va="center", fontsize=8)
+    axis.set_xlim(-0.9, shape[0] - 0.1)
+    axis.set_ylim(shape[1] - 0.1, -0.9)
+    axis.set_axis_off()
+    figure.suptitle("Links of the torus: share of the peak in a training step", fontsize=10)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
 
 
 if __name__ == "__main__":
