@@ -32,6 +32,7 @@ from .registers import (
     EVENTS,
     GLOBAL_REGISTERS,
     LINK_REGISTERS,
+    MAX_CORES,
     OFFSET_BITS,
     WAIT_CYCLES,
     Register,
@@ -110,11 +111,17 @@ class CoreControl(wiring.Component):
         Control of the core.
     events : Out(3)
         Events of this cycle, as listed in `EVENTS`.
+    startable : Out(1)
+        The core is stopped and not being reset.
+    start_together : In(1)
+        Present if the chip has links: starts the core, which must be ``startable``.
     """
 
     def __init__(self, links: bool = False) -> None:
         super().__init__({"access": In(RegisterAccess(OFFSET_BITS)), "core": Out(CoreSide(links)),
-                          "events": Out(len(EVENTS))})
+                          "events": Out(len(EVENTS)), "startable": Out(1),
+                          **({"start_together": In(1)} if links else {})})
+        self._links = links
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -145,10 +152,11 @@ class CoreControl(wiring.Component):
         good = Signal()
         m.d.comb += [
             block.control_done.eq(1),
-            block.control_error.eq(bits["START"] & (bits["STOP"] | bits["RESET"] | core.running
-                                                    | core.resetting)),
+            self.startable.eq(~core.running & ~core.resetting),
+            block.control_error.eq(
+                bits["START"] & (bits["STOP"] | bits["RESET"] | ~self.startable)),
             good.eq(block.control_write & ~block.control_error),
-            core.start.eq(good & bits["START"]),
+            core.start.eq(good & bits["START"] | (self.start_together if self._links else 0)),
             core.stop.eq(good & bits["STOP"]),
             core.clear_counters.eq(good & bits["CLEAR_COUNTERS"]),
             core.reset_request.eq(good & bits["RESET"]),
@@ -338,6 +346,9 @@ class ControlSlave(wiring.Component):
             connect(m, core.core, flipped(port))
         self._choose(m, slave.access, [block.access, *(core.access for core in cores)])
         self._show(m, block)
+        if self._links:
+            self._place(m, block)
+            self._start(m, block, cores)
         pending = Signal(len(block.interrupt_status))
         m.d.comb += [
             block.interrupt_status_set.eq(Cat(
@@ -366,8 +377,6 @@ class ControlSlave(wiring.Component):
             if name in ("ID", "VERSION")}
         for name, value in constants.items():
             m.d.comb += getattr(block, name.lower()).eq(value)
-        if self._links:
-            self._place(m, block)
 
     def _place(self, m: Module, block: RegisterBlock) -> None:
         """Connect the registers TORUS and POSITION, which refuse a position outside the torus."""
@@ -388,3 +397,16 @@ class ControlSlave(wiring.Component):
                 m.d.comb += shown[field].eq(port)
                 with m.If(write & ~error):
                     m.d.sync += port.eq(value)
+
+    def _start(self, m: Module, block: RegisterBlock, cores: list[CoreControl]) -> None:
+        """Connect the register START, which starts several cores in the same cycle."""
+        chosen = block.access.data[:MAX_CORES]
+        wrong = Signal()
+        m.d.comb += [
+            wrong.eq((chosen & ~Cat(*(core.startable for core in cores),
+                                    Const(0, MAX_CORES - len(cores)))).any()),
+            block.start_done.eq(1),
+            block.start_error.eq(wrong),
+            *(core.start_together.eq(block.start_write & chosen[number] & ~wrong)
+              for number, core in enumerate(cores)),
+        ]

@@ -245,6 +245,10 @@ LINK_REGISTERS = _table((
         Field("X", 0, 8, "Coordinate along X, less than TORUS.WIDTH."),
         Field("Y", 8, 8, "Coordinate along Y, less than TORUS.HEIGHT."),
     ), 0, acts=True),
+    Register("START", 0x058, Access.W1, "Starts cores in the same cycle. The whole write is "
+             "refused if one of these cores runs or is being reset, or does not exist.", tuple(
+        Field(f"CORE{core}", core, 1, f"Starts core {core}, as CONTROL.START does.")
+        for core in range(MAX_CORES)), acts=True),
 ))
 """Further registers of a chip with links, by name."""
 assert not {register.offset for register in LINK_REGISTERS.values()} & {

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from golden.chip import GoldenChip
 from hdl.checks import integer
-from hdl.chip.registers import COUNTER_REGISTERS, EVENT_PITCH, EVENTS
+from hdl.chip.registers import CORE_REGISTERS, COUNTER_REGISTERS, EVENT_PITCH, EVENTS
 from hdl.config import Config
 from hdl.core.interface import Space
 from hdl.isa import BUNDLE_PITCH, BUNDLE_WORDS, SCALAR_REGISTERS, SEMAPHORES, Fault
@@ -23,8 +23,8 @@ from sim.errors import CoreState
 from sim.models.chip import ChipModel, Until
 from sim.models.hbm import HbmOptions
 
-__all__ = ["BACKENDS", "SIMULATED", "Backend", "GoldenRun", "golden_backend", "open_backend",
-           "rtl_backend"]
+__all__ = ["BACKENDS", "SIMULATED", "Backend", "GoldenRun", "core_state", "golden_backend",
+           "open_backend", "rtl_backend"]
 
 SIMULATED = ("rtl", "golden")
 """Names of the simulated backends: the hardware in RTL, and the golden model."""
@@ -347,7 +347,7 @@ class _RtlBackend:
         self._chip.reset_core(core)
 
     def reset_all(self) -> None:
-        if self._chip.alone:
+        if self._chip.together is None:
             self._chip.reset()
         else:
             # The pin ``rst`` would also reset this chip's link ends, but not the other ends.
@@ -370,10 +370,7 @@ class _RtlBackend:
         return not (interrupt and events)
 
     def state(self, core: int) -> CoreState:
-        status = self._chip.read_fields("STATUS", core=core)
-        return CoreState(bool(status["RUNNING"]), bool(status["WAITING"]),
-                         bool(status["DMA_BUSY"]), Fault(status["FAULT"]),
-                         self._chip.read("PC", core=core))
+        return core_state(self._chip.read("STATUS", core=core), self._chip.read("PC", core=core))
 
     def set_watchdog(self, core: int, cycles: int) -> None:
         self._chip.set_watchdog(core, cycles)
@@ -409,8 +406,15 @@ class _RtlBackend:
         return self._chip.taken_counters(core)
 
     def close(self) -> None:
-        if self._chip.alone:
+        if self._chip.together is None:
             self._chip.close()
+
+
+def core_state(status: int, pc: int) -> CoreState:
+    """Return the state of a core in RTL, from the values of its registers STATUS and PC."""
+    fields = CORE_REGISTERS["STATUS"].unpack(status)
+    return CoreState(bool(fields["RUNNING"]), bool(fields["WAITING"]), bool(fields["DMA_BUSY"]),
+                     Fault(fields["FAULT"]), pc)
 
 
 def golden_backend(chip: GoldenChip, run: GoldenRun) -> Backend:

@@ -84,12 +84,16 @@ class Cores(Memory, Counters):
             number = self._core(core)
             address = integer("pc", pc, 0, self._config.imem_bundles - 1)
             self._require_stopped(backend, number)
-            self._used = True
-            if not self._executing:
-                # `Pod.execute` ends, or resets, the programs of all chips together.
-                for peer in self._peers:
-                    peer._reached |= peer is not self
+            self.note_start()
             backend.start(number, address)
+
+    def note_start(self) -> None:
+        """Note that the host starts a program; `start` and `Pod` do."""
+        self._used = True
+        if not self._executing:
+            # `Pod.execute` ends, or resets, the programs of all chips together.
+            for peer in self._peers:
+                peer._reached |= peer is not self
 
     def wait(self, cores: Sequence[int] | None = None, *, cycles: int | None = None,
              seconds: float | None = None, poll: bool = False,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from itertools import product
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy.typing as npt
 
@@ -24,7 +24,7 @@ from hdl.link.format import MAX_SIDE
 from sim.asm.assembler import Program
 from sim.closing import Closeable
 from sim.compiler.pod import PodExecutable
-from sim.driver.backend import SIMULATED, Backend, golden_backend, rtl_backend
+from sim.driver.backend import SIMULATED, Backend, core_state, golden_backend, rtl_backend
 from sim.driver.cores import SLICE, Cores, Progress, check_limits, timeout
 from sim.driver.device import Device, chip_config
 from sim.driver.execution import OBSERVERS, Placed, check_arrays, difference
@@ -35,6 +35,8 @@ from sim.models.chip.torus import ChipTorus, longest_wire
 from sim.models.hbm import HbmOptions
 
 __all__ = ["Pod"]
+
+_T = TypeVar("_T")
 
 _MAX_LINK_BYTES = 128
 """Largest ``link_bytes`` (bytes of data in a flit) that a pod gives to a chip without links."""
@@ -168,8 +170,9 @@ class PodCores(Closeable):
         Returns
         -------
         dict
-            For each core that ran, by (x, y, core), its counters during the run. The host starts
-            the cores one after the other, some tens of cycles apart.
+            For each core that ran, by (x, y, core), its counters during the run. All cores start in
+            the same cycle. ``cycles``, equal for all of them, counts from the host's command until
+            all cores and packets rest.
 
         Raises
         ------
@@ -229,7 +232,7 @@ class PodCores(Closeable):
                     if left <= 0 or (ends is not None and time.monotonic() >= ends):
                         raise timeout("programs have not ended in time", states, stuck=False)
                 first = backends[0].steps
-                rests = _advance(backends, left)
+                rests = self._advance(left)
                 used += backends[0].steps - first
                 if progress is not None:
                     progress()
@@ -247,9 +250,9 @@ class PodCores(Closeable):
 
         A link that is down stays down.
         """
-        with self._open() as backends:
+        with self._open():
             self._reset_devices()
-            while not _advance(backends, SLICE):
+            while not self._advance(SLICE):
                 if any(device.state(core).fault is Fault.LINK for device in self._devices.values()
                        for core in range(self.config.cores)):
                     break
@@ -298,30 +301,74 @@ class PodCores(Closeable):
                  progress: Progress | None = None) -> dict[Place, dict[str, int]]:
         """Start cores whose programs are loaded; wait for all, and return their counters."""
         with self._open():
-            before = {place: self._counters(place) for place in places}
-            for x, y, core in places:
-                self[x, y].start(core)
+            before = self._counters()
+            began = self._start(places)
         self._wait(cycles, seconds, progress)
-        return {place: {name: count - before[place][name]
-                        for name, count in self._counters(place).items()} for place in places}
+        after = self._counters()
+        counts = {place: {name: count - before[place][name]
+                          for name, count in after[place].items()} for place in places}
+        if self._model is not None:
+            # Before the start and after the last event, cores are idle.
+            for count in counts.values():
+                surplus = count["cycles"] - (self._model.rested - began)
+                count["cycles"] -= surplus
+                count["idle_cycles"] -= surplus
+        return counts
 
-    def _counters(self, place: Place) -> dict[str, int]:
-        return self._devices[place[:2]].counters(place[2])
+    def _start(self, places: Sequence[Place]) -> int:
+        """Start cores whose programs are loaded, in RTL all in the same cycle.
+
+        Returns the number of the cycle, in RTL, in which the host gives the command.
+        """
+        for x, y, _ in places:
+            self[x, y].note_start()
+        if self._model is not None:
+            return self._model.start((y * self._shape[0] + x, core) for x, y, core in places)
+        for x, y, core in places:
+            self._backends[x, y].start(core, 0)
+        return 0
+
+    def _counters(self) -> dict[Place, dict[str, int]]:
+        """Return the counters of all cores since their last resets, by place."""
+        if self._model is not None:
+            return self._by_place(self._model.counters())
+        return {(*place, core): backend.taken_counters(core)
+                for place, backend in self._backends.items() for core in range(self.config.cores)}
+
+    def _states(self) -> dict[Place, CoreState]:
+        """Return the states of all cores, by place."""
+        if self._model is None:
+            return {(*place, core): backend.state(core)
+                    for place, backend in self._backends.items()
+                    for core in range(self.config.cores)}
+        return {place: core_state(values["STATUS"], values["PC"]) for place, values in
+                self._by_place(self._model.read_cores(["STATUS", "PC"])).items()}
+
+    def _by_place(self, cores: Sequence[Sequence[_T]]) -> dict[Place, _T]:
+        """Return values that are listed by chip and core, by place."""
+        return {(chip % self._shape[0], chip // self._shape[0], core): value
+                for chip, values in enumerate(cores) for core, value in enumerate(values)}
 
     def _unfinished(self) -> dict[Place, CoreState]:
         """Return the states of all cores that are running or have transfers, by place.
 
         If any core has a fault, raise a `CoreFaultError`.
         """
-        found = {}
-        for (x, y), device in self._devices.items():
-            for core in range(self.config.cores):
-                state = device.state(core)
-                if state.fault is not Fault.NONE and not state.running:
-                    device.wait([core])  # raises the error with the bundle
-                if state.running or state.transfers:
-                    found[x, y, core] = state
-        return found
+        states = self._states()
+        for (x, y, core), state in states.items():
+            if state.fault is not Fault.NONE and not state.running:
+                self._devices[x, y].wait([core])  # raises the error with the bundle
+        return {place: state for place, state in states.items()
+                if state.running or state.transfers}
+
+    def _advance(self, steps: int) -> bool:
+        """Run all chips for at most ``steps``; return whether nothing more can happen in any.
+
+        Each golden backend has its turn, because it expires only the watchdogs of its own chip.
+        """
+        backends = list(self._backends.values())
+        return all(backend.advance(steps, interrupt=False)
+                   for backend in (backends if self._model is None else backends[:1]))
 
 
 class Pod(PodCores):
@@ -493,14 +540,6 @@ def _memory_of(place: tuple[int, int]) -> Iterator[None]:
         yield
     except MemoryError as error:
         raise MemoryError(f"chip {place}: {error}") from error
-
-
-def _advance(backends: Sequence[Backend], steps: int) -> bool:
-    """Run all chips for at most ``steps``; return whether nothing more can happen in any of them.
-
-    Each backend has its turn, because a golden one expires only the watchdogs of its own chip.
-    """
-    return all(backend.advance(steps, interrupt=False) for backend in backends)
 
 
 def _with_links(config: Config) -> Config:

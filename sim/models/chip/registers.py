@@ -19,9 +19,9 @@ from hdl.chip.registers import (
     chip_registers,
 )
 from hdl.core.interface import Space
-from sim.models.chip.simulation import ChipSimulation, Words
+from sim.models.chip.simulation import NO_LIMIT, ChipSimulation, Words
 
-__all__ = ["RegisterError", "RegisterPort"]
+__all__ = ["RegisterError", "RegisterPort", "access_table", "check_answers"]
 
 _ACCESS = np.dtype([("address", "u4"), ("data", "u4"), ("write", "u4"), ("response", "u4")])
 """An access of the host and the chip's response; mirrors ``Access`` in chip.cpp."""
@@ -54,6 +54,19 @@ def _register_name(number: int) -> str:
             if address(register, core) == number:
                 return f"{register} of " + ("the chip" if core is None else f"core {core}")
     return f"address {number:#x}"
+
+
+def access_table(accesses: Sequence[tuple[bool, int, int]]) -> np.ndarray:
+    """Returns accesses (write, address, data) as an array of ``Access`` of chip.cpp."""
+    return np.array([(address, data, write, 0) for write, address, data in accesses], _ACCESS)
+
+
+def check_answers(table: np.ndarray) -> None:
+    """Raises a `RegisterError` if the chip has refused the last access of an `access_table`."""
+    if len(table) and table[-1]["response"]:
+        last = table[-1]
+        raise RegisterError(int(last["address"]), bool(last["write"]), int(last["data"]),
+                            Resp(int(last["response"])))
 
 
 class RegisterPort(ChipSimulation):
@@ -152,18 +165,17 @@ class RegisterPort(ChipSimulation):
         RegisterError
             If the chip refuses an access; the accesses after it are not made.
         """
-        table = np.zeros(len(accesses), _ACCESS)
-        for row, (write, number, data) in zip(table, accesses, strict=True):
-            row["write"], row["address"], row["data"] = write, number, data
+        table = access_table(accesses)
         done = ctypes.c_uint64()
         with self._lock:
             try:
                 while done.value < len(table):
-                    self._advance("access", table.ctypes.data, len(table), done)
-                    last = table[done.value - 1] if done.value else None
-                    if last is not None and last["response"]:
-                        raise RegisterError(int(last["address"]), bool(last["write"]),
-                                            int(last["data"]), Resp(int(last["response"])))
+                    room = NO_LIMIT if self.together is None else self.together.room()
+                    left = ctypes.c_uint64(room)
+                    self.advance("access", table.ctypes.data, len(table), done, left)
+                    if self.together is not None:
+                        self.together.passed(room - left.value)
+                    check_answers(table[:done.value])
             finally:
                 self._note_watchdogs(accesses[:done.value])
         return table["data"].copy()

@@ -8,7 +8,8 @@ import threading
 import weakref
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +27,10 @@ from sim.trace.tracer import Tracer
 from sim.trace.writer import trace_paths
 from sim.verilated.model import Model
 
-__all__ = ["ChipSimulation", "Progress", "Until", "Words"]
+__all__ = ["NO_LIMIT", "ChipSimulation", "Progress", "Run", "Together", "Until", "Words"]
 
-_NO_LIMIT = 1 << 62
+NO_LIMIT = 1 << 62
+"""A number of cycles that no run reaches."""
 _PATIENCE = 1 << 20
 """Maximum number of cycles of a core's reset, and of a wait for room in a transfer queue."""
 _RETRY_CYCLES = 64
@@ -52,12 +54,29 @@ class Until(StrEnum):
     NEVER = "never"
 
 
-class _Run(ctypes.Structure):
+class Run(ctypes.Structure):
     """Limit, progress and end of a run of the chip; mirrors ``Run`` in chip.cpp."""
 
     _fields_ = (("limit", ctypes.c_uint64), ("done", ctypes.c_uint64),
                 *((name, ctypes.c_uint32) for name in (
-                    *_FLAGS, "until_rest", "until_interrupt", "watched", "still", "ended")))
+                    *_FLAGS, "until_rest", "until_interrupt", "watched", "still", "ended",
+                    "interrupt")))
+
+
+class Together(Protocol):
+    """The chips that run whenever one of them does; `sim.models.chip.torus.ChipTorus`."""
+
+    def room(self) -> int:
+        """Return the number of cycles that the chips may run before `passed` must be called."""
+
+    def passed(self, cycles: int) -> None:
+        """Note that the chips have run so many cycles."""
+
+    def blocks(self, chip: "ChipSimulation") -> "Callable[[Run], object]":
+        """Return a function that runs all chips once or more often, for a run of ``chip``.
+
+        Each call runs at most ``run.limit`` cycles. It sets ``run.done`` and ``run.ended``.
+        """
 
 
 _TRACED: "weakref.WeakKeyDictionary[ChipSimulation, pathlib.Path]" = weakref.WeakKeyDictionary()
@@ -80,8 +99,11 @@ def _declare(library: ctypes.CDLL) -> None:
             ("reset", status, (pointer, pointer)),
             ("trace", status, (pointer, pointer, ctypes.c_char_p)),
             ("access", status, (pointer, pointer, pointer, ctypes.c_uint64,
-                                ctypes.POINTER(ctypes.c_uint64))),
-            ("run", status, (pointer, pointer, ctypes.POINTER(_Run)))):
+                                ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint64))),
+            ("access_all", status, (pointer, pointer, pointer, pointer, pointer,
+                                    ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(u32))),
+            ("run", status, (pointer, pointer, ctypes.POINTER(Run))),
+            ("advance", status, (pointer, pointer, ctypes.POINTER(Run)))):
         function = getattr(library, f"systolith_chip_{name}")
         function.restype = result
         function.argtypes = arguments
@@ -90,12 +112,12 @@ def _declare(library: ctypes.CDLL) -> None:
 class ChipSimulation(Closeable):
     """The clocked part of a `ChipModel`; `ChipModel` documents the arguments.
 
-    C++ code (chip.cpp) runs the clock and connects the chip's ports in each cycle; `_advance` calls
+    C++ code (chip.cpp) runs the clock and connects the chip's ports in each cycle; `advance` calls
     this code.
     """
 
-    alone = True
-    """Whether the chip is not on a torus (`sim.models.chip.torus`)."""
+    together: Together | None = None
+    """The torus of the chip (`sim.models.chip.torus`), if it is on one."""
 
     def __init__(self, config: Config, *, kernels: bool, memory: HbmOptions | None,
                  trace: str | os.PathLike[str] | None) -> None:
@@ -176,10 +198,10 @@ class ChipSimulation(Closeable):
             If the chip is on a torus: the other chips would not advance, and links would lose
             flits.
         """
-        if not self.alone:
+        if self.together is not None:
             raise RuntimeError("a chip on a torus must not be reset by its pin: reset its cores "
                                "(reset_core, Device.reset, Pod.reset)")
-        self._advance("reset")
+        self.advance("reset")
         self._watched = [False] * self._config.cores
 
     def run(self, max_cycles: int | None = None, *, until: Until | str = Until.REST,
@@ -212,17 +234,16 @@ class ChipSimulation(Closeable):
         event = Until(until)
         if max_cycles is None and event is Until.NEVER:
             raise ValueError("max_cycles must be a number if until is NEVER, not None")
-        limit = _NO_LIMIT if max_cycles is None else integer("max_cycles", max_cycles, 0,
-                                                              _NO_LIMIT)
-        run = _Run(**{name: _STATUS[name.upper()].mask for name in _FLAGS},
-                   until_rest=event is not Until.NEVER,
-                   until_interrupt=event is Until.INTERRUPT)
+        limit = NO_LIMIT if max_cycles is None else integer("max_cycles", max_cycles, 0,
+                                                              NO_LIMIT)
         total = 0
         with self._lock:
-            run.watched = sum(watched << core for core, watched in enumerate(self._watched))
+            run = self.new_run(event)
+            block = (partial(self.advance, "run") if self.together is None
+                     else self.together.blocks(self))
             while True:
                 run.limit = limit - total
-                self._advance("run", run)
+                block(run)
                 total += run.done
                 if progress is not None:
                     progress(run.done)
@@ -230,6 +251,12 @@ class ChipSimulation(Closeable):
                     return total
                 if total >= limit:
                     raise TimeoutError(f"no {event} after {total} cycles: {self._describe()}")
+
+    def new_run(self, event: Until) -> Run:
+        """Returns a run until an event, without a limit."""
+        return Run(**{name: _STATUS[name.upper()].mask for name in _FLAGS},
+                   until_rest=event is not Until.NEVER, until_interrupt=event is Until.INTERRUPT,
+                   watched=sum(watched << core for core, watched in enumerate(self._watched)))
 
     def status(self, core: int) -> dict[str, int]:
         """Returns the fields of a core's register STATUS; takes no simulated time."""
@@ -280,14 +307,14 @@ class ChipSimulation(Closeable):
         tracer = Tracer(trace, self._config)
         try:
             waveforms.open("w").close()  # its error message is better than the driver's
-            self._advance("trace", os.fsencode(waveforms))
+            self.advance("trace", os.fsencode(waveforms))
         except BaseException:
             tracer.close()
             raise
         self._recording = Recording(self._model, chip, self._config.cores, tracer)
         _TRACED[self] = trace.resolve()
 
-    def _advance(self, function: str, *arguments: Any) -> None:
+    def advance(self, function: str, *arguments: Any) -> None:
         """Calls ``systolith_chip_{function}`` of chip.cpp, which runs the clock."""
         with self._lock:
             handle = self._model.handle

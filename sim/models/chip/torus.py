@@ -2,24 +2,31 @@
 
 import ctypes
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from hdl.checks import instance, integer
+from hdl.chip.registers import COUNTER_REGISTERS, address
 from hdl.config import Config
 from hdl.link.format import MAX_SIDE, Direction, frame_layout
 from hdl.link.packet import link_config
 from sim.closing import Closeable
 from sim.models.chip.model import ChipModel
-from sim.models.chip.simulation import Until
+from sim.models.chip.registers import access_table, check_answers
+from sim.models.chip.simulation import NO_LIMIT, ChipSimulation, Run, Until, Words
 from sim.models.hbm import HbmOptions
 
 __all__ = ["ChipTorus", "WireFaults", "longest_wire"]
 
 _RATE = 1 << 16
 _MAX_THREADS = 1024
+_PERIOD = 64
+"""Number of cycles after which a run looks whether it ends."""
+_STILL = 8
+"""The chips rest if all of them have been inactive for more cycles than this: what one core does to
+another one shows in the status of that core a few cycles later."""
 _TURNAROUND = 16
 """Maximum number of cycles that a frame and its acknowledgement do not spend on wires."""
 
@@ -63,21 +70,49 @@ class WireFaults(ctypes.Structure):
 
 
 def _declare(library: ctypes.CDLL) -> None:
-    pointer, u32 = ctypes.c_void_p, ctypes.c_uint32
+    pointer, u32, u64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64
     for name, result, arguments in (
-            ("create", pointer, (pointer, u32, u32, u32, pointer, ctypes.c_uint64, u32, u32)),
+            ("create", pointer, (pointer, u32, u32, u32, u32, u32, pointer, u64, u32, u32)),
             ("destroy", None, (pointer,)),
+            ("watch", None, (pointer, ctypes.POINTER(Run))),
             ("faults", None, (pointer, u32, ctypes.POINTER(WireFaults))),
             ("sent", None, (pointer, pointer))):
         function = getattr(library, f"systolith_torus_{name}")
         function.restype, function.argtypes = result, arguments
 
 
+class _Blocks:
+    """A run of all chips, in blocks that end every `_PERIOD` cycles of the torus.
+
+    The run ends one such block after the event was seen at the end of a block. So the end depends
+    on nothing but the event's cycle.
+    """
+
+    def __init__(self, torus: "ChipTorus", chip: ChipSimulation) -> None:
+        self._torus, self._chip = torus, chip
+        self._began = torus.cycle
+        self._settled = False
+
+    def __call__(self, run: Run) -> None:
+        torus = self._torus
+        run.limit = min(run.limit, _PERIOD - torus.cycle % _PERIOD)
+        self._chip.advance("advance", run)
+        torus.passed(run.done)
+        if not run.done or torus.cycle % _PERIOD:
+            return
+        run.ended = self._settled
+        rests = run.until_rest and min(run.still, torus.cycle - self._began) > _STILL
+        if rests:
+            torus.rested = torus.cycle - run.still
+        self._settled = bool(rests or (run.until_interrupt and run.interrupt))
+
+
 class ChipTorus(Closeable):
     """Equal chips on a torus, which run together: a call that runs one of them runs all.
 
     Each chip knows the torus and its own place (registers TORUS and POSITION). `ChipModel.run` of
-    any chip until rest runs until all chips rest and no packet is under way.
+    any chip until rest runs until all chips rest and no packet is under way. A run ends at a
+    multiple of 64 cycles, up to 128 cycles after its event.
 
     Parameters
     ----------
@@ -94,8 +129,8 @@ class ChipTorus(Closeable):
         Seed of the wires' faults.
     quantum : int, optional
         Number of cycles, at most, that a chip runs before another one follows, from 1 to the
-        shortest latency, which is the default. A frame takes longer than that, so results do not
-        depend on it. Until all chips rest, 9 cycles are the limit.
+        shortest latency, which is the default; more than 64 are as 64. A frame takes longer than
+        that, so results do not depend on it.
     threads : int, optional
         Number of threads that run chips; by default the number of processors. More threads than
         chips make no difference.
@@ -104,6 +139,10 @@ class ChipTorus(Closeable):
     ----------
     chips : list of ChipModel
         The chips.
+    cycle : int
+        Number of cycles since the torus was created.
+    rested : int
+        The cycle since which all chips rested when a run until rest ended last.
 
     Raises
     ------
@@ -132,6 +171,7 @@ class ChipTorus(Closeable):
         cycles = np.ascontiguousarray(
             np.broadcast_to(given, (columns * rows, len(Direction))), np.uint32)
         self.chips: list[ChipModel] = []
+        self.cycle = self.rested = 0
         self._torus: int | None = None
         self._process = os.getpid()
         try:
@@ -143,12 +183,15 @@ class ChipTorus(Closeable):
             for number, chip in enumerate(self.chips):
                 chip.write("TORUS", WIDTH=columns, HEIGHT=rows)
                 chip.write("POSITION", X=number % columns, Y=number // columns)
-                chip.alone = False
+                chip.together = self
             self._library = self.chips[0].model.library
             _declare(self._library)
             handles = (ctypes.c_void_p * len(self.chips))(*(chip.handle for chip in self.chips))
             self._torus = self._library.systolith_torus_create(
-                handles, columns, rows, bits, cycles.ctypes.data, seed, quantum, threads)
+                handles, 0, len(self.chips), columns, rows, bits, cycles.ctypes.data, seed,
+                quantum, threads)
+            for chip in self.chips:
+                self._library.systolith_torus_watch(chip.handle, chip.new_run(Until.REST))
         except BaseException:
             self.close()
             raise
@@ -162,6 +205,92 @@ class ChipTorus(Closeable):
     def run(self, max_cycles: int | None = None, *, until: Until | str = Until.REST) -> int:
         """Run all chips as `ChipModel.run` does; `Until.INTERRUPT` refers to the first chip."""
         return self.chips[0].run(max_cycles, until=until)
+
+    def room(self) -> int:
+        """Return the number of cycles that the chips may run before `passed` must be called."""
+        return NO_LIMIT
+
+    def passed(self, cycles: int) -> None:
+        """Note that the chips have run so many cycles."""
+        self.cycle += cycles
+
+    def blocks(self, chip: ChipSimulation) -> Callable[[Run], object]:
+        """Return a function that runs all chips for a block of a run of ``chip``."""
+        return _Blocks(self, chip)
+
+    def access(self, lists: Mapping[int, Sequence[tuple[bool, int, int]]]) -> dict[int, Words]:
+        """Make accesses to registers of several chips, beginning in the same cycle.
+
+        Parameters
+        ----------
+        lists : mapping of int to sequence
+            For each chip, by number, its accesses (write, address, data), which follow each other.
+
+        Returns
+        -------
+        dict of int to array of uint32
+            For each chip, the data of its accesses.
+
+        Raises
+        ------
+        RegisterError
+            If a chip refuses an access. The accesses of that chip after it are not made.
+        """
+        tables = {chip: access_table(accesses) for chip, accesses in lists.items()}
+        pointers = (ctypes.c_void_p * len(self.chips))()
+        counts, made = ((ctypes.c_uint64 * len(self.chips))() for _ in range(2))
+        for chip, table in tables.items():
+            pointers[chip], counts[chip] = table.ctypes.data, len(table)
+        done = ctypes.c_uint32()
+        while not done.value:
+            room = self.room()
+            left = ctypes.c_uint64(room)
+            self.chips[0].advance("access_all", pointers, counts, made, left, done)
+            self.passed(room - left.value)
+        for chip, table in tables.items():
+            check_answers(table[:made[chip]])
+        return {chip: table["data"].copy() for chip, table in tables.items()}
+
+    def start(self, cores: Iterable[tuple[int, int]]) -> int:
+        """Start cores (chip, core) at bundle 0, all of them in the same cycle.
+
+        Returns the number of the cycle in which the host begins to do so.
+
+        Raises
+        ------
+        RegisterError
+            If a core runs, or is being reset. No core of that chip is started then.
+        """
+        masks: dict[int, int] = {}
+        for chip, core in cores:
+            masks[chip] = masks.get(chip, 0) | 1 << core
+        self.access({chip: [(True, address("START_PC", core), 0)
+                            for core in range(self.config.cores) if mask >> core & 1]
+                     for chip, mask in masks.items()})
+        began = self.cycle
+        self.access({chip: [(True, address("START"), mask)] for chip, mask in masks.items()})
+        return began
+
+    def read_cores(self, registers: Sequence[str]) -> list[list[dict[str, int]]]:
+        """Return the values of registers of all cores of all chips, by chip, core and name.
+
+        The chips' reads take place in the same cycles, those of a core in the given order.
+        """
+        reads = [(False, address(name, core), 0)
+                 for name in registers for core in range(self.config.cores)]
+        data = self.access(dict.fromkeys(range(len(self.chips)), reads))
+        return [[dict(zip(registers, words[core::self.config.cores].tolist(), strict=True))
+                 for core in range(self.config.cores)] for words in data.values()]
+
+    def counters(self) -> list[list[dict[str, int]]]:
+        """Return the counters of all cores of all chips, as `ChipModel.counters` does.
+
+        Each core's counters are those of one cycle.
+        """
+        found = self.read_cores([f"{name}_{half}" for name in COUNTER_REGISTERS
+                                 for half in ("LO", "HI")])
+        return [[{name.lower(): values[f"{name}_LO"] | values[f"{name}_HI"] << 32
+                  for name in COUNTER_REGISTERS} for values in cores] for cores in found]
 
     def set_faults(self, faults: Mapping[tuple[int, Direction], WireFaults]) -> None:
         """Set the faults of some wires.

@@ -52,6 +52,7 @@ struct Run {
     uint32_t watched;  // cores with a watchdog, which do not wait for ever
     uint32_t still;    // cycles in a row without activity
     uint32_t ended;
+    uint32_t interrupt;  // on a torus: whether the interrupt line is set
 };
 
 // Verilator's variable of the port of that name, unbound if there is none.
@@ -163,17 +164,11 @@ public:
         model_.settled = false;
     }
 
-    // Runs a cycle, of all chips of its torus. `look` is called before the clock rises, when the
-    // outputs have settled.
-    template <typename Look>
-    void step(Look look) {
-        if (torus_) return torus_->step(look);
-        fall();
-        look();
-        finish();
-    }
+    // Runs a cycle, of all chips of its torus.
     void step() {
-        step([] {});
+        if (torus_) return torus_->step();
+        fall();
+        finish();
     }
 
     // The two halves of a cycle of a chip of a torus.
@@ -188,40 +183,46 @@ public:
 
     // From now on the chip runs with all chips of the torus, or alone if it is null.
     void join(Torus<Chip>* torus) { torus_ = torus; }
+    // Sets the masks of `run`, and the cores with a watchdog.
+    void watch(const Run& run) { run_ = run; }
+    Torus<Chip>& torus() { return *torus_; }
 
-    void access(Access& access) {
+    // Begins an access of the host, unless one is under way.
+    void begin_access(const Access& access) {
+        if (accessing_) return;
+        auto& top = model_.top;
+        access_ = access;
+        accessing_ = true;
+        waited_ = 0;
         if (access.write) {
-            write(access);
+            top.s_axil_awaddr = access.address;
+            top.s_axil_wdata = access.data;
+            top.s_axil_awvalid = top.s_axil_wvalid = 1;
         } else {
-            read(access);
+            top.s_axil_araddr = access.address;
+            top.s_axil_arvalid = 1;
         }
+        model_.settled = false;
     }
+
+    // Whether an access of the host is under way; afterwards `accessed` has its outcome.
+    bool accessing() const { return accessing_; }
+    const Access& accessed() const { return access_; }
 
     // Whether the run ends. Inputs from memory may not have settled yet, but the cores' status is
     // in registers.
     bool ends(Run& run) {
-        watched_ = run.watched;
         if (run.until_interrupt && interrupt_.get()) return true;
-        const bool rest = run.until_rest && (torus_ ? torus_->rests(run) : rests(run));
-        run.still = rest ? run.still + 1 : 0;
+        run.still = run.until_rest && rests() ? run.still + 1 : 0;
         return run.still > STILL;
     }
 
-    // Runs some cycles, at least one, of all chips of its torus; `ends` was called and was false.
+    // Runs the limit's cycles of all chips of its torus.
     void advance(Run& run) {
-        if (!torus_) {
-            step();
-            ++run.done;
-            return;
-        }
-        // The run must not end before the last of these cycles.
-        uint64_t cycles = std::min<uint64_t>(torus_->quantum(), run.limit - run.done);
-        if (run.until_rest) cycles = std::min<uint64_t>(cycles, STILL + 1 - run.still);
-        if (run.until_interrupt) cycles = 1;
-        torus_->advance(run, static_cast<uint32_t>(cycles));
-        for (uint32_t number = 0; run.until_rest && number + 1 < cycles; ++number)
-            run.still = torus_->rested(number) ? run.still + 1 : 0;
-        run.done += cycles;
+        torus_->advance(run.limit);
+        run.done = run.limit;
+        run.still = torus_->still();
+        run.interrupt = uint32_t(interrupt_.get());
     }
 
     // Runs `action` as a function of this chip's model.
@@ -234,10 +235,10 @@ public:
     const std::string& error() const { return model_.error; }
 
     // Whether no core is active, and no packet of this chip is under way.
-    bool rests(const Run& run) const {
+    bool rests() const {
         if (link_busy_.get()) return false;
         for (size_t core = 0; core < status_.size(); ++core)
-            if (!rests(run, uint32_t(status_[core].get()), watched_ >> core & 1)) return false;
+            if (!rests(uint32_t(status_[core].get()), run_.watched >> core & 1)) return false;
         return true;
     }
 
@@ -260,7 +261,16 @@ private:
 
     void finish() {
         hbm_.sample();
-        rise();
+        if (!accessing_) {
+            rise();
+        } else {
+            const auto& top = model_.top;
+            const bool address = access_.write ? top.s_axil_awready : top.s_axil_arready;
+            const bool data = top.s_axil_wready;
+            const bool answered = answer();
+            rise();
+            end_access(address, data, answered);
+        }
         hbm_.drive();
         model_.settled = false;
     }
@@ -284,52 +294,37 @@ private:
 #endif
     }
 
-    static bool rests(const Run& run, uint32_t status, bool watched) {
-        if (status & (run.dma_busy | run.resetting) || !(status & run.idle)) return false;
-        return !(status & run.running) || (status & run.waiting && !watched);
+    bool rests(uint32_t status, bool watched) const {
+        if (status & (run_.dma_busy | run_.resetting) || !(status & run_.idle)) return false;
+        return !(status & run_.running) || (status & run_.waiting && !watched);
     }
 
-    void write(Access& access) {
+    // Whether the access is answered in this cycle; takes the answer.
+    bool answer() {
         auto& top = model_.top;
-        top.s_axil_awaddr = access.address;
-        top.s_axil_wdata = access.data;
-        top.s_axil_awvalid = top.s_axil_wvalid = 1;
-        bool address = false, data = false, answered = false;
-        for (uint64_t cycle = 0; !answered; ++cycle) {
-            expect(access, cycle);
-            step([&] {
-                address = top.s_axil_awvalid && top.s_axil_awready;
-                data = top.s_axil_wvalid && top.s_axil_wready;
-                answered = top.s_axil_bvalid;
-                if (answered) access.response = top.s_axil_bresp;
-            });
+        if (access_.write) {
+            if (top.s_axil_bvalid) access_.response = top.s_axil_bresp;
+            return top.s_axil_bvalid;
+        }
+        if (top.s_axil_rvalid) {
+            access_.response = top.s_axil_rresp;
+            access_.data = top.s_axil_rdata;
+        }
+        return top.s_axil_rvalid;
+    }
+
+    // Withdraws what was accepted in this cycle.
+    void end_access(bool address, bool data, bool answered) {
+        auto& top = model_.top;
+        if (access_.write) {
             if (address) top.s_axil_awvalid = 0;
             if (data) top.s_axil_wvalid = 0;
+        } else if (address) {
+            top.s_axil_arvalid = 0;
         }
-    }
-
-    void read(Access& access) {
-        auto& top = model_.top;
-        top.s_axil_araddr = access.address;
-        top.s_axil_arvalid = 1;
-        bool address = false, answered = false;
-        for (uint64_t cycle = 0; !answered; ++cycle) {
-            expect(access, cycle);
-            step([&] {
-                address = top.s_axil_arvalid && top.s_axil_arready;
-                answered = top.s_axil_rvalid;
-                if (answered) {
-                    access.response = top.s_axil_rresp;
-                    access.data = top.s_axil_rdata;
-                }
-            });
-            if (address) top.s_axil_arvalid = 0;
-        }
-    }
-
-    static void expect(const Access& access, uint64_t cycle) {
-        if (cycle == STANDSTILL)
-            throw std::runtime_error("an access to address " + std::to_string(access.address)
+        accessing_ = !answered;
+        if (accessing_ && ++waited_ == STANDSTILL)
+            throw std::runtime_error("an access to address " + std::to_string(access_.address)
                                      + " is not answered");
     }
 
@@ -339,7 +334,10 @@ private:
     std::vector<Pin> status_;
     Pin link_busy_;
     Torus<Chip>* torus_ = nullptr;
-    uint32_t watched_ = 0;  // cores with a watchdog, in the last run
+    Run run_{};             // the last one, or what `watch` has set
+    Access access_{};       // of the host, under way or the last one
+    bool accessing_ = false;
+    uint64_t waited_ = 0;   // cycles that it has been under way
     std::vector<Records> records_;
     bool tracing_ = false;
 #if VM_TRACE
@@ -357,15 +355,20 @@ SYSTOLITH_EXPORT Chip* systolith_chip_create(Model* model, Hbm* hbm, uint32_t co
     return chip;
 }
 
-// Joins chips of equal ports to a torus, in rows along X; `latencies` are those of the wires that
-// leave each chip by its four links. All chips must outlive the torus. `quantum`, `threads`: as in
-// torus.hpp.
-SYSTOLITH_EXPORT Torus<Chip>* systolith_torus_create(Chip* const* chips, uint32_t columns,
+// Joins chips of equal ports to a torus, in rows along X. `chips` has those from number `first` on
+// that this process simulates. `latencies` are those of the wires that leave each chip of the torus
+// by its four links. The chips must outlive the torus. `quantum`, `threads`: as in torus.hpp.
+SYSTOLITH_EXPORT Torus<Chip>* systolith_torus_create(Chip* const* chips, uint32_t first,
+                                                     uint32_t count, uint32_t columns,
                                                      uint32_t rows, uint32_t bits,
                                                      const uint32_t* latencies, uint64_t seed,
                                                      uint32_t quantum, uint32_t threads) {
-    return new Torus<Chip>(chips, columns, rows, bits, latencies, seed, quantum, threads);
+    return new Torus<Chip>({chips, chips + count}, first, columns, rows, bits, latencies, seed,
+                           quantum, threads);
 }
+
+// Tells a chip of a torus which cores have a watchdog, and the masks in STATUS.
+SYSTOLITH_EXPORT void systolith_torus_watch(Chip* chip, const Run* run) { chip->watch(*run); }
 
 SYSTOLITH_EXPORT void systolith_torus_destroy(Torus<Chip>* torus) { delete torus; }
 
@@ -374,9 +377,23 @@ SYSTOLITH_EXPORT void systolith_torus_faults(Torus<Chip>* torus, uint32_t wire,
     torus->wire(wire).faults = *faults;
 }
 
-// Frames that were sent on each wire.
+// Frames that chips of this process have sent on each wire; others are 0.
 SYSTOLITH_EXPORT void systolith_torus_sent(Torus<Chip>* torus, uint64_t* frames) {
     for (size_t wire = 0; wire < torus->wires(); ++wire) frames[wire] = torus->wire(wire).sent;
+}
+
+// Copies what arrives from the last `cycles` cycles of a wire: for each frame, the number of the
+// wire, the number of the cycle counted from the first of these, and the frame. Returns the number
+// of words, of which there must be room for 2 + the frame's words in each cycle.
+SYSTOLITH_EXPORT uint64_t systolith_torus_take(Torus<Chip>* torus, const uint32_t* wires,
+                                               uint64_t count, uint32_t cycles, uint32_t* words) {
+    return torus->take(wires, count, cycles, words);
+}
+
+// The other end of `systolith_torus_take`: puts what another process has taken on the same wires.
+SYSTOLITH_EXPORT void systolith_torus_put(Torus<Chip>* torus, const uint32_t* wires, uint64_t count,
+                                          uint32_t cycles, const uint32_t* words, uint64_t length) {
+    torus->put(wires, count, cycles, words, length);
 }
 
 SYSTOLITH_EXPORT void systolith_chip_destroy(Chip* chip) { delete chip; }
@@ -404,16 +421,35 @@ SYSTOLITH_EXPORT int systolith_chip_forget(Model* model, Chip* chip, uint32_t co
     return model->guard([&] { chip->records(core).words.clear(); });
 }
 
-// Makes accesses in order until one is refused; `*done` counts all that were made.
+// Makes accesses in order until one is refused; `*done` counts all that were made. Stops after
+// `*limit` cycles, from which it subtracts those run; the access that is then under way goes on in
+// the next call.
 SYSTOLITH_EXPORT int systolith_chip_access(Model* model, Chip* chip, Access* accesses,
-                                           uint64_t count, uint64_t* done) {
+                                           uint64_t count, uint64_t* done, uint64_t* limit) {
     return model->guard([&] {
         Watch watch;
-        while (*done < count && !watch.late()) {
+        while (*done < count && *limit && (chip->accessing() || !watch.late())) {
             Access& access = accesses[*done];
-            chip->access(access);
+            chip->begin_access(access);
+            for (; *limit && chip->accessing(); --*limit) chip->step();
+            if (chip->accessing()) return;
+            access = chip->accessed();
             ++*done;
             if (access.response) return;
+        }
+    });
+}
+
+// Makes accesses of the torus's chips, beginning in the same cycle; `*done` becomes 1 if all were
+// made. `lists[n]` has `counts[n]` accesses of the nth chip of this process; `made[n]` counts those
+// that were made. Otherwise as `systolith_chip_access`; `model` is that of any of the chips.
+SYSTOLITH_EXPORT int systolith_chip_access_all(Model* model, Chip* chip, Access* const* lists,
+                                               const uint64_t* counts, uint64_t* made,
+                                               uint64_t* limit, uint32_t* done) {
+    return model->guard([&] {
+        while (!(*done = chip->torus().access(lists, counts, made)) && *limit) {
+            chip->step();
+            --*limit;
         }
     });
 }
@@ -421,10 +457,21 @@ SYSTOLITH_EXPORT int systolith_chip_access(Model* model, Chip* chip, Access* acc
 SYSTOLITH_EXPORT int systolith_chip_run(Model* model, Chip* chip, Run* run) {
     return model->guard([&] {
         Watch watch;
+        chip->watch(*run);
         run->done = 0;
         model->settle();
         while (!(run->ended = chip->ends(*run)) && run->done < run->limit && !watch.late()) {
-            chip->advance(*run);
+            chip->step();
+            ++run->done;
         }
+    });
+}
+
+// Runs exactly `run->limit` cycles of all chips of a torus. Fills `run->interrupt`, and
+// `run->still`, the number of cycles in a row, up to now, in which none of them was active.
+SYSTOLITH_EXPORT int systolith_chip_advance(Model* model, Chip* chip, Run* run) {
+    return model->guard([&] {
+        chip->watch(*run);
+        chip->advance(*run);
     });
 }

@@ -88,21 +88,26 @@ private:
 };
 
 // `Chip` has members `links`, an array of LinkPins; `join`; `begin` and `end`, the two halves of a
-// cycle; `rests`; and `guard` and `error`, which are those of its model.
+// cycle; `rests`; `begin_access`, `accessing` and `accessed`; and `guard` and `error`, which are
+// those of its model.
+//
+// A process may simulate a part of the chips, with adjacent numbers. Then `take` and `put` carry
+// frames between the parts, at least every `quantum` cycles.
 template <typename Chip>
 class Torus {
 public:
-    static constexpr uint32_t MAX_QUANTUM = 64;  // a bit of a word for each cycle
+    static constexpr uint32_t MAX_QUANTUM = 64;
 
     // At most `quantum` cycles of a chip run before those of another one, on `threads` threads. If
     // that is no more than the latency of any wire, the result is the same as cycle by cycle: what
     // a chip sends in these cycles arrives after them.
-    Torus(Chip* const* chips, uint32_t columns, uint32_t rows, uint32_t bits,
-          const uint32_t* latencies, uint64_t seed, uint32_t quantum, uint32_t threads)
-        : chips_(chips, chips + columns * rows), columns_(columns), rows_(rows),
-          quantum_(std::min(quantum, MAX_QUANTUM)), rested_(chips_.size()),
-          team_(std::min<uint32_t>(threads, columns * rows)) {
-        for (size_t wire = 0; wire < chips_.size() * LINKS; ++wire)
+    Torus(const std::vector<Chip*>& chips, uint32_t first, uint32_t columns, uint32_t rows,
+          uint32_t bits, const uint32_t* latencies, uint64_t seed, uint32_t quantum,
+          uint32_t threads)
+        : chips_(chips), first_(first), columns_(columns), rows_(rows),
+          quantum_(std::min(quantum, MAX_QUANTUM)), still_(chips_.size()), busy_(chips_.size()),
+          team_(std::min<uint32_t>(threads, static_cast<uint32_t>(chips_.size()))) {
+        for (uint32_t wire = 0; wire < columns * rows * LINKS; ++wire)
             wires_.emplace_back(bits, latencies[wire], seed * 7919 + wire, quantum_);
         for (Chip* chip : chips_) chip->join(this);
     }
@@ -111,48 +116,85 @@ public:
         for (Chip* chip : chips_) chip->join(nullptr);
     }
 
-    // Runs a cycle of all chips. `look` is called when the outputs have settled.
-    template <typename Look>
-    void step(Look look) {
+    // Runs a cycle of all chips.
+    void step() {
         const uint32_t count = static_cast<uint32_t>(chips_.size());
         for (uint32_t chip = 0; chip < count; ++chip) begin(chip, cycle_);
-        look();
         for (uint32_t chip = 0; chip < count; ++chip) end(chip, cycle_);
         ++cycle_;
     }
 
-    // Runs `cycles` cycles of all chips, of which there may be at most `quantum()`.
-    template <typename Run>
-    void advance(const Run& run, uint32_t cycles) {
+    // Runs `cycles` cycles of all chips.
+    void advance(uint64_t cycles) {
         struct Work {
             Torus* torus;
-            const Run* run;
             uint32_t cycles;
-        } work{this, &run, cycles};
-        team_.run([](void* context, uint32_t part) {
-            const Work& work = *static_cast<const Work*>(context);
-            Torus& torus = *work.torus;
-            for (size_t chip = part; chip < torus.chips_.size(); chip += torus.team_.size())
-                torus.advance_chip(static_cast<uint32_t>(chip), *work.run, work.cycles);
-        }, &work);
-        for (const Chip* chip : chips_)
-            if (!chip->error().empty()) throw std::runtime_error(chip->error());
-        cycle_ += cycles;
+        };
+        while (cycles) {
+            Work work{this, static_cast<uint32_t>(std::min<uint64_t>(cycles, quantum_))};
+            team_.run([](void* context, uint32_t part) {
+                const Work& work = *static_cast<const Work*>(context);
+                Torus& torus = *work.torus;
+                for (size_t chip = part; chip < torus.chips_.size(); chip += torus.team_.size())
+                    torus.advance_chip(static_cast<uint32_t>(chip), work.cycles);
+            }, &work);
+            for (const Chip* chip : chips_)
+                if (!chip->error().empty()) throw std::runtime_error(chip->error());
+            cycle_ += work.cycles;
+            cycles -= work.cycles;
+        }
     }
 
-    // Whether all chips rested after the cycle with this number of the last `advance`.
-    bool rested(uint32_t number) const {
-        return std::all_of(rested_.begin(), rested_.end(),
-                           [=](uint64_t cycles) { return cycles >> number & 1; });
+    // Number of cycles, the last ones, in which all chips rested.
+    uint32_t still() const { return *std::min_element(still_.begin(), still_.end()); }
+
+    // Begins the next access of each chip that has one, after taking the outcome of the last one.
+    // Returns whether there is none; a chip has none after one that was refused.
+    template <typename Access>
+    bool access(Access* const* lists, const uint64_t* counts, uint64_t* made) {
+        bool done = true;
+        for (size_t chip = 0; chip < chips_.size(); ++chip) {
+            if (busy_[chip] && !chips_[chip]->accessing()) {
+                busy_[chip] = false;
+                lists[chip][made[chip]++] = chips_[chip]->accessed();
+            }
+            const bool refused = made[chip] && lists[chip][made[chip] - 1].response;
+            if (!busy_[chip] && made[chip] < counts[chip] && !refused) {
+                chips_[chip]->begin_access(lists[chip][made[chip]]);
+                busy_[chip] = true;
+            }
+            done &= !busy_[chip];
+        }
+        return done;
     }
 
-    template <typename Run>
-    bool rests(const Run& run) const {
-        return std::all_of(chips_.begin(), chips_.end(),
-                           [&](const Chip* chip) { return chip->rests(run); });
+    // See `systolith_torus_take` and `systolith_torus_put` in chip.cpp.
+    uint64_t take(const uint32_t* wires, uint64_t count, uint32_t cycles, uint32_t* words) const {
+        uint32_t* const begin = words;
+        for (uint64_t number = 0; number < count; ++number) {
+            const Wire& wire = wires_.at(wires[number]);
+            for (uint32_t cycle = 0; cycle < cycles; ++cycle) {
+                const uint32_t* const frame = wire.leaving(cycle_ - cycles + cycle);
+                if (!frame) continue;
+                *words++ = static_cast<uint32_t>(number);
+                *words++ = cycle;
+                words = std::copy_n(frame, wire.size(), words);
+            }
+        }
+        return static_cast<uint64_t>(words - begin);
     }
 
-    uint32_t quantum() const { return quantum_; }
+    void put(const uint32_t* wires, uint64_t count, uint32_t cycles, const uint32_t* words,
+             uint64_t length) {
+        for (uint64_t number = 0; number < count; ++number)
+            for (uint32_t cycle = 0; cycle < cycles; ++cycle)
+                wires_.at(wires[number]).put(nullptr, cycle_ - cycles + cycle);
+        for (const uint32_t* const end = words + length; words != end;) {
+            Wire& wire = wires_.at(wires[words[0]]);
+            wire.put(words + 2, cycle_ - cycles + words[1]);
+            words += 2 + wire.size();
+        }
+    }
 
     // The wire that leaves a chip by a link.
     Wire& wire(size_t number) { return wires_[number]; }
@@ -163,7 +205,7 @@ private:
         for (uint32_t link = 0; link < LINKS; ++link) {
             const LinkPins& pins = chips_[chip]->links[link];
             const uint32_t* const frame =
-                wires_[arriving_wire(chip, link, columns_, rows_)].arriving(cycle);
+                wires_[arriving_wire(first_ + chip, link, columns_, rows_)].arriving(cycle);
             pins.rx_valid.set(frame != nullptr);
             if (frame) std::memcpy(pins.rx_frame.data(), frame, pins.rx_frame.bytes());
         }
@@ -173,28 +215,28 @@ private:
     void end(uint32_t chip, uint64_t cycle) {
         for (uint32_t link = 0; link < LINKS; ++link) {
             const LinkPins& pins = chips_[chip]->links[link];
-            wires_[chip * LINKS + link].send(pins.tx_valid.get() ? pins.tx_frame.data() : nullptr,
-                                             cycle);
+            wires_[(first_ + chip) * LINKS + link].send(
+                pins.tx_valid.get() ? pins.tx_frame.data() : nullptr, cycle);
         }
         chips_[chip]->end();
+        still_[chip] = chips_[chip]->rests() ? std::min(still_[chip] + 1, MOST_STILL) : 0;
     }
 
-    template <typename Run>
-    void advance_chip(uint32_t chip, const Run& run, uint32_t cycles) {
-        uint64_t rested = 0;
+    void advance_chip(uint32_t chip, uint32_t cycles) {
         chips_[chip]->guard([&] {
             for (uint32_t number = 0; number < cycles; ++number) {
                 begin(chip, cycle_ + number);
                 end(chip, cycle_ + number);
-                rested |= uint64_t(chips_[chip]->rests(run)) << number;
             }
         });
-        rested_[chip] = rested;
     }
 
+    static constexpr uint32_t MOST_STILL = 1u << 31;
+
     std::vector<Chip*> chips_;
-    uint32_t columns_, rows_, quantum_;
-    std::vector<uint64_t> rested_;
+    uint32_t first_, columns_, rows_, quantum_;
+    std::vector<uint32_t> still_;  // cycles in a row, up to now, in which a chip rested
+    std::vector<uint8_t> busy_;  // whether a chip makes an access of `access`
     std::vector<Wire> wires_;
     uint64_t cycle_ = 0;
     Team team_;

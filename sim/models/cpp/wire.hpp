@@ -68,6 +68,21 @@ public:
         }
     }
 
+    // What `send` has put on the wire in a cycle, one of the last `quantum`; null if nothing.
+    const uint32_t* leaving(uint64_t cycle) const {
+        const Slot& slot = slots[cycle % slots.size()];
+        return slot.valid ? slot.frame.data() : nullptr;
+    }
+
+    // Puts on the wire what another end of it has sent in a cycle; its faults have happened.
+    void put(const uint32_t* frame, uint64_t cycle) {
+        Slot& slot = slots[cycle % slots.size()];
+        slot.valid = frame != nullptr;
+        if (frame) std::memcpy(slot.frame.data(), frame, words * sizeof(uint32_t));
+    }
+
+    uint32_t size() const { return words; }
+
     WireFaults faults;
     uint64_t sent = 0;
 

@@ -145,6 +145,8 @@ class Side:
         Unless ``ready``, takes an offer only in the cycle after it has been held for so many.
     delay : int
         Cycles by which an answer to a request comes later than in the next cycle.
+    pulsed : int
+        Number of the cycle of the last pulse.
     """
 
     def __init__(self) -> None:
@@ -156,6 +158,7 @@ class Side:
         self.ready = True
         self.ready_after = -1
         self.delay = 0
+        self.pulsed = self._now = 0
         self._seen = 0
         self.fault = Fault.NONE
         self._responses: deque[tuple[int, int, int]] = deque()
@@ -185,8 +188,12 @@ class Side:
             self.additions.append((addition.index, addition.amount))
         if ctx.get(core.host_valid) and takes:
             self.transfers.append(ctx.get(core.host_descriptor))
-        self.pulses += [name for name in ("start", "stop", "clear_counters", "reset_request")
-                        if ctx.get(getattr(core, name))]
+        found = [name for name in ("start", "stop", "clear_counters", "reset_request")
+                 if ctx.get(getattr(core, name))]
+        self.pulses += found
+        self._now += 1
+        if found:
+            self.pulsed = self._now
 
 
 class RegistersBench:
@@ -489,6 +496,44 @@ def test_commands_are_pulses_of_one_cycle() -> None:
             side.pulses.clear()
             ctx.set(state, 0)
         assert not bench.sides[0].pulses
+
+    bench.run(process)
+
+
+def test_cores_of_a_chip_with_links_start_in_the_same_cycle() -> None:
+    bench = RegistersBench(Config.preset("tiny", link_bytes=8))
+
+    async def process(ctx: SimulatorContext) -> None:
+        for cores in (1, 2, 3, 0):
+            await bench.put(ctx, "START", cores)
+            assert [side.pulses for side in bench.sides] == [
+                ["start"] if cores >> core & 1 else [] for core in range(2)]
+            assert len({side.pulsed for side in bench.sides if side.pulses}) <= 1
+            for side in bench.sides:
+                side.pulses.clear()
+        for core, port in enumerate(bench.dut.core):
+            for state in (port.running, port.resetting):
+                ctx.set(state, 1)
+                for cores in (1, 2, 3):
+                    answer = await bench.write(ctx, address("START"), cores)
+                    assert answer.refused == bool(cores >> core & 1)
+                    assert [bool(side.pulses) for side in bench.sides] == [
+                        not answer.refused and bool(cores >> number & 1) for number in range(2)]
+                    for side in bench.sides:
+                        side.pulses.clear()
+                ctx.set(state, 0)
+
+    bench.run(process)
+
+
+def test_core_that_does_not_exist_is_not_started() -> None:
+    bench = RegistersBench(Config.preset("tiny", link_bytes=8, cores=1))
+
+    async def process(ctx: SimulatorContext) -> None:
+        assert (await bench.write(ctx, address("START"), 3)).refused
+        assert not bench.sides[0].pulses
+        await bench.put(ctx, "START", 1)
+        assert bench.sides[0].pulses == ["start"]
 
     bench.run(process)
 

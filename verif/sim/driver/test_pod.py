@@ -123,6 +123,42 @@ def test_random_exchanges_do_not_depend_on_the_order_of_events(pod: Pod, seed: i
             np.testing.assert_array_equal(one, other, f"seed {seed}")
 
 
+def test_all_cores_start_in_the_same_cycle(distant: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    torus = distant.model
+    assert torus is not None
+    seen = []
+
+    def passed(cycles: int) -> None:
+        seen.append({chip.running(core) for chip in torus.chips for core in range(2)})
+
+    with monkeypatch.context() as watched:
+        watched.setattr(torus, "room", lambda: 1)  # stop after every cycle
+        watched.setattr(torus, "passed", passed)
+        for place in np.ndindex(distant.shape):
+            for core in range(2):
+                distant[place].load(core, assemble("{ s1.jump 0 }"))
+        torus.start([(chip, core) for chip in range(2) for core in range(2)])
+    assert seen[-1] == {True}
+    assert all(states in ({True}, {False}) for states in seen)
+    distant.reset()
+
+
+def test_runs_that_are_equal_have_equal_cycles(distant: Pod) -> None:
+    """However late the host looks, cycles end when the last core rests."""
+    loop = assemble("{ s0.add s1, s0, 200 } { s1.loop s1, 1 } { s1.halt }")
+    found = []
+    for _ in range(3):
+        counts = distant.run({0: HALT, (1, 0, 1): loop})
+        assert set(counts) == {(0, 0, 0), (1, 0, 0), (1, 0, 1)}
+        for count in counts.values():
+            assert count["cycles"] == counts[0, 0, 0]["cycles"]
+            assert sum(count.values()) == 2 * count["cycles"]
+            assert count["idle_cycles"] > 100
+        found.append(counts[0, 0, 0]["cycles"])
+    assert len(set(found)) == 1
+    assert 200 < found[0] < 230, "the loop's cycles, not those in which the host looks"
+
+
 def test_one_device_waits_while_all_chips_run(pod: Pod) -> None:
     """Device.wait on one chip runs its neighbour, whose signal it waits for."""
     pod[0, 1].load(1, assemble("{ misc.wait sem3, 9 } { s1.halt }"))
