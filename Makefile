@@ -12,6 +12,7 @@ CHECK ?= some
 TARGET ?= generic
 CLOCK ?= 25
 BAUD ?= 1000000
+MEMORY ?= block
 VENV := .venv
 PY := $(VENV)/bin/python
 # verif/conftest.py groups and orders the tests. A build may need 1 GB, so at most 4 run at once.
@@ -90,11 +91,11 @@ lint: setup  ## check style and types
 verilog: setup  ## write linted Verilog to build/verilog; CONFIG=tiny|small|v2|fpga, TARGET=ecp5
 	$(PY) -m tools.verilog $(CONFIG) --target $(TARGET)
 
-fpga: $(VENV)/.fpga-ready  ## make a bitstream for a ULX3S 85F, and a report; CLOCK (MHz), BAUD
-	$(PY) -m tools.fpga --clock $(CLOCK) --baud $(BAUD)
+fpga: $(VENV)/.fpga-ready  ## make a bitstream for a ULX3S 85F, and a report; CLOCK (MHz), BAUD, MEMORY=block|sdram
+	$(PY) -m tools.fpga --clock $(CLOCK) --baud $(BAUD) --memory $(MEMORY)
 
-board: setup  ## simulate a board with the chip on an FPGA; prints the name of its serial port; BAUD
-	$(PY) -m tools.fpga.board --baud $(BAUD)
+board: setup  ## simulate a board with the chip on an FPGA; prints the name of its serial port; BAUD, MEMORY=block|sdram
+	$(PY) -m tools.fpga.board --baud $(BAUD) --memory $(MEMORY)
 
 bench: $(VENV)/.bench-ready  ## measure simulation speed, products, training, ResNet-50 and FPGA size into build/bench.json
 	$(PY) -m tools.bench

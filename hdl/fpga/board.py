@@ -1,12 +1,14 @@
 """The top module for a board with an ECP5: clock, reset and pins of the system."""
 
-from amaranth import ClockDomain, ClockSignal, Instance, Module, ResetSignal, Signal
+from amaranth import ClockDomain, ClockSignal, Const, Instance, Module, ResetSignal, Signal, Value
+from amaranth.hdl import IOPort
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from ..checks import integer
 from ..config import Config
 from ..tiles import instantiate
+from .sdram import SdramTiming
 from .system import SerialSystem
 
 __all__ = ["CRYSTAL_HZ", "Board", "pll_divisors"]
@@ -21,6 +23,12 @@ _MAX_OUTPUT = 128
 _MAX_ERROR = 0.02
 """Largest relative error of the line's rate; a receiver tolerates 5 % over a byte's ten bits."""
 _RESET_BITS = 8
+_MAX_SDRAM_HZ = 40_000_000
+"""Maximum frequency of the SDRAM's clock. Its data are valid 6 ns after its clock's edge, half a
+cycle before the chip's; the rest of this half is for the pads and the wires."""
+_SDRAM_OUTPUTS = {"clk": 1, "clk_en": 1, "cs": 1, "we": 1, "ras": 1, "cas": 1, "ba": 2, "a": 13,
+                  "dqm": 2}
+"""Widths of the SDRAM's pins that the board drives, by their names in `amaranth_boards`."""
 
 
 def pll_divisors(clock_hz: int) -> tuple[int, int, int]:
@@ -64,6 +72,8 @@ class Board(wiring.Component):
         Frequency of the chip's clock in Hz; a PLL makes it from the crystal's.
     baud : int
         Bits a second on the serial line.
+    sdram : bool
+        The memory is the board's SDRAM. Otherwise it is block RAM.
 
     Attributes
     ----------
@@ -73,6 +83,12 @@ class Board(wiring.Component):
         The serial line.
     leds : Out(3)
         From bit 0: blinks with the clock; the host sends; the chip's interrupt.
+    sdram_clk, sdram_clk_en, sdram_cs, sdram_we, sdram_ras, sdram_cas : Out(1)
+        Pins of the SDRAM, present only with ``sdram``, and with them the bidirectional port
+        ``sdram_dq``. Each pin but the clock has a register in its pad. The SDRAM's clock is the
+        chip's, inverted, so commands and data change half a cycle before its edge and after it.
+    sdram_ba, sdram_a, sdram_dqm : Out(2), Out(13), Out(2)
+        The same.
 
     Raises
     ------
@@ -82,15 +98,22 @@ class Board(wiring.Component):
 
     combinational = True  # no port ``clk`` or ``rst``: it makes both
 
-    def __init__(self, config: Config, clock_hz: int, baud: int) -> None:
+    def __init__(self, config: Config, clock_hz: int, baud: int, *, sdram: bool = False) -> None:
         self._clock_hz = integer("clock_hz", clock_hz, 1)
         self._divisors = pll_divisors(clock_hz)
         divisor = round(clock_hz / integer("baud", baud, 1))
         if divisor < 4 or abs(clock_hz / divisor / baud - 1) > _MAX_ERROR:
             raise ValueError(f"baud must divide the clock ({clock_hz} Hz) by 4 or more, not "
                              f"{baud!r}")
-        self._make = lambda: SerialSystem(config, divisor)
-        super().__init__({"clk25": In(1), "line_in": In(1), "line_out": Out(1), "leds": Out(3)})
+        if sdram and clock_hz > _MAX_SDRAM_HZ:
+            raise ValueError(f"clock_hz must be at most {_MAX_SDRAM_HZ} with an SDRAM, not "
+                             f"{clock_hz!r}")
+        timing = SdramTiming(clock_hz) if sdram else None
+        self._sdram = sdram
+        self._make = lambda: SerialSystem(config, divisor, timing)
+        super().__init__({"clk25": In(1), "line_in": In(1), "line_out": Out(1), "leds": Out(3),
+                          **{f"sdram_{name}": Out(width) for name, width in _SDRAM_OUTPUTS.items()
+                             if sdram}})
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -110,7 +133,38 @@ class Board(wiring.Component):
         m.d.comb += [system.line_in.eq(self.line_in), self.line_out.eq(system.line_out),
                      self.leds[0].eq(blink[-1]), self.leds[1].eq(~self.line_in),
                      self.leds[2].eq(system.interrupt)]
+        if self._sdram:
+            self._add_pads(m, system.sdram)
         return m
+
+    def _add_pads(self, m: Module, pins: wiring.PureInterface) -> None:
+        """Connect the pins of the SDRAM, each through a register in its pad."""
+        clock = ClockSignal()
+
+        def registered(name: str, value: Value, out: Value) -> None:
+            for place, (bit, pin) in enumerate(zip(value, out, strict=True)):
+                m.submodules[f"sdram_{name}_{place}"] = Instance(
+                    "OFS1P3DX", i_SCLK=clock, i_SP=Const(1), i_CD=Const(0), i_D=bit, o_Q=pin)
+
+        m.submodules.sdram_clk = Instance(
+            "ODDRX1F", i_SCLK=clock, i_RST=Const(0), i_D0=Const(0), i_D1=Const(1),
+            o_Q=self.sdram_clk)
+        we, cas, ras, cs = pins.command
+        for name, value in (("clk_en", pins.enable), ("cs", cs), ("ras", ras), ("cas", cas),
+                            ("we", we), ("ba", pins.bank), ("a", pins.address),
+                            ("dqm", pins.mask)):
+            registered(name, value, getattr(self, f"sdram_{name}"))
+        data = IOPort(len(pins.data), name="sdram_dq")
+        out, released = Signal.like(pins.data), Signal.like(pins.data)
+        registered("data", pins.data, out)
+        registered("released", (~pins.drive).replicate(len(released)), released)
+        for place, pin in enumerate(data):
+            read = Signal(name=f"sdram_read_{place}")
+            m.submodules[f"sdram_dq_{place}"] = Instance(
+                "BB", i_I=out[place], i_T=released[place], o_O=read, io_B=pin)
+            m.submodules[f"sdram_in_{place}"] = Instance(
+                "IFS1P3DX", i_SCLK=clock, i_SP=Const(1), i_CD=Const(0), i_D=read,
+                o_Q=pins.data_in[place])
 
     def _clock(self, m: Module) -> tuple[Signal, Signal]:
         """Return the chip's clock, and a signal that is set while that clock is stable."""

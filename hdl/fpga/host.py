@@ -9,8 +9,9 @@ from ..axi.lite import AxiLiteMaster
 from ..checks import integer
 from ..tiles import instantiate
 from .bridge import SerialBridge
-from .memory import BlockMemory
+from .memory import BlockMemory, SdramMemory
 from .protocol import MEMORY_BASE
+from .sdram import ADDRESS_BITS, SdramController, SdramPins, SdramTiming
 
 __all__ = ["SerialHost"]
 
@@ -26,7 +27,9 @@ class SerialHost(wiring.Component):
     divisor : int
         Cycles of a bit on the line, at least 4.
     address_bits, data_bits : int
-        Parameters of the memory, a `BlockMemory`.
+        Parameters of the memory, a `BlockMemory` or an `SdramMemory`.
+    sdram : SdramTiming, optional
+        The memory is an SDRAM with this clock and these times. None: block RAM.
 
     Attributes
     ----------
@@ -36,6 +39,8 @@ class SerialHost(wiring.Component):
         To the chip's registers.
     memory : In(Axi4)
         From the chip.
+    sdram : Out(SdramPins)
+        To the SDRAM; present only if there is one.
     reset_chip : Out(1)
         Resets the chip.
 
@@ -45,12 +50,16 @@ class SerialHost(wiring.Component):
         If an argument is not an integer, or out of range.
     """
 
-    def __init__(self, divisor: int, address_bits: int, data_bits: int) -> None:
+    def __init__(self, divisor: int, address_bits: int, data_bits: int,
+                 sdram: SdramTiming | None = None) -> None:
         self._divisor = integer("divisor", divisor, 4)
-        self._memory = integer("address_bits", address_bits, 2, 31), data_bits
+        most = 31 if sdram is None else ADDRESS_BITS
+        self._memory = integer("address_bits", address_bits, 2, most), data_bits
+        self._timing = sdram
         super().__init__({
             "line_in": In(1, init=1), "line_out": Out(1, init=1), "reset_chip": Out(1),
-            "control": Out(Axi4Lite(CONTROL_ADDRESS_BITS)), "memory": In(Axi4(*self._memory))})
+            "control": Out(Axi4Lite(CONTROL_ADDRESS_BITS)), "memory": In(Axi4(*self._memory)),
+            **({} if sdram is None else {"sdram": Out(SdramPins())})})
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -58,8 +67,7 @@ class SerialHost(wiring.Component):
                              lambda: SerialBridge(self._divisor))
         control = instantiate(m, platform, "axil", "axi_lite_master",
                               lambda: AxiLiteMaster(CONTROL_ADDRESS_BITS), reset=self.reset_chip)
-        memory = instantiate(m, platform, "ram", "block_memory",
-                             lambda: BlockMemory(*self._memory), reset=self.reset_chip)
+        memory = self._add_memory(m, platform)
         m.d.comb += [bridge.line_in.eq(self.line_in), self.line_out.eq(bridge.line_out),
                      self.reset_chip.eq(bridge.reset)]
         connect(m, control.axi, flipped(self.control))
@@ -74,3 +82,18 @@ class SerialHost(wiring.Component):
                 m.d.comb += [side.valid.eq(access.valid), access.done.eq(side.done),
                              access.error.eq(side.error), access.value.eq(side.value)]
         return m
+
+    def _add_memory(self, m: Module, platform: object) -> BlockMemory | SdramMemory:
+        """Add the memory; a reset of the chip resets its ports."""
+        timing = self._timing
+        if timing is None:
+            return instantiate(m, platform, "ram", "block_memory",
+                               lambda: BlockMemory(*self._memory), reset=self.reset_chip)
+        memory = instantiate(m, platform, "ram", "sdram_memory",
+                             lambda: SdramMemory(*self._memory), reset=self.reset_chip)
+        # Not reset with the chip, because it has to refresh.
+        controller = instantiate(m, platform, "sdram_controller", "sdram_controller",
+                                 lambda: SdramController(timing, *self._memory))
+        connect(m, memory.beats, controller.access)
+        connect(m, controller.pins, flipped(self.sdram))
+        return memory

@@ -1,8 +1,8 @@
-"""Memory in block RAM: an AXI4 slave, and a port for single words."""
+"""Memory in block RAM or SDRAM: an AXI4 slave, and a port for single words."""
 
-from amaranth import Array, Module, Mux, Signal
+from amaranth import Array, Const, Module, Mux, Signal
 from amaranth.lib import wiring
-from amaranth.lib.wiring import In
+from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from ..axi.interface import Axi4, Burst, Resp
@@ -10,8 +10,9 @@ from ..axi.lite import RegisterAccess
 from ..checks import integer
 from ..sram import Sram
 from ..tiles import instantiate
+from .sdram import BeatAccess
 
-__all__ = ["BlockMemory"]
+__all__ = ["BlockMemory", "SdramMemory"]
 
 
 class BlockMemory(wiring.Component):
@@ -151,3 +152,152 @@ class BlockMemory(wiring.Component):
         words = Array([axi.rdata.word_select(word, 32) for word in range(len(lanes) // 4)])
         m.d.comb += access.value.eq(words[access.address[2:self._low]])
         return fetched
+
+
+class SdramMemory(wiring.Component):
+    """The same ports as `BlockMemory`, in front of an `SdramController`.
+
+    One burst or access to a word takes place at a time; reads, writes and words alternate. A reset
+    ends a burst, so the beat that the controller has accepted may still be written.
+
+    Parameters
+    ----------
+    address_bits, data_bits : int
+        As of `BlockMemory`.
+
+    Attributes
+    ----------
+    axi : In(Axi4)
+        The master of bursts.
+    access : In(RegisterAccess)
+        Accesses to words of 32 bits.
+    beats : Out(BeatAccess)
+        To the controller.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a width is not an integer, or not one of these.
+    """
+
+    def __init__(self, address_bits: int, data_bits: int) -> None:
+        signature = Axi4(address_bits, data_bits)
+        if data_bits < 32:
+            raise ValueError(f"data_bits must be at least 32, not {data_bits!r}")
+        self._low = exact_log2(data_bits // 8)
+        self._words = data_bits // 32
+        integer("address_bits", address_bits, self._low + 1, 64)
+        super().__init__({
+            "axi": In(signature), "access": In(RegisterAccess(address_bits)),
+            "beats": Out(BeatAccess(address_bits - self._low, data_bits))})
+        self._row = Signal(address_bits - self._low)
+        self._length = Signal(8)  # of the burst, less one
+        self._more = Signal(8)  # beats after the next to write or to deliver
+        self._wrong = Signal()
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        axi, access, beats = self.axi, self.access, self.beats
+        was_word, was_write = Signal(), Signal()
+        word = access.valid & ~(was_word & (axi.awvalid | axi.arvalid))
+        m.d.comb += [beats.row.eq(self._row), beats.data.eq(axi.wdata),
+                     beats.strobe.eq(axi.wstrb),
+                     axi.bresp.eq(Mux(self._wrong, Resp.SLVERR.value, Resp.OKAY.value)),
+                     axi.rresp.eq(axi.bresp)]
+        with m.FSM():
+            with m.State("START"), m.If(beats.idle):  # It may be busy for a burst before the reset.
+                m.next = "IDLE"
+            with m.State("IDLE"):
+                with m.If(word):
+                    m.d.sync += was_word.eq(1)
+                    m.next = "WORD"
+                with m.Elif(axi.awvalid & ~(was_write & axi.arvalid)):
+                    self._begin(m, "aw")
+                    m.d.sync += [was_word.eq(0), was_write.eq(1)]
+                    m.next = "WRITE"
+                with m.Elif(axi.arvalid):
+                    self._begin(m, "ar")
+                    m.d.sync += [was_word.eq(0), was_write.eq(0)]
+                    m.next = "READ"
+            with m.State("WORD"):
+                self._access(m)
+            with m.State("WRITE"):
+                self._write(m)
+            with m.State("ANSWER"):
+                m.d.comb += axi.bvalid.eq(1)
+                with m.If(axi.bready):
+                    m.next = "IDLE"
+            with m.State("READ"):
+                self._read(m)
+        return m
+
+    def _begin(self, m: Module, channel: str) -> None:
+        """Accept the address of a burst on ``channel``, ``aw`` or ``ar``."""
+        axi = self.axi
+        address, length, size, burst, identity = (
+            getattr(axi, channel + name) for name in ("addr", "len", "size", "burst", "id"))
+        m.d.comb += getattr(axi, f"{channel}ready").eq(1)
+        m.d.sync += [(axi.bid if channel == "aw" else axi.rid).eq(identity),
+                     self._length.eq(length), self._more.eq(length),
+                     self._row.eq(address >> self._low),
+                     self._wrong.eq((burst != Burst.INCR.value) | (size != self._low))]
+
+    def _access(self, m: Module) -> None:
+        """Access a word: a beat of which other words are masked or ignored."""
+        access, beats = self.access, self.beats
+        asked = Signal()
+        at = access.address[2:self._low] if self._words > 1 else Const(0, 1)
+        m.d.comb += [
+            beats.valid.eq(~asked), beats.write.eq(access.write),
+            beats.row.eq(access.address >> self._low), beats.data.eq(access.data.replicate(
+                self._words)), beats.strobe.eq(Const(15, 4 * self._words) << 4 * at),
+            access.value.eq(Array(beats.value.word_select(number, 32)
+                                  for number in range(self._words))[at]),
+            access.done.eq(Mux(access.write, beats.ready, beats.done))]
+        with m.If(beats.ready):
+            m.d.sync += asked.eq(1)
+        with m.If(access.done):
+            m.d.sync += asked.eq(0)
+            m.next = "IDLE"
+
+    def _write(self, m: Module) -> None:
+        """Write a burst; the beats of a wrong one are dropped."""
+        axi, beats = self.axi, self.beats
+        m.d.comb += [beats.valid.eq(axi.wvalid & ~self._wrong), beats.write.eq(1),
+                     axi.wready.eq(beats.ready | self._wrong)]
+        with m.If(axi.wvalid & axi.wready):
+            m.d.sync += [self._row.eq(self._row + 1), self._more.eq(self._more - 1)]
+            with m.If(self._more == 0):
+                m.next = "ANSWER"
+
+    def _read(self, m: Module) -> None:
+        """Read a burst; a beat is requested when the one before the last was taken.
+
+        So when the controller has a beat, the one before it has moved to the port, or is the only
+        other one.
+        """
+        axi, beats = self.axi, self.beats
+        asked = Signal(8)  # beats
+        all_asked = Signal()
+        waiting = Signal(range(3))  # beats that were requested, and not taken
+        full = Signal()  # the controller holds a beat
+        asks, taken, found, moves, ends = (Signal() for _ in range(5))
+        m.d.comb += [
+            beats.valid.eq(~all_asked & (waiting != 2) & ~self._wrong),
+            asks.eq(beats.valid & beats.ready), taken.eq(axi.rvalid & axi.rready),
+            ends.eq(axi.rvalid & axi.rlast),
+            found.eq(beats.done | full | (self._wrong & ~ends)),
+            moves.eq(found & (~axi.rvalid | axi.rready))]
+        m.d.sync += [waiting.eq(waiting + asks - (taken & ~self._wrong)),
+                     full.eq((beats.done | full) & ~moves)]
+        with m.If(asks):
+            m.d.sync += [self._row.eq(self._row + 1), asked.eq(asked + 1),
+                         all_asked.eq(asked == self._length)]
+        with m.If(moves):
+            m.d.sync += [axi.rvalid.eq(1), axi.rdata.eq(beats.value), self._more.eq(self._more - 1),
+                         axi.rlast.eq(self._more == 0)]
+        with m.Elif(axi.rready):
+            m.d.sync += axi.rvalid.eq(0)
+        with m.If(taken & axi.rlast):
+            m.d.sync += [asked.eq(0), all_asked.eq(0)]
+            m.next = "IDLE"

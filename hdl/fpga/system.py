@@ -2,7 +2,7 @@
 
 from amaranth import Module
 from amaranth.lib import wiring
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import In, Out, connect, flipped
 
 from ..axi.interface import CONTROL_PREFIX, channel_bits, hbm_prefix
 from ..checks import instance, integer
@@ -10,19 +10,23 @@ from ..chip.chip import Chip, check_chip
 from ..config import Config
 from ..tiles import instantiate
 from .host import SerialHost
+from .sdram import ADDRESS_BITS, SdramPins, SdramTiming
 
 __all__ = ["SerialSystem"]
 
 
 class SerialSystem(wiring.Component):
-    """The chip with memory in block RAM, which a host accesses over a serial line.
+    """The chip with memory in block RAM or SDRAM, which a host accesses over a serial line.
 
     Parameters
     ----------
     config : Config
-        Parameters of a chip with one core and one memory channel, and at most 2 GiB of memory.
+        Parameters of a chip with one core and one memory channel, and at most 2 GiB of memory: with
+        an SDRAM, 32 MiB.
     divisor : int
         Cycles of a bit on the line, at least 4.
+    sdram : SdramTiming, optional
+        The memory is an SDRAM with this clock and these times. None: block RAM.
 
     Attributes
     ----------
@@ -30,6 +34,8 @@ class SerialSystem(wiring.Component):
         The serial line of `SerialHost`; ``line_in`` is asynchronous.
     interrupt : Out(1)
         The chip's interrupt output.
+    sdram : Out(SdramPins)
+        To the SDRAM; present only if there is one.
 
     Raises
     ------
@@ -37,26 +43,33 @@ class SerialSystem(wiring.Component):
         If an argument is wrong, or the chip has several cores or channels.
     """
 
-    def __init__(self, config: Config, divisor: int) -> None:
+    def __init__(self, config: Config, divisor: int, sdram: SdramTiming | None = None) -> None:
         instance("config", config, Config)
         check_chip(config)
         for name in ("cores", "hbm_channels"):
             if getattr(config, name) != 1:
                 raise ValueError(f"{name} must be 1, not {getattr(config, name)!r}")
+        if sdram is not None and config.hbm_address_bits > ADDRESS_BITS:
+            raise ValueError(f"hbm_bytes must be at most {1 << ADDRESS_BITS} with an SDRAM, not "
+                             f"{config.hbm_bytes!r}")
         self._config = config
         self._divisor = integer("divisor", divisor, 4)
+        self._timing = sdram
         super().__init__({"line_in": In(1, init=1), "line_out": Out(1, init=1),
-                          "interrupt": Out(1)})
+                          "interrupt": Out(1),
+                          **({} if sdram is None else {"sdram": Out(SdramPins())})})
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
         config = self._config
         memory = config.hbm_address_bits, channel_bits(config)
         host = instantiate(m, platform, "host", "serial_host",
-                           lambda: SerialHost(self._divisor, *memory))
+                           lambda: SerialHost(self._divisor, *memory, self._timing))
         chip = instantiate(m, platform, "chip", "chip", lambda: Chip(config), reset=host.reset_chip)
         m.d.comb += [host.line_in.eq(self.line_in), self.line_out.eq(host.line_out),
                      self.interrupt.eq(chip.interrupt)]
+        if self._timing is not None:
+            connect(m, host.sdram, flipped(self.sdram))
         for prefix, port in ((CONTROL_PREFIX, host.control), (hbm_prefix(0, 0), host.memory)):
             for name, member in port.signature.members.items():
                 ours, theirs = getattr(port, name), getattr(chip, f"{prefix}_{name}")

@@ -11,7 +11,7 @@ from typing import TypeVar
 from hdl.config import Config
 from hdl.fpga.board import CRYSTAL_HZ, Board
 from sim.verilated.toolchain import build_folder
-from tools.fpga.board import HBM_BYTES
+from tools.fpga.board import HBM_BYTES, SDRAM_BYTES
 
 __all__ = ["main"]
 
@@ -35,11 +35,15 @@ def main() -> int:
                         help="clock frequency of the chip, in MHz")
     parser.add_argument("--baud", type=int, default=1_000_000,
                         help="rate of the serial line, in bits per second")
+    parser.add_argument("--memory", choices=("block", "sdram"), default="block",
+                        help="where the chip's memory is: in block RAM, or the board's SDRAM")
     parser.add_argument("--seed", type=int, default=1, help="seed of place and route")
     arguments = parser.parse_args()
     clock_hz = round(1e6 * arguments.clock)
     try:
-        board = Board(Config.preset("fpga", hbm_bytes=HBM_BYTES), clock_hz, arguments.baud)
+        sdram = arguments.memory == "sdram"
+        config = Config.preset("fpga", hbm_bytes=SDRAM_BYTES if sdram else HBM_BYTES)
+        board = Board(config, clock_hz, arguments.baud, sdram=sdram)
     except ValueError as error:
         parser.error(str(error))
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]

@@ -22,7 +22,10 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from golden.sdram import Rule
 from hdl.config import Config
+from hdl.fpga.board import CRYSTAL_HZ
+from hdl.fpga.sdram import ADDRESS_BITS, SdramTiming
 from hdl.fpga.system import SerialSystem
 from hdl.lint import LINT_WAIVERS
 from hdl.target import Target
@@ -33,10 +36,16 @@ from sim.verilated.build import build_model
 from sim.verilated.cache import cached_json
 from sim.verilated.model import Model
 
-__all__ = ["DIVISOR", "HBM_BYTES", "LineReceiver", "SimulatedBoard", "bit_levels", "system_library"]
+__all__ = ["DIVISOR", "HBM_BYTES", "SDRAM_BYTES", "SDRAM_SOURCE", "LineReceiver", "SimulatedBoard",
+           "bit_levels", "system_library"]
 
 HBM_BYTES = 1 << 17
 """Size of the memory in block RAM: 64 of the FPGA's 208 blocks."""
+SDRAM_BYTES = 1 << ADDRESS_BITS
+"""Size of the board's SDRAM."""
+SDRAM_SOURCE = pathlib.Path(__file__).with_name("sdram.v")
+"""Verilog of the simulated SDRAM."""
+_TOP_SOURCE = pathlib.Path(__file__).with_name("simulated_board.v")
 DIVISOR = 4
 """Number of clock cycles for a bit on the simulated line: the minimum, to make the line fast."""
 _CHUNK = 512
@@ -51,7 +60,7 @@ _TCGETS2 = 0x802C542A
 Levels = npt.NDArray[np.uint32]
 
 
-def system_library(config: Config, divisor: int = DIVISOR) -> pathlib.Path:
+def system_library(config: Config, divisor: int = DIVISOR, *, sdram: bool = False) -> pathlib.Path:
     """Return the library of the system with the chip of ``config``; build it unless it exists.
 
     Parameters
@@ -60,18 +69,25 @@ def system_library(config: Config, divisor: int = DIVISOR) -> pathlib.Path:
         A chip of one core and one memory channel.
     divisor : int
         Number of clock cycles that a bit takes on the line.
+    sdram : bool
+        The memory is an SDRAM, whose clock has 25 MHz; the library has its model, too.
 
     Raises
     ------
     RuntimeError
         If a tool is missing or fails.
     """
+    timing = SdramTiming(CRYSTAL_HZ) if sdram else None
     sources = cached_json(
-        "serial-system", {**asdict(config), "divisor": divisor},
+        "serial-system", {**asdict(config), "divisor": divisor, "sdram": sdram},
         lambda: VerilogLibrary(Target.ECP5).write("serial_system",
-                                                  lambda: SerialSystem(config, divisor)),
+                                                  lambda: SerialSystem(config, divisor, timing)),
         code=SerialSystem)
-    return build_model("serial_system", sources, waivers=LINT_WAIVERS, optimise=False)
+    if not sdram:
+        return build_model("serial_system", sources, waivers=LINT_WAIVERS, optimise=False)
+    models = {path.stem: path.read_text() for path in (_TOP_SOURCE, SDRAM_SOURCE)}
+    return build_model(_TOP_SOURCE.stem, {**sources, **models}, waivers=LINT_WAIVERS,
+                       optimise=False)
 
 
 def bit_levels(line: bytes, cycles: float) -> Levels:
@@ -144,6 +160,8 @@ class SimulatedBoard(Closeable):
         Probability that a byte on the line, in either direction, has a wrong bit.
     seed : int
         Seed of the noise.
+    sdram : bool
+        The chip's memory is an SDRAM of `SDRAM_BYTES`, which checks the commands that it gets.
 
     Attributes
     ----------
@@ -151,11 +169,15 @@ class SimulatedBoard(Closeable):
         Name of the port for the host.
     damaged : int
         Number of bytes with a wrong bit so far.
+    violation : Rule
+        The first rule of the SDRAM that was violated; if there is one, the board stops.
     """
 
     def __init__(self, config: Config, baud: int = DEFAULT_BAUD, *, noise: float = 0.0,
-                 seed: int = 1) -> None:
-        self._library = system_library(config)
+                 seed: int = 1, sdram: bool = False) -> None:
+        self._library = system_library(config, sdram=sdram)
+        self._sdram = sdram
+        self.violation = Rule.NONE
         self._clock_hz = DIVISOR * baud
         self.noise, self._rng = noise, random.Random(seed)
         self.damaged = 0
@@ -201,6 +223,9 @@ class SimulatedBoard(Closeable):
                 cycles = self._clock_hz / self._host_baud()
                 levels = bit_levels(given, cycles) if given else np.ones(_CHUNK, np.uint32)
                 sent = model.run({"line_in": levels}, ["line_out"])["line_out"].reshape(-1)
+                if self._sdram and model.peek("violation"):
+                    self.violation = Rule(model.peek("violation"))
+                    raise RuntimeError(f"the SDRAM's rule {self.violation.name} is violated")
                 quiet = 0 if given or not sent.all() else quiet + len(sent)
                 self._to_host(receiver.receive(sent, cycles))
         finally:
@@ -270,12 +295,15 @@ def main() -> None:
     parser.add_argument("config", nargs="?", default="fpga", help="preset with one core")
     parser.add_argument("--baud", type=int, default=DEFAULT_BAUD,
                         help="rate of the serial line, in bits per second")
+    parser.add_argument("--memory", choices=("block", "sdram"), default="block",
+                        help="where the chip's memory is: in block RAM, or an SDRAM")
     parser.add_argument("--noise", type=float, default=0.0,
                         help="probability that a byte is damaged")
     arguments = parser.parse_args()
     try:
-        board = SimulatedBoard(Config.preset(arguments.config, hbm_bytes=HBM_BYTES),
-                               arguments.baud, noise=arguments.noise)
+        sdram = arguments.memory == "sdram"
+        config = Config.preset(arguments.config, hbm_bytes=SDRAM_BYTES if sdram else HBM_BYTES)
+        board = SimulatedBoard(config, arguments.baud, noise=arguments.noise, sdram=sdram)
     except ValueError as error:
         parser.error(str(error))
     with board, contextlib.suppress(KeyboardInterrupt):

@@ -14,6 +14,9 @@ _PORTS = {"clk25": ("clk25", 0, None), "line_in": ("uart", 0, "rx"), "line_out":
 """For each port of `hdl.fpga.board.Board`: a resource of `amaranth_boards`, by name and number, and
 the subsignal, if any."""
 
+_SDRAM = ("clk", "clk_en", "cs", "we", "ras", "cas", "ba", "a", "dq", "dqm")
+"""Subsignals of the resource ``sdram``; the names of the ports begin with ``sdram_``."""
+
 _ATTRIBUTES = {"line_in": {"PULLMODE": "UP"}}
 """Attributes of ports, in addition to those in `amaranth_boards`. The pull-up makes a line without
 a sender idle."""
@@ -25,26 +28,30 @@ def _resource(name: str, number: int) -> Resource:
     return found
 
 
-def _pin(part: Subsignal) -> str:
+def _pins(part: Subsignal) -> list[str]:
     [pins] = [io for io in part.ios if isinstance(io, Pins)]
-    [name] = pins.names
-    return str(name)
+    return list(map(str, pins.names))
 
 
-def constraints() -> str:
-    """Constraints in Lattice's format (LPF)."""
+def constraints(*, sdram: bool = False) -> str:
+    """Constraints in Lattice's format (LPF), also for the pins of the SDRAM if ``sdram`` is set."""
     lines = []
-    for port, (name, number, signal) in _PORTS.items():
+    ports = dict(_PORTS)
+    if sdram:
+        ports |= {f"sdram_{name}": ("sdram", 0, name) for name in _SDRAM}
+    for port, (name, number, signal) in ports.items():
         resource = _resource(name, number)
         part = resource
         if signal is not None:
             [part] = [io for io in resource.ios
                       if isinstance(io, Subsignal) and io.name == signal]
-        lines.append(f'LOCATE COMP "{port}" SITE "{_pin(part)}";')
+        pins = _pins(part)
         attributes = " ".join(f"{key}={value}"
                               for key, value in {**resource.attrs, **part.attrs,
                                                    **_ATTRIBUTES.get(port, {})}.items())
-        lines.append(f'IOBUF PORT "{port}" {attributes};')
+        for place, pin in enumerate(pins):
+            one = port if len(pins) == 1 else f"{port}[{place}]"
+            lines += [f'LOCATE COMP "{one}" SITE "{pin}";', f'IOBUF PORT "{one}" {attributes};']
         if resource.clock is not None:
             lines.append(f'FREQUENCY PORT "{port}" {resource.clock.frequency / 1e6:g} MHZ;')
     return "\n".join([*lines, ""])

@@ -31,7 +31,7 @@ from hdl.xlu.xlu import Xlu
 from sim.verilated.cache import cached_json
 from sim.verilated.toolchain import Toolchain, build_folder
 from verif.benches.axi.tops import ControlTop, HbmPortTop
-from verif.benches.fpga.tops import SerialTop
+from verif.benches.fpga.tops import SdramTop, SerialTop
 
 __all__ = ["BENCHES", "SEED", "Bench", "Design", "build", "check", "design", "run"]
 
@@ -42,7 +42,7 @@ _DESIGNS: dict[str, dict[str, Callable[[Config], wiring.Component]]] = {
     "axi": {"hbm_port": HbmPortTop},
     "chip": {"control": ControlTop, "chip": Chip},
     "core": {"sequencer": Sequencer, "core": Core},
-    "fpga": {"serial": SerialTop},
+    "fpga": {"serial": SerialTop, "sdram": SdramTop},
     "mxu": {"mac_cell": MacCell, "mxu": Mxu},
     "vpu": {"vpu": Vpu},
     "xlu": {"xlu": Xlu},
@@ -99,7 +99,7 @@ BENCHES = (Bench("mac_cell", "tiny", 1), Bench("mac_cell", "tiny", 2), Bench("ma
            Bench("mxu", "tiny", 4), Bench("mxu", "small", 2),
            *(Bench(top, preset, 2) for top in ("sequencer", "xlu", "vpu")
              for preset in ("tiny", "small")),
-           Bench("serial", "fpga", 2),
+           Bench("serial", "fpga", 2), Bench("sdram", "fpga", 2),
            Bench("core", "tiny", 4), Bench("core", "small", 2),
            *(Bench(top, preset, 2) for top in ("hbm_port", "control")
              for preset in ("tiny", "small")),

@@ -1,8 +1,8 @@
-"""A `SerialHost` with an AXI port of conventional names on both sides."""
+"""Units of the host with AXI ports of conventional names."""
 
 from amaranth import Module
 from amaranth.lib import wiring
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import In, Out, connect, flipped
 
 from hdl.axi.interface import (
     CONTROL_ADDRESS_BITS,
@@ -12,16 +12,23 @@ from hdl.axi.interface import (
     connect_flat,
     flat_members,
 )
+from hdl.axi.lite import RegisterAccess
 from hdl.config import Config
 from hdl.fpga.host import SerialHost
+from hdl.fpga.memory import SdramMemory
+from hdl.fpga.sdram import SdramController, SdramPins, SdramTiming
 from hdl.tiles import instantiate
 
-__all__ = ["DIVISOR", "MEMORY_BITS", "SerialTop"]
+__all__ = ["DIVISOR", "MEMORY_BITS", "SDRAM_BITS", "START_US", "TIMING", "SdramTop", "SerialTop"]
 
 DIVISOR = 4
 """Number of cycles that a bit takes on the line."""
 MEMORY_BITS = 12
 """Width of an address of the memory."""
+SDRAM_BITS = 15
+"""Width of an address of the SDRAM: rows of several banks."""
+START_US = 4
+TIMING = SdramTiming(25_000_000, start_us=START_US)
 
 
 class SerialTop(wiring.Component):
@@ -42,4 +49,27 @@ class SerialTop(wiring.Component):
                      self.reset_chip.eq(host.reset_chip)]
         connect_flat(m, self, "m_axil", host.control)
         connect_flat(m, self, "s_axi", host.memory)
+        return m
+
+
+class SdramTop(wiring.Component):
+    """The controller of an SDRAM, with a slave as wide as that of the configuration's chip."""
+
+    def __init__(self, config: Config) -> None:
+        self._data_bits = channel_bits(config)
+        super().__init__({
+            "reset_chip": In(1), "access": In(RegisterAccess(SDRAM_BITS)), "pins": Out(SdramPins()),
+            **flat_members({"s_axi": Axi4(SDRAM_BITS, self._data_bits).flip()})})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        size = SDRAM_BITS, self._data_bits
+        memory = instantiate(m, platform, "ram", "sdram_memory", lambda: SdramMemory(*size),
+                             reset=self.reset_chip)
+        controller = instantiate(m, platform, "controller", "sdram_controller",
+                                 lambda: SdramController(TIMING, *size))
+        connect(m, memory.beats, controller.access)
+        connect(m, controller.pins, flipped(self.pins))
+        connect(m, flipped(self.access), memory.access)
+        connect_flat(m, self, "s_axi", memory.axi)
         return m

@@ -13,13 +13,14 @@ import pytest
 
 import systolith
 from golden.mxu import matmul
+from golden.sdram import Rule
 from hdl.config import Config
 from hdl.isa import Fault
 from sim.asm.text import assemble
 from sim.driver.device import DEFAULT_BAUD
 from sim.errors import BoardError, CoreFaultError, DeviceTimeoutError
 from systolith import Device
-from tools.fpga.board import HBM_BYTES, SimulatedBoard
+from tools.fpga.board import HBM_BYTES, SDRAM_BYTES, SimulatedBoard
 from verif.sim.driver.common import assert_same_bits, operands
 
 # The model of the whole system needs seconds for the bytes of a product.
@@ -154,6 +155,18 @@ def test_power_cycle_is_noticed_and_the_board_can_be_opened_again(board: Simulat
             device.matmul(np.ones((2, 2), np.float32), np.ones((2, 2), np.float32))
     with opened(board) as device:
         check_product(device)
+
+
+def test_product_and_function_on_a_board_with_an_sdram() -> None:
+    with SimulatedBoard(Config.preset("fpga", hbm_bytes=SDRAM_BYTES), sdram=True).start() as board:
+        with opened(board) as device:
+            assert device.config.hbm_bytes == 32 << 20
+            check_product(device)
+            double = systolith.jit(lambda x: x + x)
+            x = np.arange(24, dtype=np.float32).reshape(4, 6)
+            assert np.array_equal(double(x, device=device), 2 * x)
+            assert device.model is None
+        assert board.violation is Rule.NONE
 
 
 def test_jax_runs_on_the_board(board: SimulatedBoard) -> None:

@@ -1,0 +1,241 @@
+"""Benches of an `SdramController` between a master of `cocotbext.axi` and a golden SDRAM.
+
+The golden SDRAM checks each command, and an `AxiChecker` the port. At the end, the master reads all
+of the memory, and the result is compared with a plain one.
+"""
+
+import logging
+import random
+from collections.abc import Iterator
+
+import cocotb
+from cocotb.handle import HierarchyObject
+from cocotbext.axi import AxiBurstType, AxiBus, AxiMaster
+
+from golden.sdram import Edge, GoldenSdram
+from hdl.axi.interface import Resp
+from verif.benches.axi.watch import AxiWatch
+from verif.benches.clocking import ClockDomain, int_reader, pin
+from verif.benches.fpga.tops import SDRAM_BITS, START_US, TIMING
+
+bench_test = cocotb.test(timeout_time=2, timeout_unit="ms")
+
+_SIZE = 1 << SDRAM_BITS
+_BEAT = 16
+_PERIOD_PS = 10**12 // TIMING.clock_hz
+
+
+class SdramBench:
+    """The controller, what surrounds it, and the expected contents of the memory.
+
+    Attributes
+    ----------
+    memory : dict of int to int
+        Bytes that were written, by address.
+    sdram : GoldenSdram
+    """
+
+    def __init__(self, dut: HierarchyObject) -> None:
+        self.rng = random.Random(cocotb.RANDOM_SEED)
+        self.domain = ClockDomain(dut)
+        self.domain.start()
+        self.sdram = GoldenSdram(_PERIOD_PS, START_US)
+        self.memory: dict[int, int] = {}
+        self._pins = [int_reader(pin(dut, f"pins__{name}")) for name in (
+            "command", "bank", "address", "mask", "data", "enable", "drive")]
+        self._data_in = pin(dut, "pins__data_in")
+        self._word: int | None = None
+        self.reset_chip = pin(dut, "reset_chip")
+        self._access = {name: pin(dut, f"access__{name}")
+                        for name in ("valid", "write", "address", "data", "done", "error", "value")}
+        for level in (self.reset_chip, self._data_in, self._access["valid"]):
+            level.value = 0
+        self.master = AxiMaster(AxiBus.from_prefix(dut, "s_axi"), dut.clk, dut.rst)
+        self.write_channels = [self.master.write_if.aw_channel, self.master.write_if.w_channel,
+                               self.master.write_if.b_channel]
+        self.read_channels = [self.master.read_if.ar_channel, self.master.read_if.r_channel]
+        for part in (self.master.write_if, self.master.read_if):
+            part.log.setLevel(logging.ERROR)
+        self.watch = AxiWatch(self.domain, dut, "s_axi", _BEAT, 256)
+
+    @classmethod
+    async def started(cls, dut: HierarchyObject) -> "SdramBench":
+        """A bench whose design has been reset; the SDRAM begins to watch then."""
+        bench = cls(dut)
+        await bench.domain.reset()
+        bench.domain.at_each_edge(bench._pads)
+        return bench
+
+    def _pads(self) -> None:
+        """The registers of the pads, and the SDRAM, whose clock rises within the cycle."""
+        command, bank, address, mask, data, enable, drive = (read() for read in self._pins)
+        self._data_in.value = self.rng.getrandbits(16) if self._word is None else self._word
+        self._word, rule = self.sdram.edge(
+            Edge(command, bank, address, mask, data if drive else None, enable))
+        assert not rule, f"the SDRAM's rule {rule.name} is violated"
+
+    def set_pauses(self, probability: float) -> None:
+        """Set the probability of a pause in all channels."""
+        for channel in (*self.write_channels, *self.read_channels):
+            channel.clear_pause_generator()
+            channel.pause = False
+            if probability:
+                channel.set_pause_generator(self._pauses(probability))
+
+    def _pauses(self, probability: float) -> Iterator[bool]:
+        while True:
+            yield self.rng.random() < probability
+
+    async def write(self, address: int, data: bytes) -> None:
+        """Write bytes at any address."""
+        self.memory.update(enumerate(data, address))
+        assert (await self.master.write(address, data)).resp == Resp.OKAY
+
+    async def read(self, address: int, length: int) -> None:
+        """Read bytes at any address, and compare those that were written."""
+        found = await self.master.read(address, length)
+        assert found.resp == Resp.OKAY
+        for place, byte in enumerate(found.data, address):
+            assert byte == self.memory.get(place, byte), f"byte {place:#x} is {byte:#x}"
+
+    async def word(self, address: int, value: int | None = None) -> None:
+        """Write a word at the port for words, or read and compare it if ``value`` is None."""
+        pins = self._access
+        pins["write"].value, pins["address"].value = int(value is not None), address
+        pins["data"].value, pins["valid"].value = value or 0, 1
+        await self.domain.edge
+        while not int(pins["done"].value):
+            await self.domain.edge
+        found, error = int(pins["value"].value), int(pins["error"].value)
+        pins["valid"].value = 0
+        assert not error
+        if value is not None:
+            self.memory.update(enumerate(value.to_bytes(4, "little"), address))
+        else:
+            for place, byte in enumerate(found.to_bytes(4, "little"), address):
+                assert byte == self.memory.get(place, byte), f"byte {place:#x} is {byte:#x}"
+
+    def ask(self, valid: int) -> None:
+        """Request a read at the port for words, or none."""
+        self._access["valid"].value, self._access["write"].value = valid, 0
+
+    async def bursts(self, count: int, longest: int = 300) -> None:
+        """Write and read random parts of the memory's lower half."""
+        for _ in range(count):
+            length = self.rng.randint(1, longest)
+            # Mostly at the ends of rows, which have 1 KiB.
+            address = self.rng.choice((
+                self.rng.randrange(_SIZE // 2 - length), 1024 * self.rng.randrange(1, 16) - 64))
+            await self.write(address, self.rng.randbytes(length))
+            await self.read(max(0, address - 20), length)
+
+    async def finish(self) -> None:
+        """Compare all that was written."""
+        self.set_pauses(0)
+        assert self.memory
+        for address in sorted({place // 256 for place in self.memory}):
+            await self.read(256 * address, 256)
+        self.watch.finish()
+
+
+@bench_test
+async def random_bursts(dut: HierarchyObject) -> None:
+    """Bursts of all lengths and alignments, with pauses."""
+    bench = await SdramBench.started(dut)
+    for probability in (0, 0.3, 0.8):
+        bench.set_pauses(probability)
+        await bench.bursts(8)
+    await bench.finish()
+
+
+@bench_test
+async def bursts_and_words(dut: HierarchyObject) -> None:
+    """Words of the upper half of the memory, while bursts write and read the lower half."""
+    bench = await SdramBench.started(dut)
+    task = cocotb.start_soon(bench.bursts(12))
+    for _ in range(60):
+        address = _SIZE // 2 + 4 * bench.rng.choice((0, 1, 2, 3, 700, bench.rng.randrange(2000)))
+        await bench.word(address, bench.rng.choice((None, bench.rng.getrandbits(32))))
+        await bench.domain.cycles(bench.rng.randint(1, 30))
+    await task
+    await bench.finish()
+
+
+@bench_test
+async def reads_and_writes_at_once(dut: HierarchyObject) -> None:
+    """A burst of reads waits while one of writes is under way, and the other way round."""
+    bench = await SdramBench.started(dut)
+    await bench.write(0, bench.rng.randbytes(2048))
+
+    async def writes() -> None:
+        for address in range(4096, 8192, 512):
+            await bench.write(address, bench.rng.randbytes(512))
+
+    task = cocotb.start_soon(writes())
+    for address in range(0, 2048, 256):
+        await bench.read(address, 256)
+    await task
+    await bench.finish()
+
+
+@bench_test
+async def longest_bursts_at_full_rate(dut: HierarchyObject) -> None:
+    """A burst of 4 KiB takes little more than the 8 cycles that a beat of eight words needs."""
+    bench = await SdramBench.started(dut)
+    await bench.write(0, bytes(16))  # waits for the start
+    for step in (bench.write(4096, bench.rng.randbytes(4096)), bench.read(4096, 4096)):
+        before = bench.domain.now
+        await step
+        cycles = bench.domain.now - before
+        assert 256 * 8 < cycles < 256 * 8 * 1.08, f"4 KiB took {cycles} cycles"
+    await bench.finish()
+
+
+@bench_test
+async def stalls_do_not_delay_refreshes(dut: HierarchyObject) -> None:
+    """Refreshes go on while the master takes no data, and while it sends none."""
+    bench = await SdramBench.started(dut)
+    await bench.write(0, bench.rng.randbytes(1024))
+    for channel, step in ((bench.read_channels[1], bench.read(0, 1024)),
+                          (bench.write_channels[1], bench.write(64, bench.rng.randbytes(1024)))):
+        task = cocotb.start_soon(step)
+        await bench.domain.cycles(40)
+        channel.pause = True
+        before = bench.sdram.counts["refresh"]
+        await bench.domain.cycles(6 * TIMING.refresh_cycles)
+        assert bench.sdram.counts["refresh"] - before in (5, 6, 7)
+        channel.pause = False
+        await task
+    await bench.finish()
+
+
+@bench_test
+async def bursts_of_other_types(dut: HierarchyObject) -> None:
+    """Bursts that are not of type INCR and full width get SLVERR, and write nothing."""
+    bench = await SdramBench.started(dut)
+    await bench.write(0, bench.rng.randbytes(256))
+    for options in ({"burst": AxiBurstType.FIXED}, {"burst": AxiBurstType.WRAP}, {"size": 0}):
+        written = await bench.master.write(64, bytes([1] * 4), **options)
+        read = await bench.master.read(64, 4, **options)
+        assert (written.resp, read.resp) == (Resp.SLVERR, Resp.SLVERR)
+    await bench.finish()
+
+
+@bench_test
+async def reset_of_the_chip_keeps_the_contents(dut: HierarchyObject) -> None:
+    """A reset of the slave at any time: the controller refreshes on, and its beats are whole."""
+    bench = await SdramBench.started(dut)
+    words = list(range(0, 2048, 68))
+    for address in words:
+        await bench.word(address, bench.rng.getrandbits(32))
+    for number in range(12):
+        # A read of which no one takes the answer.
+        bench.ask(1)
+        await bench.domain.cycles(1 + 2 * number)
+        bench.reset_chip.value = 1
+        bench.ask(0)
+        await bench.domain.cycles(3)
+        bench.reset_chip.value = 0
+        await bench.domain.cycles(1)
+        await bench.word(bench.rng.choice(words))
+    await bench.finish()
