@@ -13,6 +13,7 @@ TARGET ?= generic
 CLOCK ?= 25
 BAUD ?= 1000000
 MEMORY ?= block
+LINE ?= uart
 VENV := .venv
 PY := $(VENV)/bin/python
 # verif/conftest.py groups and orders the tests. A build may need 1 GB, so at most 4 run at once.
@@ -91,8 +92,8 @@ lint: setup  ## check style and types
 verilog: setup  ## write linted Verilog to build/verilog; CONFIG=tiny|small|v2|fpga, TARGET=ecp5
 	$(PY) -m tools.verilog $(CONFIG) --target $(TARGET)
 
-fpga: $(VENV)/.fpga-ready  ## make a bitstream for a ULX3S 85F, and a report; CLOCK (MHz), BAUD, MEMORY=block|sdram
-	$(PY) -m tools.fpga --clock $(CLOCK) --baud $(BAUD) --memory $(MEMORY)
+fpga: $(VENV)/.fpga-ready  ## make a bitstream for a ULX3S 85F, and a report; CLOCK (MHz), BAUD, MEMORY=block|sdram, LINE=uart|spi
+	$(PY) -m tools.fpga --clock $(CLOCK) --baud $(BAUD) --memory $(MEMORY) --line $(LINE)
 
 board: setup  ## simulate a board with the chip on an FPGA; prints the name of its serial port; BAUD, MEMORY=block|sdram
 	$(PY) -m tools.fpga.board --baud $(BAUD) --memory $(MEMORY)

@@ -8,6 +8,7 @@ from amaranth.lib.wiring import In, Out
 from ..checks import integer
 from ..config import Config
 from ..tiles import instantiate
+from .bridge import spi_members
 from .sdram import SdramTiming
 from .system import SerialSystem
 
@@ -61,6 +62,20 @@ def pll_divisors(clock_hz: int) -> tuple[int, int, int]:
                      f"{_MAX_REFERENCE}, not {clock_hz!r}")
 
 
+def _divisor(clock_hz: int, baud: int) -> int:
+    """Return the number of cycles of a bit on a UART's line.
+
+    Raises
+    ------
+    ValueError
+        If no number gives about this rate.
+    """
+    divisor = round(clock_hz / integer("baud", baud, 1))
+    if divisor < 4 or abs(clock_hz / divisor / baud - 1) > _MAX_ERROR:
+        raise ValueError(f"baud must divide the clock ({clock_hz} Hz) by 4 or more, not {baud!r}")
+    return divisor
+
+
 class Board(wiring.Component):
     """`SerialSystem` at the pins of a ULX3S. It is in reset until its clock is stable.
 
@@ -70,8 +85,8 @@ class Board(wiring.Component):
         Parameters of the chip; see `SerialSystem`.
     clock_hz : int
         Frequency of the chip's clock in Hz; a PLL makes it from the crystal's.
-    baud : int
-        Bits a second on the serial line.
+    baud : int or None
+        Bits a second on the serial line, a UART. None: the line is SPI.
     sdram : bool
         The memory is the board's SDRAM. Otherwise it is block RAM.
 
@@ -80,9 +95,12 @@ class Board(wiring.Component):
     clk25 : In(1)
         The crystal's clock.
     line_in, line_out : In(1), Out(1)
-        The serial line.
+        The serial line; of SPI, MOSI and MISO.
+    spi_clock, spi_select : In(1), In(1)
+        The other pins of SPI; present only for it.
     leds : Out(3)
-        From bit 0: blinks with the clock; the host sends; the chip's interrupt.
+        From bit 0: blinks with the clock; the host sends (SPI: ``line_in`` is 0); the chip's
+        interrupt.
     sdram_clk, sdram_clk_en, sdram_cs, sdram_we, sdram_ras, sdram_cas : Out(1)
         Pins of the SDRAM, present only with ``sdram``, and with them the bidirectional port
         ``sdram_dq``. Each pin but the clock has a register in its pad. The SDRAM's clock is the
@@ -98,20 +116,20 @@ class Board(wiring.Component):
 
     combinational = True  # no port ``clk`` or ``rst``: it makes both
 
-    def __init__(self, config: Config, clock_hz: int, baud: int, *, sdram: bool = False) -> None:
+    def __init__(self, config: Config, clock_hz: int, baud: int | None, *,
+                 sdram: bool = False) -> None:
         self._clock_hz = integer("clock_hz", clock_hz, 1)
         self._divisors = pll_divisors(clock_hz)
-        divisor = round(clock_hz / integer("baud", baud, 1))
-        if divisor < 4 or abs(clock_hz / divisor / baud - 1) > _MAX_ERROR:
-            raise ValueError(f"baud must divide the clock ({clock_hz} Hz) by 4 or more, not "
-                             f"{baud!r}")
+        divisor = None if baud is None else _divisor(clock_hz, baud)
         if sdram and clock_hz > _MAX_SDRAM_HZ:
             raise ValueError(f"clock_hz must be at most {_MAX_SDRAM_HZ} with an SDRAM, not "
                              f"{clock_hz!r}")
         timing = SdramTiming(clock_hz) if sdram else None
         self._sdram = sdram
         self._make = lambda: SerialSystem(config, divisor, timing)
+        self._spi = spi_members() if divisor is None else {}
         super().__init__({"clk25": In(1), "line_in": In(1), "line_out": Out(1), "leds": Out(3),
+                          **self._spi,
                           **{f"sdram_{name}": Out(width) for name, width in _SDRAM_OUTPUTS.items()
                              if sdram}})
 
@@ -132,7 +150,8 @@ class Board(wiring.Component):
         m.d.sync += blink.eq(blink + 1)
         m.d.comb += [system.line_in.eq(self.line_in), self.line_out.eq(system.line_out),
                      self.leds[0].eq(blink[-1]), self.leds[1].eq(~self.line_in),
-                     self.leds[2].eq(system.interrupt)]
+                     self.leds[2].eq(system.interrupt),
+                     *(getattr(system, name).eq(getattr(self, name)) for name in self._spi)]
         if self._sdram:
             self._add_pads(m, system.sdram)
         return m

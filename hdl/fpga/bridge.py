@@ -10,9 +10,15 @@ from ..sram import Sram
 from ..tiles import instantiate
 from .executor import Executor
 from .frames import ADDRESS_BITS, FrameReceiver, FrameSender
+from .spi import SpiTarget
 from .uart import UartReceiver, UartTransmitter
 
-__all__ = ["SerialBridge"]
+__all__ = ["SerialBridge", "spi_members"]
+
+
+def spi_members() -> dict[str, wiring.Member]:
+    """Ports that the serial line has in addition if it is SPI: clock and select."""
+    return {"spi_clock": In(1), "spi_select": In(1, init=1)}
 
 
 class SerialBridge(wiring.Component):
@@ -23,13 +29,16 @@ class SerialBridge(wiring.Component):
 
     Parameters
     ----------
-    divisor : int
-        Cycles of a bit on the line, at least 4.
+    divisor : int or None
+        The line is a UART, with this number of cycles for a bit, at least 4. None: it is an
+        `SpiTarget`.
 
     Attributes
     ----------
     line_in, line_out : In(1), Out(1)
-        The line; ``line_in`` is asynchronous.
+        The line; ``line_in`` is asynchronous. Of SPI: MOSI and MISO.
+    spi_clock, spi_select : In(1), In(1)
+        The other pins of SPI; present only for it.
     access : Out(RegisterAccess)
         Accesses to registers and to memory, with byte addresses of 32 bits.
     reset : Out(1)
@@ -41,25 +50,22 @@ class SerialBridge(wiring.Component):
         If the divisor is not an integer, or too small.
     """
 
-    def __init__(self, divisor: int) -> None:
-        self._divisor = integer("divisor", divisor, 4)
+    def __init__(self, divisor: int | None) -> None:
+        self._divisor = divisor if divisor is None else integer("divisor", divisor, 4)
         super().__init__({"line_in": In(1, init=1), "line_out": Out(1, init=1),
-                          "access": Out(RegisterAccess(32)), "reset": Out(1)})
+                          "access": Out(RegisterAccess(32)), "reset": Out(1),
+                          **(spi_members() if divisor is None else {})})
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        uart_in = instantiate(m, platform, "uart_in", "uart_receiver",
-                              lambda: UartReceiver(self._divisor))
-        uart_out = instantiate(m, platform, "uart_out", "uart_transmitter",
-                               lambda: UartTransmitter(self._divisor))
+        bytes_in, bytes_out = self._add_line(m, platform)
         receiver = instantiate(m, platform, "receiver", "frame_receiver", FrameReceiver)
         sender = instantiate(m, platform, "sender", "frame_sender", FrameSender)
         executor = instantiate(m, platform, "executor", "executor", Executor)
         size = 8, 1 << ADDRESS_BITS
         buffer = instantiate(m, platform, "buffer", Sram.module(*size), lambda: Sram(*size))
         m.d.comb += [
-            uart_in.line.eq(self.line_in), self.line_out.eq(uart_out.line),
-            *(getattr(receiver, name).eq(getattr(uart_in, name))
+            *(getattr(receiver, name).eq(getattr(bytes_in, name))
               for name in ("valid", "data", "error")),
             *(getattr(executor, name).eq(getattr(receiver, name))
               for name in ("received", "length", "check", "dropped")),
@@ -71,6 +77,21 @@ class SerialBridge(wiring.Component):
             self.reset.eq(executor.reset),
         ]
         connect(m, executor.response, sender.input)
-        connect(m, sender.output, uart_out.input)
+        connect(m, sender.output, bytes_out.input)
         connect(m, executor.access, flipped(self.access))
         return m
+
+    def _add_line(self, m: Module, platform: object) -> tuple[wiring.Component, wiring.Component]:
+        """Add the line; return where bytes come from, and where they go."""
+        divisor = self._divisor
+        if divisor is None:
+            spi = instantiate(m, platform, "spi", "spi_target", SpiTarget)
+            m.d.comb += [spi.clock.eq(self.spi_clock), spi.select.eq(self.spi_select),
+                         spi.line_in.eq(self.line_in), self.line_out.eq(spi.line_out)]
+            return spi, spi
+        uart_in = instantiate(m, platform, "uart_in", "uart_receiver",
+                              lambda: UartReceiver(divisor))
+        uart_out = instantiate(m, platform, "uart_out", "uart_transmitter",
+                               lambda: UartTransmitter(divisor))
+        m.d.comb += [uart_in.line.eq(self.line_in), self.line_out.eq(uart_out.line)]
+        return uart_in, uart_out

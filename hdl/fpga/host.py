@@ -8,7 +8,7 @@ from ..axi.interface import CONTROL_ADDRESS_BITS, Axi4, Axi4Lite
 from ..axi.lite import AxiLiteMaster
 from ..checks import integer
 from ..tiles import instantiate
-from .bridge import SerialBridge
+from .bridge import SerialBridge, spi_members
 from .memory import BlockMemory, SdramMemory
 from .protocol import MEMORY_BASE
 from .sdram import ADDRESS_BITS, SdramController, SdramPins, SdramTiming
@@ -24,8 +24,8 @@ class SerialHost(wiring.Component):
 
     Parameters
     ----------
-    divisor : int
-        Cycles of a bit on the line, at least 4.
+    divisor : int or None
+        As of `SerialBridge`: cycles of a bit on the line, or None for SPI.
     address_bits, data_bits : int
         Parameters of the memory, a `BlockMemory` or an `SdramMemory`.
     sdram : SdramTiming, optional
@@ -35,6 +35,8 @@ class SerialHost(wiring.Component):
     ----------
     line_in, line_out : In(1), Out(1)
         The serial line; ``line_in`` is asynchronous.
+    spi_clock, spi_select : In(1), In(1)
+        As of `SerialBridge`.
     control : Out(Axi4Lite)
         To the chip's registers.
     memory : In(Axi4)
@@ -50,21 +52,25 @@ class SerialHost(wiring.Component):
         If an argument is not an integer, or out of range.
     """
 
-    def __init__(self, divisor: int, address_bits: int, data_bits: int,
+    def __init__(self, divisor: int | None, address_bits: int, data_bits: int,
                  sdram: SdramTiming | None = None) -> None:
-        self._divisor = integer("divisor", divisor, 4)
+        self._divisor = divisor if divisor is None else integer("divisor", divisor, 4)
         most = 31 if sdram is None else ADDRESS_BITS
         self._memory = integer("address_bits", address_bits, 2, most), data_bits
         self._timing = sdram
         super().__init__({
             "line_in": In(1, init=1), "line_out": Out(1, init=1), "reset_chip": Out(1),
             "control": Out(Axi4Lite(CONTROL_ADDRESS_BITS)), "memory": In(Axi4(*self._memory)),
-            **({} if sdram is None else {"sdram": Out(SdramPins())})})
+            **({} if sdram is None else {"sdram": Out(SdramPins())}),
+            **(spi_members() if divisor is None else {})})
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
         bridge = instantiate(m, platform, "bridge", "serial_bridge",
                              lambda: SerialBridge(self._divisor))
+        if self._divisor is None:
+            m.d.comb += [bridge.spi_clock.eq(self.spi_clock),
+                         bridge.spi_select.eq(self.spi_select)]
         control = instantiate(m, platform, "axil", "axi_lite_master",
                               lambda: AxiLiteMaster(CONTROL_ADDRESS_BITS), reset=self.reset_chip)
         memory = self._add_memory(m, platform)

@@ -9,6 +9,7 @@ from ..checks import instance, integer
 from ..chip.chip import Chip, check_chip
 from ..config import Config
 from ..tiles import instantiate
+from .bridge import spi_members
 from .host import SerialHost
 from .sdram import ADDRESS_BITS, SdramPins, SdramTiming
 
@@ -23,8 +24,8 @@ class SerialSystem(wiring.Component):
     config : Config
         Parameters of a chip with one core and one memory channel, and at most 2 GiB of memory: with
         an SDRAM, 32 MiB.
-    divisor : int
-        Cycles of a bit on the line, at least 4.
+    divisor : int or None
+        As of `SerialBridge`: cycles of a bit on the line, or None for SPI.
     sdram : SdramTiming, optional
         The memory is an SDRAM with this clock and these times. None: block RAM.
 
@@ -32,6 +33,8 @@ class SerialSystem(wiring.Component):
     ----------
     line_in, line_out : In(1), Out(1)
         The serial line of `SerialHost`; ``line_in`` is asynchronous.
+    spi_clock, spi_select : In(1), In(1)
+        As of `SerialBridge`.
     interrupt : Out(1)
         The chip's interrupt output.
     sdram : Out(SdramPins)
@@ -43,7 +46,8 @@ class SerialSystem(wiring.Component):
         If an argument is wrong, or the chip has several cores or channels.
     """
 
-    def __init__(self, config: Config, divisor: int, sdram: SdramTiming | None = None) -> None:
+    def __init__(self, config: Config, divisor: int | None,
+                 sdram: SdramTiming | None = None) -> None:
         instance("config", config, Config)
         check_chip(config)
         for name in ("cores", "hbm_channels"):
@@ -53,11 +57,12 @@ class SerialSystem(wiring.Component):
             raise ValueError(f"hbm_bytes must be at most {1 << ADDRESS_BITS} with an SDRAM, not "
                              f"{config.hbm_bytes!r}")
         self._config = config
-        self._divisor = integer("divisor", divisor, 4)
+        self._divisor = divisor if divisor is None else integer("divisor", divisor, 4)
         self._timing = sdram
         super().__init__({"line_in": In(1, init=1), "line_out": Out(1, init=1),
                           "interrupt": Out(1),
-                          **({} if sdram is None else {"sdram": Out(SdramPins())})})
+                          **({} if sdram is None else {"sdram": Out(SdramPins())}),
+            **(spi_members() if divisor is None else {})})
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -68,6 +73,8 @@ class SerialSystem(wiring.Component):
         chip = instantiate(m, platform, "chip", "chip", lambda: Chip(config), reset=host.reset_chip)
         m.d.comb += [host.line_in.eq(self.line_in), self.line_out.eq(host.line_out),
                      self.interrupt.eq(chip.interrupt)]
+        if self._divisor is None:
+            m.d.comb += [host.spi_clock.eq(self.spi_clock), host.spi_select.eq(self.spi_select)]
         if self._timing is not None:
             connect(m, host.sdram, flipped(self.sdram))
         for prefix, port in ((CONTROL_PREFIX, host.control), (hbm_prefix(0, 0), host.memory)):

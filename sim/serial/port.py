@@ -1,10 +1,11 @@
-"""Serial ports of this machine, and the interface that a `SerialLink` needs of one."""
+"""Ports of this machine, and the interface that a `SerialLink` needs of one."""
 
 import contextlib
 import time
 from typing import Any, Protocol
 
 from sim.errors import BoardError
+from sim.serial.spi import SPI_DEVICE, open_spi
 
 __all__ = ["Port", "open_port"]
 
@@ -96,12 +97,12 @@ def _pyserial() -> Any:
 
 
 def open_port(name: str, baud: int) -> Port:
-    """Open a serial port: 8 data bits, no parity, one stop bit.
+    """Open a serial port, with 8 data bits, no parity and one stop bit, or an SPI bus in mode 0.
 
     Parameters
     ----------
     name : str
-        Name of the port, such as ``/dev/ttyUSB0``.
+        Name of the port, such as ``/dev/ttyUSB0``, or of the bus, such as ``/dev/spidev0.0``.
     baud : int
         Bits per second.
 
@@ -110,6 +111,6 @@ def open_port(name: str, baud: int) -> Port:
     BoardError
         If the port cannot be opened, or another process uses it.
     ImportError
-        If pyserial is not installed.
+        If pyserial is not installed, or, for SPI, spidev.
     """
-    return _Port(name, baud)
+    return open_spi(name, baud) if SPI_DEVICE.fullmatch(name) else _Port(name, baud)

@@ -35,6 +35,8 @@ def main() -> int:
                         help="clock frequency of the chip, in MHz")
     parser.add_argument("--baud", type=int, default=1_000_000,
                         help="rate of the serial line, in bits per second")
+    parser.add_argument("--line", choices=("uart", "spi"), default="uart",
+                        help="what the serial line is")
     parser.add_argument("--memory", choices=("block", "sdram"), default="block",
                         help="where the chip's memory is: in block RAM, or the board's SDRAM")
     parser.add_argument("--seed", type=int, default=1, help="seed of place and route")
@@ -43,7 +45,8 @@ def main() -> int:
     try:
         sdram = arguments.memory == "sdram"
         config = Config.preset("fpga", hbm_bytes=SDRAM_BYTES if sdram else HBM_BYTES)
-        board = Board(config, clock_hz, arguments.baud, sdram=sdram)
+        baud = arguments.baud if arguments.line == "uart" else None
+        board = Board(config, clock_hz, baud, sdram=sdram)
     except ValueError as error:
         parser.error(str(error))
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]

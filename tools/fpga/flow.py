@@ -36,7 +36,8 @@ def write(board: Board, folder: pathlib.Path) -> dict[str, ModuleInterface]:
     library = VerilogLibrary(Target.ECP5)
     for name, text in library.write(TOP, lambda: board).items():
         (folder / f"{name}.v").write_text(text)
-    (folder / f"{TOP}.lpf").write_text(constraints(sdram=hasattr(board, "sdram_clk")))
+    (folder / f"{TOP}.lpf").write_text(constraints(sdram=hasattr(board, "sdram_clk"),
+                                                   spi=hasattr(board, "spi_clock")))
     return library.modules
 
 

@@ -14,10 +14,12 @@ _PORTS = {"clk25": ("clk25", 0, None), "line_in": ("uart", 0, "rx"), "line_out":
 """For each port of `hdl.fpga.board.Board`: a resource of `amaranth_boards`, by name and number, and
 the subsignal, if any."""
 
+_SPI = {"spi_clock": "0+", "spi_select": "1+", "line_in": "2+", "line_out": "3+"}
+"""Pins of the board's connector for the ports of SPI."""
 _SDRAM = ("clk", "clk_en", "cs", "we", "ras", "cas", "ba", "a", "dq", "dqm")
 """Subsignals of the resource ``sdram``; the names of the ports begin with ``sdram_``."""
 
-_ATTRIBUTES = {"line_in": {"PULLMODE": "UP"}}
+_ATTRIBUTES = {"line_in": {"PULLMODE": "UP"}, "spi_select": {"PULLMODE": "UP"}}
 """Attributes of ports, in addition to those in `amaranth_boards`. The pull-up makes a line without
 a sender idle."""
 
@@ -33,10 +35,29 @@ def _pins(part: Subsignal) -> list[str]:
     return list(map(str, pins.names))
 
 
-def constraints(*, sdram: bool = False) -> str:
-    """Constraints in Lattice's format (LPF), also for the pins of the SDRAM if ``sdram`` is set."""
+def _spi_constraints() -> list[str]:
+    [connector] = [one for one in ULX3S_85F_Platform.connectors
+                   if (one.name, one.number) == ("gpio", 0)]
     lines = []
-    ports = dict(_PORTS)
+    for port, place in _SPI.items():
+        pulled = _ATTRIBUTES.get(port, {}).get("PULLMODE", "NONE")
+        lines += [f'LOCATE COMP "{port}" SITE "{connector.mapping[place]}";',
+                  f'IOBUF PORT "{port}" IO_TYPE=LVCMOS33 PULLMODE={pulled};']
+    return lines
+
+
+def constraints(*, sdram: bool = False, spi: bool = False) -> str:
+    """Constraints in Lattice's format (LPF).
+
+    Parameters
+    ----------
+    sdram : bool
+        Also for the pins of the SDRAM.
+    spi : bool
+        The serial line is SPI, at pins 0+ to 3+ of the board's connector ``gpio``.
+    """
+    lines = _spi_constraints() if spi else []
+    ports = {port: place for port, place in _PORTS.items() if not (spi and port in _SPI)}
     if sdram:
         ports |= {f"sdram_{name}": ("sdram", 0, name) for name in _SDRAM}
     for port, (name, number, signal) in ports.items():

@@ -202,7 +202,22 @@ def test_pins_are_those_of_the_board() -> None:
     assert sum(line.startswith("LOCATE") for line in lines) == 6
 
 
+def test_pins_of_sdram_and_spi_are_those_of_the_board() -> None:
+    from tools.fpga.pins import constraints
+
+    lines = constraints(sdram=True, spi=True).splitlines()
+    for port, pin in (("sdram_clk", "F19"), ("sdram_clk_en", "F20"), ("sdram_a[12]", "G19"),
+                      ("sdram_ba[0]", "P19"), ("sdram_dq[15]", "J17"), ("sdram_dqm[1]", "E20"),
+                      ("spi_clock", "B11"), ("spi_select", "A10"), ("line_in", "A9"),
+                      ("line_out", "B9")):
+        assert f'LOCATE COMP "{port}" SITE "{pin}";' in lines
+    assert 'IOBUF PORT "spi_select" IO_TYPE=LVCMOS33 PULLMODE=UP;' in lines
+    located = [line.split('"')[1] for line in lines if line.startswith("LOCATE")]
+    assert len(located) == len(set(located)) == 8 + 6 + 2 + 13 + 16 + 2
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
+    (["--clock", "50", "--memory", "sdram"], "clock_hz must be at most 40000000 with an SDRAM"),
     (["--clock", "26"], "clock_hz must be a multiple of 25000000 / n"),
     (["--baud", "9000000"], "baud must divide the clock"),
     ([], "not installed: no_such_package; `make fpga` installs them")])

@@ -1,0 +1,107 @@
+"""An SPI bus of this machine as the port of a board."""
+
+import importlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+from hdl.fpga.protocol import FLAG
+from sim.errors import BoardError
+
+__all__ = ["SPI_DEVICE", "SpiPort", "open_spi"]
+
+SPI_DEVICE = re.compile(r"/dev/spidev(\d+)\.(\d+)")
+"""Name of an SPI bus, with the numbers of the bus and of its select line."""
+_READ_BYTES = 64
+_FLAG = bytes([FLAG])
+
+
+class SpiPort:
+    """A `sim.serial.port.Port` on SPI: each byte sent brings a byte from the board.
+
+    To read, the port sends flags. The board sends flags while it has nothing else to send; `read`
+    returns none of them if no frame is under way.
+
+    Parameters
+    ----------
+    transfer : callable
+        Sends bytes in mode 0, and returns as many bytes from the board. It raises an OSError if the
+        bus is gone.
+    set_rate : callable, optional
+        Sets the frequency of the clock in Hz.
+    """
+
+    def __init__(self, transfer: Callable[[bytes], bytes],
+                 set_rate: Callable[[int], None] = lambda rate: None) -> None:
+        self._transfer, self._set_rate = transfer, set_rate
+        self._received = b""
+        self._idle = True
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, and keep those that the board sends meanwhile."""
+        try:
+            self._received += self._transfer(data)
+        except OSError as error:
+            raise BoardError(f"SPI bus is gone ({error}): open the device again") from None
+
+    def read(self) -> bytes:
+        """Return the bytes that have arrived; if there are none, read some."""
+        if not self._received:
+            self.write(_FLAG * _READ_BYTES)
+        found, self._received = self._received, b""
+        if self._idle and not found.strip(_FLAG):
+            return b""
+        self._idle = found.endswith(_FLAG)
+        return found
+
+    def resynchronise(self) -> None:
+        """End a frame that the board has received in part, and discard what has arrived."""
+        self.write(_FLAG)
+        self._received, self._idle = b"", True
+
+    def set_baud(self, baud: int) -> None:
+        """Set the frequency of the clock in Hz."""
+        self._set_rate(baud)
+
+    def close(self) -> None:
+        """Do nothing: who made ``transfer`` closes the bus."""
+
+
+class _Bus(SpiPort):
+    """A bus of the package ``spidev``."""
+
+    def __init__(self, bus: Any) -> None:
+        super().__init__(lambda data: bytes(bus.xfer3(list(data))),
+                         lambda rate: setattr(bus, "max_speed_hz", rate))
+        self._bus = bus
+
+    def close(self) -> None:
+        """Close the bus; closing twice does nothing."""
+        self._bus.close()
+
+
+def open_spi(name: str, rate: int) -> SpiPort:
+    """Open an SPI bus by its name, which `SPI_DEVICE` matches; ``rate`` is in bits per second.
+
+    Raises
+    ------
+    BoardError
+        If the bus cannot be opened.
+    ImportError
+        If spidev is not installed.
+    """
+    try:
+        spidev = importlib.import_module("spidev")
+    except ModuleNotFoundError as error:
+        raise ImportError(f"the port {name} needs spidev: pip install spidev") from error
+    found = SPI_DEVICE.fullmatch(name)
+    assert found is not None
+    bus = spidev.SpiDev()
+    try:
+        bus.open(int(found[1]), int(found[2]))
+        bus.mode = 0
+        bus.max_speed_hz = rate
+    except OSError as error:
+        raise BoardError(f"SPI bus {name} cannot be opened at {rate} bits a second: {error}"
+                         ) from None
+    return _Bus(bus)
