@@ -11,7 +11,7 @@ __all__ = ["all_reduced"]
 Words = NDArray[np.uint32]
 
 
-def all_reduced(values: Words, block: int) -> Words:
+def all_reduced(values: Words, block: int, spread: int = 1) -> Words:
     """Return the sums over all chips, which all chips get.
 
     Parameters
@@ -20,14 +20,16 @@ def all_reduced(values: Words, block: int) -> Words:
         Patterns of the fp32 numbers of each chip; a whole number of rounds.
     block : int
         Words of a block.
+    spread : int
+        Along the second axis of a half, there is a part for every ``spread``-th chip only.
 
     Returns
     -------
     array of uint32, shape (words,)
         The sums. A round has two halves; the first is summed along X first, the second along Y,
         unless there is only one chip along Y, or X. A half has two quarters; the first is summed in
-        ascending order of coordinates, the second in descending order. The sum of part s of a ring,
-        of as many parts as chips, begins with chip s.
+        ascending order of coordinates, the second in descending order. The sum of part s of a ring
+        begins with chip s or, along the second axis, with chip s times ``spread``.
 
     Raises
     ------
@@ -35,22 +37,25 @@ def all_reduced(values: Words, block: int) -> Words:
         If the words are not a whole number of rounds.
     """
     width, height, words = values.shape
-    if words % (4 * width * height * block):
-        raise ValueError(f"values must have whole rounds of {4 * width * height * block} words, "
+    parts = width * height // spread
+    if words % (4 * parts * block):
+        raise ValueError(f"values must have whole rounds of {4 * parts * block} words, "
                          f"not {words} words")
-    rounds = values.reshape(width, height, -1, 2, 2, width * height, block)
+    rounds = values.reshape(width, height, -1, 2, 2, parts, block)
     sums = np.empty(rounds.shape[2:], np.uint32)
     for half in range(2):
         along_x = (height == 1) if half else (width > 1)
         grid = rounds.swapaxes(0, 1) if along_x else rounds
         second, first = grid.shape[:2]
         for quarter, way in enumerate((1, -1)):
-            part = grid[:, :, :, half, quarter].reshape(second, first, -1, first, second, block)
+            part = grid[:, :, :, half, quarter].reshape(
+                second, first, -1, first, second // spread, block)
             # part[c2, c1, round, s1, s2] is block (s1, s2) of chip (c1, c2).
             for s1 in range(first):
                 lines = _ring(part[:, :, :, s1].swapaxes(0, 1), s1, way)
-                for s2 in range(second):
-                    sums[:, half, quarter, s1 * second + s2] = _ring(lines[:, :, s2], s2, way)
+                for s2 in range(second // spread):
+                    sums[:, half, quarter, s1 * (second // spread) + s2] = _ring(
+                        lines[:, :, s2], s2 * spread, way)
     return sums.reshape(-1)
 
 

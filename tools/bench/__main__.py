@@ -1,4 +1,4 @@
-"""``make bench``: simulation speed, products, training, ResNet-50, and size on an FPGA.
+"""``make bench``: simulation speed, links, products, training, ResNet-50, and size on an FPGA.
 
 Prints a table and writes the same figures to ``build/bench.json``. Because timings vary between
 runs, each speed is the median of several, and runs of the models to compare alternate. Models are
@@ -23,6 +23,7 @@ from tools.bench.fpga import fpga_figures
 from tools.bench.links import link_figures
 from tools.bench.machine import processor
 from tools.bench.products import product_figures
+from tools.bench.reduce import reduce_figures
 from tools.bench.resnet import resnet_figures
 from tools.bench.training import cores_figures, transformer_figures
 
@@ -51,7 +52,8 @@ _PARTS: dict[str, Callable[[], dict[str, float]]] = {
     "array": lambda: array_figures(Config.preset("v2")),
     "core": lambda: core_figures(Config.preset("v2")),
     "chip": lambda: chip_figures(Config.preset("v2")),
-    "links": link_figures,
+    "links": lambda: link_figures("v2"),
+    "reduce": lambda: reduce_figures("v2"),
     "products": lambda: product_figures(Config.preset("v2")),
     "resnet50": lambda: resnet_figures(Config.preset("v2")),
     "cores": lambda: cores_figures(Config.preset("v2")),

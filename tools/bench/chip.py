@@ -21,7 +21,7 @@ from tools.bench.cell import synthesise
 from tools.bench.core import busy_program
 from tools.bench.machine import AVX2, has_avx2
 
-__all__ = ["chip_figures", "count_cells", "ecp5_chip"]
+__all__ = ["busy_speed", "chip_figures", "count_cells", "ecp5_chip", "loaded"]
 
 RUNS = 5
 BUSY_LOOPS = 64
@@ -64,7 +64,7 @@ def _check(chip: ChipModel) -> None:
                 raise RuntimeError(f"chip and golden chip differ in {part} of core {core}")
 
 
-def _busy(chip: ChipModel) -> tuple[float, float]:
+def busy_speed(chip: ChipModel) -> tuple[float, float]:
     """Run the program that all cores hold; measure the simulation speed.
 
     Return simulated cycles a second, and the share of cycles in which an activation row enters a
@@ -142,29 +142,29 @@ def chip_figures(config: Config) -> dict[str, float]:
     speeds: dict[str, list[float]] = {"busy": [], "busy_one_thread": [], "idle": []}
     active = 0.0
     with contextlib.ExitStack() as stack:
-        chip = stack.enter_context(_loaded(config))
+        chip = stack.enter_context(loaded(config))
         for _ in tqdm(range(RUNS), "chip", unit="run", leave=False):
-            speed, active = _busy(chip)
+            speed, active = busy_speed(chip)
             speeds["busy"].append(speed)
             speeds["idle"].append(_idle(chip))
         transfers = _transfers(chip)
         single = {"busy_one_thread": chip}
         if has_avx2():
             with compile_for(AVX2):
-                single["busy_one_thread_avx2"] = stack.enter_context(_loaded(config))
+                single["busy_one_thread_avx2"] = stack.enter_context(loaded(config))
             speeds["busy_one_thread_avx2"] = []
         for one in single.values():
             one.model.use_threads(1)
         for _ in tqdm(range(RUNS), "chip, one thread", unit="run", leave=False):
             for name, one in single.items():
-                speeds[name].append(_busy(one)[0])
+                speeds[name].append(busy_speed(one)[0])
     figures = {f"chip_{name}_cycles_per_second": statistics.median(values)
                for name, values in speeds.items()}
     return {**figures, "chip_busy_mxu_active_percent": 100 * active, **transfers}
 
 
 @contextlib.contextmanager
-def _loaded(config: Config) -> Iterator[ChipModel]:
+def loaded(config: Config) -> Iterator[ChipModel]:
     """Yield a chip with the busy program in all cores, after a comparison with the golden chip.
 
     Raises

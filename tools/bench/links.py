@@ -1,22 +1,27 @@
-"""The cycles of a hop between chips, and the speed of a simulated pod."""
+"""Links and pods of chips: a hop, the links beside other work, and the speed of the simulation."""
 
 import statistics
 import time
 
+import numpy as np
 from tqdm import tqdm
 
 from hdl.config import Config
 from hdl.dma.format import DmaSpace, pack_descriptor, pack_remote
 from sim.models.chip.simulation import Until
 from sim.models.chip.torus import ChipTorus
+from tools.bench.chip import busy_speed, loaded
 
-__all__ = ["link_figures"]
+__all__ = ["PEAK", "link_figures"]
 
-CONFIG = Config.preset("tiny", link_bytes=16)
 LATENCY = 64
+LINK_BYTES = 128
+PEAK = 11 / 16
+"""Flits a cycle of a link."""
 WAYS = ((1, 0), (-1, 0), (0, 1), (0, -1))
 """(hops along X, hops along Y) to each of the four neighbours of a chip."""
 MANY_VECTORS = 1 << 20
+WARM_CYCLES = 500
 RUN_CYCLES = 1000
 RUNS = 5
 
@@ -29,14 +34,22 @@ def _send(torus: ChipTorus, chip: int, core: int, hops: tuple[int, int], vectors
     """
     torus.chips[chip].start_transfer(core, pack_descriptor({
         "source_space": DmaSpace.VMEM, "destination_space": DmaSpace.REMOTE_VMEM,
-        "rows": vectors * CONFIG.sublanes, "source_address": 0, "source_run": 1,
+        "rows": vectors * torus.config.sublanes, "source_address": 0, "source_run": 1,
         "destination_address": pack_remote(*hops, core) << 32, "destination_run": 1}))
 
 
-def _hop_cycles() -> float:
+def _send_all(torus: ChipTorus) -> None:
+    """Let all cores send in all directions for a long time."""
+    for chip in range(len(torus.chips)):
+        for core in range(torus.config.cores):
+            for hops in WAYS:
+                _send(torus, chip, core, hops, MANY_VECTORS)
+
+
+def _hop_cycles(config: Config) -> float:
     """Latency in cycles that a chip adds to a packet which it forwards, from wire to wire."""
     times = []
-    with ChipTorus(CONFIG, (4, 1), LATENCY) as torus:
+    with ChipTorus(config, (4, 1), LATENCY) as torus:
         for hops in (1, 3):
             first = torus.chips[0].cycle
             _send(torus, 0, 0, (hops, 0), 1)
@@ -45,14 +58,44 @@ def _hop_cycles() -> float:
     return (times[1] - times[0]) / 2 - LATENCY
 
 
-def _speed(quantum: int | None = None, threads: int | None = None) -> float:
+def _beside_hbm(config: Config) -> float:
+    """Share of their peak of the links of 2 x 2 chips, while core 0 loads from HBM, core 1 stores.
+
+    All cores send in all directions. That of the slowest link counts.
+    """
+    with ChipTorus(config, (2, 2), LATENCY) as torus:
+        for chip in torus.chips:
+            for core, spaces in enumerate(((DmaSpace.HBM, DmaSpace.VMEM),
+                                           (DmaSpace.VMEM, DmaSpace.HBM))):
+                runs = {DmaSpace.HBM: config.sublanes, DmaSpace.VMEM: 1}
+                chip.start_transfer(core, pack_descriptor({
+                    "source_space": spaces[0], "destination_space": spaces[1],
+                    "rows": MANY_VECTORS * config.sublanes,
+                    "source_run": runs[spaces[0]], "destination_run": runs[spaces[1]]}))
+        _send_all(torus)
+        torus.run(WARM_CYCLES, until=Until.NEVER)
+        before = torus.sent()
+        torus.run(RUN_CYCLES, until=Until.NEVER)
+        return float(np.min(torus.sent() - before)) / RUN_CYCLES / PEAK
+
+
+def _slowdown(plain: Config, linked: Config) -> float:
+    """How many times as long a cycle of a busy chip takes if it has links, which are idle."""
+    speeds: list[list[float]] = [[], []]
+    with loaded(plain) as one, loaded(linked) as other:
+        for chip in (one, other):
+            chip.model.use_threads(1)
+        for _ in tqdm(range(RUNS), "chip with links", unit="run", leave=False):
+            for chip, found in zip((one, other), speeds, strict=True):
+                found.append(busy_speed(chip)[0])
+    return statistics.median(speeds[0]) / statistics.median(speeds[1])
+
+
+def _speed(config: Config, quantum: int | None = None, threads: int | None = None) -> float:
     """Simulated cycles a second of 4 x 4 chips, while every core sends in all four directions."""
     speeds = []
-    with ChipTorus(CONFIG, (4, 4), LATENCY, quantum=quantum, threads=threads) as torus:
-        for chip in range(len(torus.chips)):
-            for core in range(CONFIG.cores):
-                for hops in WAYS:
-                    _send(torus, chip, core, hops, MANY_VECTORS)
+    with ChipTorus(config, (4, 4), LATENCY, quantum=quantum, threads=threads) as torus:
+        _send_all(torus)
         for _ in tqdm(range(RUNS), "pod", unit="run", leave=False):
             began = time.perf_counter()
             torus.run(RUN_CYCLES, until=Until.NEVER)
@@ -60,15 +103,22 @@ def _speed(quantum: int | None = None, threads: int | None = None) -> float:
     return statistics.median(speeds)
 
 
-def link_figures() -> dict[str, float]:
-    """Measure chips of preset `tiny` with links, and wires of 64 cycles.
+def link_figures(name: str) -> dict[str, float]:
+    """Measure chips of preset ``name`` with flits of `LINK_BYTES`, and wires of 64 cycles.
 
     Returns
     -------
     dict of str to float
-        ``hop_cycles``; ``pod_4x4_cycles_per_second``, with a thread for each processor and a
-        quantum of 64 cycles; ``pod_4x4_one_thread_cycles_per_second``, with one thread and a
-        quantum of one cycle, so that all chips run cycle by cycle.
+        ``hop_cycles``: cycles that a packet spends in a chip which forwards it.
+        ``link_share_beside_hbm``: share of their peak that all links reach while the cores also
+        load from HBM and store to it. ``busy_chip_slowdown_with_idle_fabric``: time to simulate a
+        busy chip with links that are idle, compared to one without links.
+        ``pod_4x4_cycles_per_second``: with a thread for each processor and a quantum of 64 cycles;
+        ``pod_4x4_one_thread_cycles_per_second``: with one thread and a quantum of one cycle, so
+        that all chips run cycle by cycle.
     """
-    return {"hop_cycles": _hop_cycles(), "pod_4x4_cycles_per_second": _speed(),
-            "pod_4x4_one_thread_cycles_per_second": _speed(quantum=1, threads=1)}
+    plain, linked = Config.preset(name), Config.preset(name, link_bytes=LINK_BYTES)
+    return {"hop_cycles": _hop_cycles(linked), "link_share_beside_hbm": _beside_hbm(linked),
+            "busy_chip_slowdown_with_idle_fabric": _slowdown(plain, linked),
+            "pod_4x4_cycles_per_second": _speed(linked),
+            "pod_4x4_one_thread_cycles_per_second": _speed(linked, quantum=1, threads=1)}

@@ -18,8 +18,15 @@ A core keeps its parts by their distance from its own place: segment t of a quar
 forward is number c - t modulo n on the chip with coordinate c of n, and c + t if it travels
 backward. So the program is the same on all chips; only addresses in HBM depend on the chip's
 coordinates. Segment 0 leaves first, and segment n - 1 becomes complete.
+
+If an array has fewer vectors than there are blocks, blocks are *spread*: along the second axis, a
+segment has a block for every second, fourth, ... chip only. With a spread of g, the blocks of a
+chip have the distances r, r + g, r + 2 g, ..., where its *rank* r is c modulo g (-c modulo g
+backward): on chips of rank 0, one of them leaves first, and on those of rank g - 1, one becomes
+complete.
 """
 
+import math
 from dataclasses import dataclass
 
 from hdl.checks import instance, integer
@@ -55,6 +62,8 @@ class RingPlan:
         Vectors of a block.
     piece : int
         Vectors of a piece; divides ``block``.
+    spread : int
+        Along the second axis, a segment has a block for every ``spread``-th chip.
     """
 
     config: Config
@@ -63,6 +72,7 @@ class RingPlan:
     rounds: int
     block: int
     piece: int
+    spread: int = 1
 
     @classmethod
     def of(cls, config: Config, shape: tuple[int, int], size: int, arrays: int = 1) -> "RingPlan":
@@ -86,21 +96,23 @@ class RingPlan:
             raise ValueError("shape must have at least two chips, not (1, 1)")
         if config.hbm_bytes > 1 << 32:
             raise ValueError(f"hbm_bytes must be at most 2**32, not {config.hbm_bytes!r}")
-        chips = width * height
+        vectors = -(-size // (config.row_bytes * config.sublanes))
+        spread = _spread(width, height, vectors)
+        places = width * height // spread
         # A block needs room for itself, for what arrives while it is reduced, and for the second
         # array.
-        most = config.vmem_vectors // ((2 + (arrays - 1)) * len(WAYS) * chips)
+        most = config.vmem_vectors // ((2 + (arrays - 1)) * len(WAYS) * places)
         if not most:
-            raise MemoryError(f"vector memory must have at least {4 * arrays * chips} vectors, "
+            least = (2 + 2 * arrays) * places
+            raise MemoryError(f"vector memory must have at least {least} vectors, "
                               f"not {config.vmem_vectors}")
-        vectors = -(-size // (config.row_bytes * config.sublanes))
-        whole = CORES * len(WAYS) * chips
+        whole = CORES * len(WAYS) * places
         rounds = -(-vectors // (whole * most))
         block = -(-vectors // (whole * rounds))
         piece = _piece(block)
         block = min(-(-block // piece) * piece, most // piece * piece)
         rounds = -(-vectors // (whole * block))
-        return cls(config, (width, height), arrays, rounds, block, piece)
+        return cls(config, (width, height), arrays, rounds, block, piece, spread)
 
     @property
     def vector_bytes(self) -> int:
@@ -115,7 +127,7 @@ class RingPlan:
     @property
     def quarter(self) -> int:
         """Vectors of a quarter."""
-        return self.chips * self.block
+        return self.chips // self.spread * self.block
 
     @property
     def bytes(self) -> int:
@@ -139,6 +151,21 @@ class RingPlan:
         """Return the numbers of chips along the first and the second axis of a core's half."""
         first, second = self.axes(core)
         return self.shape[first], self.shape[second]
+
+    def blocks(self, core: int) -> int:
+        """Return the number of blocks of a segment of a core's half."""
+        return self.sides(core)[1] // self.spread
+
+    def rank(self, core: int, place: tuple[int, int], way: int) -> int:
+        """Return the rank of the chip at coordinates (x, y) in a core's quarter of this way."""
+        return way * place[self.axes(core)[1]] % self.spread
+
+
+def _spread(width: int, height: int, vectors: int) -> int:
+    """Return the largest spread that divides both sides, if blocks then have about one vector."""
+    most = CORES * len(WAYS) * width * height / vectors
+    return max(spread for spread in range(1, math.gcd(width, height) + 1)
+               if spread == 1 or (spread <= most and not (width % spread or height % spread)))
 
 
 def _piece(block: int) -> int:

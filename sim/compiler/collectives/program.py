@@ -10,9 +10,11 @@ tells the four neighbours that send to it that its buffers are free. A piece tha
 value arrives where its partial sum was; this sum has left, as the final value depends on it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
+from typing import Any
 
 from hdl.dma.format import pack_remote
 from sim.asm.assembler import Program
@@ -29,16 +31,24 @@ class Word(IntEnum):
 
     FIRST = 0
     """Coordinate along the half's first axis."""
-    SECOND = 1
-    SOURCE = 2
+    SOURCE = 1
     """Address of the first array in HBM."""
-    SOURCE_STEP = 3
+    SOURCE_STEP = 2
     """Distance in bytes from the first array to the second."""
-    RESULT = 4
-    RESULT_STEP = 5
+    RESULT = 3
+    RESULT_STEP = 4
+    BLOCK = 5
+    """Number of the block with the least distance from the chip, for each way."""
+    RANK = 7
+    """Rank of the chip, for each way."""
+    SHIFT = 9
+    """How far the neighbour has the block that it gets, in vectors, for each way: a block further
+    on if the chip has the greatest rank."""
+    SENDS = 11
+    """Number of pieces that the core sends in a round."""
 
 
-_SENDS = 8
+_SENDS = 12
 _PITCH = 10
 _LOAD = _SENDS + 4 * _PITCH
 _STORE = _LOAD + _PITCH
@@ -63,7 +73,7 @@ _ROUNDS, _ROUND = "s20", "s21"
 """Rounds left, and offset of the round in the array."""
 _TO = "s22"
 _FOLLOW_AT, _LAG = _LOAD_AT, _LOADS_LEFT
-"""Like `_AT`, for the pieces that `_Core._write_follow` takes; number of its calls to leave out."""
+"""Like `_AT`, for the pieces that ``follow`` takes; number of its calls to leave out."""
 _FOLLOWED = "s31"
 _AHEAD = 3
 """Number of pieces of each way that are loaded ahead."""
@@ -105,16 +115,18 @@ class _Send:
     """A piece is sent along an axis: 0 is the half's first one.
 
     It arrives among the sums or, if ``scatters``, in the buffer of what arrives along that axis,
-    ``offset`` vectors after its own distance from the start of the sums.
+    ``offset`` vectors after its own distance from the start of the sums and, if ``shifts``, as many
+    as `Word.SHIFT` says.
     """
 
     axis: int
     offset: int
     scatters: bool = False
+    shifts: bool = False
 
 
-class _Core:
-    """Writes the program of a core.
+class _Writer:
+    """Writes the subroutines of a core's program, and what prepares its walks.
 
     Parameters
     ----------
@@ -128,158 +140,17 @@ class _Core:
         self._lines: list[str] = []
         self._labels = 0
         first, second = self._sides
-        self._segment = second * plan.block
+        self._blocks, self._in_block = plan.blocks(core), plan.block // plan.piece
+        self._segment = self._blocks * plan.block
+        across = self._blocks if plan.spread > 1 else second - 1
         # Buffers: by way, the array, the second array, and what arrives along each axis.
         starts, end = [], 0
         for size in (plan.quarter, plan.quarter * (plan.arrays - 1),
-                     (first - 1) * self._segment, (second - 1) * plan.block):
+                     (first - 1) * self._segment, across * plan.block):
             starts.append((end, end + size))
             end += len(WAYS) * size
         self._sums, self._others, *self._arrivals = starts
         assert end <= plan.config.vmem_vectors
-
-    def text(self) -> str:
-        """Return the program as text."""
-        plan = self._plan
-        self._put(f"s0.add {_ROUNDS}, s0, {plan.rounds} | s1.add {_ROUND}, s0, 0")
-        self._signal_neighbours()
-        self._label("round")
-        self._begin(_WALK, Word.SOURCE, 0)
-        pieces = plan.quarter // plan.piece
-        self._put(f"s0.add {_LOAD_AT}, s0, 0 | s1.add {_LOADS_LEFT}, s0, {pieces}")
-        for _ in range(min(_AHEAD, pieces)):
-            self._call("load")
-        self._put(f"misc.wait sem{_FREE}, {2 * self._axes()} | s0.add {_AT}, s0, 0")
-        self._scatter()
-        self._put(f"s0.add {_ROUNDS}, {_ROUNDS}, -1")
-        last = self._new()
-        self._put(f"s1.beq {_ROUNDS}, 0, {last}")
-        self._signal_neighbours()
-        self._label(last)
-        self._begin(_LATER, Word.RESULT, 0)
-        self._begin(_WALK, Word.RESULT, -1)
-        self._gather()
-        sends = plan.quarter // plan.piece * len(WAYS) * 2
-        sends -= 2 * len(WAYS) * (plan.block // plan.piece)
-        self._put(f"misc.wait sem{_SENT}, {sends}")
-        self._put(f"misc.wait sem{_STORED}, {pieces * len(WAYS) * plan.arrays}")
-        self._put(f"s0.add {_ROUND}, {_ROUND}, {plan.round_bytes} "
-                  f"| s1.bne {_ROUNDS}, 0, round")
-        self._put("s1.halt")
-        self._subroutines()
-        return "\n".join(self._lines)
-
-    # ---- phases
-
-    def _scatter(self) -> None:
-        """Phases 1 and 2, up to the sum of the last block, which is also sent."""
-        first, second = self._sides
-        segment, block = self._segment, self._plan.block
-        last = (first - 1) * segment
-        along, across = _Send(0, 0, scatters=True), _Send(1, -last, scatters=True)
-        self._pieces(second, load=True, sends=[along])
-        self._pieces(second * (first - 2), load=True, add=0, sends=[along])
-        if second == 1:
-            self._pieces(1, load=True, add=0)
-            return
-        self._pieces(1, load=True, add=0, sends=[across])
-        self._pieces(second - 1, load=True, add=0)
-        self._put(f"s0.add {_AT}, s0, {last + block}")
-        self._pieces(second - 2, add=1, sends=[across])
-        self._pieces(1, add=1, sends=[_Send(1, -(second - 1) * block)])
-
-    def _gather(self) -> None:
-        """Phases 3 and 4.
-
-        Transfers along the first axis would fill their queue, and hold the core, while the first
-        segments arrive on this axis. So the steps of phase 4 begin early (`_write_follow`).
-        """
-        first, second = self._sides
-        segment, block = self._segment, self._plan.block
-        last = (first - 1) * segment
-        pieces = second * (block // self._plan.piece)
-        behind = min(_BEHIND, pieces)
-        along = _Send(0, -last)
-        self._put(f"s0.add {_FOLLOW_AT}, s0, 0 | s1.add {_LAG}, s0, {behind}")
-        self._put(f"s0.add {_AT}, s0, {last}")
-        self._pieces(second - 2, waits=1, sends=[_Send(1, block), along], last=True)
-        if second > 1:
-            self._pieces(1, waits=1, sends=[along], last=True)
-        self._pieces(1, sends=[along], last=True)
-        self._put(f"s0.add {_COUNT}, s0, {pieces * max(first - 3, 0) + behind}")
-        again = self._new()
-        self._label(again)
-        self._put(f"s1.call {_FOLLOWED}, follow")
-        self._put(f"s1.loop {_COUNT}, {again}")
-        if first > 2:
-            self._put(f"s0.add {_AT}, {_FOLLOW_AT}, 0")
-            self._pieces(second, waits=0, store=True)
-
-    def _pieces(self, blocks: int, *, load: bool = False, waits: int | None = None,
-                add: int | None = None, sends: Sequence[_Send] = (), store: bool = False,
-                last: bool = False) -> None:
-        """Write a loop over the pieces of ``blocks`` blocks, from register `_AT` on.
-
-        Parameters
-        ----------
-        blocks : int
-            Number of blocks.
-        load : bool
-            Start the load of a later piece, and wait for this one.
-        waits, add : int or None
-            Wait for the piece from the neighbour along this axis; for ``add``, add it, too.
-        sends : sequence of _Send
-            Send the piece.
-        store, last : bool
-            Store the piece in HBM; ``last``: as one of the last segment, before the others, each
-            step of which a step of these follows.
-        """
-        if blocks <= 0:
-            return
-        plan = self._plan
-        again = self._new()
-        self._put(f"s0.add {_COUNT}, s0, {blocks * (plan.block // plan.piece)}")
-        self._label(again)
-        if load:
-            self._call("load")
-            self._put(f"misc.wait sem{_LOADED}, {len(WAYS) * plan.arrays}")
-        for way in range(len(WAYS)):
-            self._put(f"s0.add {_SUM}, {_AT}, {self._sums[way]}")
-            if load and plan.arrays > 1:
-                self._put(f"s0.add {_ADDEND}, {_AT}, {self._others[way]}")
-                self._call("add")
-            axis = waits if add is None else add
-            if axis is not None:
-                self._put(f"misc.wait sem{_ARRIVED[axis][way]}, 1")
-            if add is not None:
-                self._add(add, way)
-            for send in sends:
-                self._send(send, way)
-        if store:
-            self._put(f"s0.add {_FOLLOW_AT}, {_AT}, 0")
-            self._call("store_later")
-        if last:
-            self._call("store")
-            self._put(f"s1.call {_FOLLOWED}, follow")
-        self._put(f"s0.add {_AT}, {_AT}, {plan.piece} | s1.loop {_COUNT}, {again}")
-
-    def _add(self, axis: int, way: int) -> None:
-        """Add what has arrived along an axis to the sum."""
-        first, _ = self._sides
-        begins = self._segment if axis == 0 else (first - 1) * self._segment + self._plan.block
-        self._put(f"s0.add {_ADDEND}, {_AT}, {self._arrivals[axis][way] - begins}")
-        self._call("add")
-
-    def _send(self, send: _Send, way: int) -> None:
-        """Send the piece at register `_SUM`."""
-        at = _SENDS + _PITCH * (len(WAYS) * send.axis + way)
-        buffer = self._arrivals[send.axis] if send.scatters else self._sums
-        offset = buffer[way] - self._sums[way] + send.offset
-        self._put(f"s0.store {_SUM}, s0, {at + _SOURCE} | s1.add {_TO}, {_SUM}, {offset}")
-        self._put(f"s0.store {_TO}, s0, {at + _DESTINATION}")
-        self._put(f"misc.dma {at}")
-
-    # ---- subroutines
 
     def _subroutines(self) -> None:
         """Write all subroutines; those but ``follow`` return to register `_RETURN`."""
@@ -303,13 +174,11 @@ class _Core:
         self._write_follow()
 
     def _write_follow(self) -> None:
-        """Write ``follow``, a step of phase 4: wait for a piece, send it on, and store it.
+        """Write ``follow``, a step of phase 4: wait for a piece of segment 0, and store it.
 
         The first calls, as many as register `_LAG` says, do nothing. The step returns to register
         `_FOLLOWED`.
         """
-        plan = self._plan
-        first, _ = self._sides
         self._label("follow")
         self._put(f"s1.beq {_LAG}, 0, follows")
         self._put(f"s0.add {_LAG}, {_LAG}, -1 | s1.jump {_FOLLOWED}")
@@ -317,10 +186,9 @@ class _Core:
         for way in range(len(WAYS)):
             self._put(f"misc.wait sem{_ARRIVED[0][way]}, 1 "
                       f"| s0.add {_SUM}, {_FOLLOW_AT}, {self._sums[way]}")
-            if first > 2:
-                self._send(_Send(0, self._segment), way)
         self._call("store_later")
-        self._put(f"s0.add {_FOLLOW_AT}, {_FOLLOW_AT}, {plan.piece} | s1.jump {_FOLLOWED}")
+        self._put(f"s0.add {_FOLLOW_AT}, {_FOLLOW_AT}, {self._plan.piece} "
+                  f"| s1.jump {_FOLLOWED}")
 
     def _move(self, descriptor: int, buffers: tuple[int, int], at: str, walk: _Walk, far: int,
               near: int, array: int) -> None:
@@ -367,10 +235,10 @@ class _Core:
         self._put(" | ".join(f"s{way}.add {at}, {at}, {size}" for way, at in enumerate(walk.at)))
         self._put(f"s1.loop {walk.pieces}, {_RETURN}")
         inside = self._new()
-        self._put(f"s0.add {walk.pieces}, s0, {plan.block // plan.piece} "
+        self._put(f"s0.add {walk.pieces}, s0, {self._in_block} "
                   f"| s1.loop {walk.blocks}, {inside}")
         self._rotate(walk.segment, 0, -1)
-        self._put(f"s0.add {walk.blocks}, s0, {self._sides[1]}")
+        self._put(f"s0.add {walk.blocks}, s0, {self._blocks}")
         self._label(inside)
         self._rotate(walk.block, 1, -1)
         self._address(walk)
@@ -382,24 +250,27 @@ class _Core:
         ``word`` has the address of the first array, and the next word the step to the second.
         """
         plan = self._plan
-        for place, offsets, axis in ((Word.SECOND, walk.block, 1), (Word.FIRST, walk.segment, 0)):
+        for place, following, offsets, axis in ((Word.BLOCK, 1, walk.block, 1),
+                                                (Word.FIRST, 0, walk.segment, 0)):
             self._put(f"s0.load {_T}, s0, {place.value}")
-            self._put(" | ".join(f"s{way}.mul {offset}, {_T}, {self._pitch(axis)}"
-                                 for way, offset in enumerate(offsets)))
+            self._put(f"s0.load {_U}, s0, {place + following}")
+            self._put(" | ".join(f"s{way}.mul {offset}, {number}, {self._pitch(axis)}"
+                                 for way, (offset, number) in enumerate(zip(
+                                     offsets, (_T, _U), strict=True))))
         if step:
             self._rotate(walk.segment, 0, 1)
         self._put(f"s0.load {_T}, s0, {word.value}")
         self._put(f"s0.load {_STEP}, s0, {word.value + 1} | s1.add {_BASE}, {_T}, {_ROUND}")
         half = self._core * len(WAYS) * plan.quarter * plan.vector_bytes
         self._put(f"s0.add {_BASE}, {_BASE}, {half}")
-        self._put(f"s0.add {walk.pieces}, s0, {plan.block // plan.piece} "
-                  f"| s1.add {walk.blocks}, s0, {self._sides[1]}")
+        self._put(f"s0.add {walk.pieces}, s0, {self._in_block} "
+                  f"| s1.add {walk.blocks}, s0, {self._blocks}")
         self._address(walk)
 
     def _rotate(self, offsets: tuple[str, str], axis: int, sign: int) -> None:
         """Add a pitch to offsets along an axis, round the ring, times ``sign`` and the way."""
         pitch = self._pitch(axis)
-        whole = pitch * self._sides[axis]
+        whole = pitch * (self._blocks if axis else self._sides[0])
         # A sum that is not in the ring is negative, also if it grows.
         steps = [pitch - whole if sign * way > 0 else -pitch for way in WAYS]
         names = [(f"s{way}", offset, where) for way, (offset, where) in enumerate(
@@ -421,8 +292,6 @@ class _Core:
     def _pitch(self, axis: int) -> int:
         """Return the bytes of a segment (axis 0) or of a block (axis 1)."""
         return (self._plan.block if axis else self._segment) * self._plan.vector_bytes
-
-    # ---- helpers
 
     def _signal_neighbours(self) -> None:
         """Tell the neighbours that the buffers of what arrives are free."""
@@ -447,6 +316,230 @@ class _Core:
         self._put(f"s1.call {_RETURN}, {name}")
 
 
+class _Core(_Writer):
+    """Writes the program of a core, phase by phase."""
+
+    def text(self) -> str:
+        """Return the program as text."""
+        plan = self._plan
+        self._put(f"s0.add {_ROUNDS}, s0, {plan.rounds} | s1.add {_ROUND}, s0, 0")
+        self._signal_neighbours()
+        self._label("round")
+        self._begin(_WALK, Word.SOURCE, 0)
+        pieces = plan.quarter // plan.piece
+        self._put(f"s0.add {_LOAD_AT}, s0, 0 | s1.add {_LOADS_LEFT}, s0, {pieces}")
+        for _ in range(min(_AHEAD, pieces)):
+            self._call("load")
+        self._put(f"misc.wait sem{_FREE}, {2 * self._axes()} | s0.add {_AT}, s0, 0")
+        self._scatter()
+        self._put(f"s0.add {_ROUNDS}, {_ROUNDS}, -1")
+        last = self._new()
+        self._put(f"s1.beq {_ROUNDS}, 0, {last}")
+        self._signal_neighbours()
+        self._label(last)
+        self._begin(_LATER, Word.RESULT, 0)
+        self._begin(_WALK, Word.RESULT, -1)
+        self._gather()
+        self._put(f"s0.load {_T}, s0, {Word.SENDS.value}")
+        self._put(f"misc.wait sem{_SENT}, {_T}")
+        self._put(f"misc.wait sem{_STORED}, {pieces * len(WAYS) * plan.arrays}")
+        self._put(f"s0.add {_ROUND}, {_ROUND}, {plan.round_bytes} "
+                  f"| s1.bne {_ROUNDS}, 0, round")
+        self._put("s1.halt")
+        self._subroutines()
+        return "\n".join(self._lines)
+
+    def _scatter(self) -> None:
+        """Phases 1 and 2, up to the sum of the last block, which is also sent."""
+        first, second = self._sides
+        segment, block, blocks = self._segment, self._plan.block, self._blocks
+        last = (first - 1) * segment
+        along = _Send(0, 0, scatters=True)
+        across = _Send(1, -last, scatters=True, shifts=self._plan.spread > 1)
+        complete = _Send(1, -(blocks - 1) * block)
+        self._pieces(blocks, load=True, sends=[along])
+        self._pieces(blocks * (first - 2), load=True, add=0, sends=[along])
+        if second == 1:
+            self._pieces(1, load=True, add=0)
+            return
+        self._pieces(1, load=True, add=0, sends=[across], rank=0)
+        self._pieces(blocks - 1, load=True, add=0)
+        if self._plan.spread > 1:
+            self._put(f"s0.add {_AT}, s0, {last}")
+            for count, begins, ends in self._sections():
+                self._loop(count * self._in_block,
+                           partial(self._scatter_spread, across, complete, begins, ends))
+            return
+        self._put(f"s0.add {_AT}, s0, {last + block}")
+        self._pieces(blocks - 2, add=1, sends=[across])
+        self._pieces(1, add=1, sends=[complete])
+
+    def _sections(self) -> Iterator[tuple[int, bool, bool]]:
+        """Yield blocks of the last segment: how many, and whether these are the first, the last."""
+        blocks = self._blocks
+        yield 1, True, blocks == 1
+        if blocks > 1:
+            yield blocks - 2, False, False
+            yield 1, False, True
+
+    def _scatter_spread(self, across: _Send, complete: _Send, begins: bool, ends: bool) -> None:
+        """Phase 2 for pieces of a block, which may be the first or the last of a spread segment."""
+        for way in range(len(WAYS)):
+            done, own = self._new(), self._new()
+            self._put(f"s0.add {_SUM}, {_AT}, {self._sums[way]}")
+            if begins:
+                self._skip(way, 0, done)
+            self._put(f"misc.wait sem{_ARRIVED[1][way]}, 1")
+            self._add(1, way)
+            if ends:
+                self._skip(way, self._plan.spread - 1, own)
+            self._send(across, way)
+            if ends:
+                self._put(f"s1.jump {done}")
+                self._label(own)
+                self._send(complete, way)
+            self._label(done)
+
+    def _gather_spread(self, along: _Send, ends: bool) -> None:
+        """Phase 3 for pieces of a block, which may be the last of a spread segment."""
+        for way in range(len(WAYS)):
+            skip = self._new()
+            self._put(f"s0.add {_SUM}, {_AT}, {self._sums[way]}")
+            if ends:
+                self._skip(way, self._plan.spread - 1, skip)
+            self._put(f"misc.wait sem{_ARRIVED[1][way]}, 1")
+            if ends:
+                self._skip(way, self._plan.spread - 2, skip)
+            self._send(_Send(1, 0, shifts=True), way)
+            self._label(skip)
+            self._send(along, way)
+        self._call("store")
+        self._put(f"s1.call {_FOLLOWED}, follow")
+
+    def _skip(self, way: int, rank: int, label: str) -> None:
+        """Jump to a label if the chip has this rank."""
+        self._put(f"s0.load {_T}, s0, {Word.RANK + way}")
+        self._put(f"s1.beq {_T}, {rank}, {label}")
+
+    def _gather(self) -> None:
+        """Phases 3 and 4.
+
+        Transfers along the first axis would fill their queue, and hold the core, while segment 0
+        arrives on this axis. So its pieces are stored meanwhile (`_write_follow`). They are sent on
+        later, because a neighbour expects all pieces of a segment before those of the next one.
+        """
+        first, second = self._sides
+        segment, block, blocks = self._segment, self._plan.block, self._blocks
+        last = (first - 1) * segment
+        pieces = blocks * self._in_block
+        behind = min(_BEHIND, pieces)
+        along = _Send(0, -last)
+        self._put(f"s0.add {_FOLLOW_AT}, s0, 0 | s1.add {_LAG}, s0, {behind}")
+        self._put(f"s0.add {_AT}, s0, {last}")
+        if self._plan.spread > 1:
+            for count, _, ends in self._sections():
+                self._loop(count * self._in_block, partial(self._gather_spread, along, ends))
+        else:
+            self._pieces(second - 2, waits=1, sends=[_Send(1, block), along], last=True)
+            if second > 1:
+                self._pieces(1, waits=1, sends=[along], last=True)
+            self._pieces(1, sends=[along], last=True)
+        if first == 2:
+            self._put(f"s0.add {_COUNT}, s0, {behind}")
+            again = self._new()
+            self._label(again)
+            self._put(f"s1.call {_FOLLOWED}, follow")
+            self._put(f"s1.loop {_COUNT}, {again}")
+            return
+        on = [_Send(0, segment)]
+        self._put(f"s0.add {_AT}, s0, 0")
+        self._loop(pieces - behind, partial(self._piece, sends=on))
+        self._loop(pieces * (first - 3) + behind,
+                   partial(self._piece, waits=0, sends=on, store=True))
+        self._pieces(blocks, waits=0, store=True)
+
+    def _loop(self, pieces: int, step: Callable[[], None]) -> None:
+        """Write a loop over pieces, from register `_AT` on; ``step`` writes a step."""
+        if pieces <= 0:
+            return
+        again = self._new()
+        self._put(f"s0.add {_COUNT}, s0, {pieces}")
+        self._label(again)
+        step()
+        self._put(f"s0.add {_AT}, {_AT}, {self._plan.piece} | s1.loop {_COUNT}, {again}")
+
+    def _pieces(self, blocks: int, **options: Any) -> None:
+        """Write a loop over the pieces of blocks; ``options`` are those of `_piece`."""
+        self._loop(blocks * self._in_block, partial(self._piece, **options))
+
+    def _piece(self, *, load: bool = False, waits: int | None = None, add: int | None = None,
+               sends: Sequence[_Send] = (), rank: int | None = None, store: bool = False,
+               last: bool = False) -> None:
+        """Write what a core does with a piece of each way.
+
+        Parameters
+        ----------
+        load : bool
+            Start the load of a later piece, and wait for this one.
+        waits, add : int or None
+            Wait for the piece from the neighbour along this axis; for ``add``, add it, too.
+        sends : sequence of _Send
+            Send the piece; if blocks are spread, only on chips of this ``rank``, if it is given.
+        store, last : bool
+            Store the piece in HBM; ``last``: as one of the last segment, before the others, each
+            step of which a step of these follows.
+        """
+        plan = self._plan
+        if load:
+            self._call("load")
+            self._put(f"misc.wait sem{_LOADED}, {len(WAYS) * plan.arrays}")
+        for way in range(len(WAYS)):
+            self._put(f"s0.add {_SUM}, {_AT}, {self._sums[way]}")
+            if load and plan.arrays > 1:
+                self._put(f"s0.add {_ADDEND}, {_AT}, {self._others[way]}")
+                self._call("add")
+            axis = waits if add is None else add
+            if axis is not None:
+                self._put(f"misc.wait sem{_ARRIVED[axis][way]}, 1")
+            if add is not None:
+                self._add(add, way)
+            other = self._new()
+            if rank is not None and plan.spread > 1:
+                self._put(f"s0.load {_T}, s0, {Word.RANK + way}")
+                self._put(f"s1.bne {_T}, {rank}, {other}")
+            for send in sends:
+                self._send(send, way)
+            self._label(other)
+        if store:
+            self._put(f"s0.add {_FOLLOW_AT}, {_AT}, 0")
+            self._call("store_later")
+        if last:
+            self._call("store")
+            self._put(f"s1.call {_FOLLOWED}, follow")
+
+    def _add(self, axis: int, way: int) -> None:
+        """Add what has arrived along an axis to the sum."""
+        first, _ = self._sides
+        begins = self._segment
+        if axis:
+            begins *= first - 1
+            begins += self._plan.block if self._plan.spread == 1 else 0
+        self._put(f"s0.add {_ADDEND}, {_AT}, {self._arrivals[axis][way] - begins}")
+        self._call("add")
+
+    def _send(self, send: _Send, way: int) -> None:
+        """Send the piece at register `_SUM`."""
+        at = _SENDS + _PITCH * (len(WAYS) * send.axis + way)
+        buffer = self._arrivals[send.axis] if send.scatters else self._sums
+        offset = buffer[way] - self._sums[way] + send.offset
+        self._put(f"s0.store {_SUM}, s0, {at + _SOURCE} | s1.add {_TO}, {_SUM}, {offset}")
+        if send.shifts:
+            self._put(f"s0.load {_T}, s0, {Word.SHIFT + way}")
+            self._put(f"s1.add {_TO}, {_TO}, {_T}")
+        self._put(f"s0.store {_TO}, s0, {at + _DESTINATION}")
+        self._put(f"misc.dma {at}")
+
+
 def _hops(plan: RingPlan, core: int, axis: int, way: int) -> tuple[int, int]:
     """Return the hops (dx, dy) to a neighbour; ``axis`` 0 is the first axis of the core's half."""
     hops = [0, 0]
@@ -459,6 +552,17 @@ def _ways(plan: RingPlan, core: int) -> Iterator[tuple[int, int]]:
     for axis, side in enumerate(plan.sides(core)):
         if side > 1:
             yield from (_hops(plan, core, axis, way) for way in WAYS)
+
+
+def _sends(plan: RingPlan, core: int, rank: int) -> int:
+    """Return the number of pieces of a quarter that a core sends, on a chip of this rank."""
+    (first, second), blocks = plan.sides(core), plan.blocks(core)
+    across = 2 * (second - 1)
+    if plan.spread > 1:
+        # The last block is complete on the chip of the greatest rank; the chip before does not
+        # send its sum on.
+        across = 2 * blocks - (rank >= plan.spread - 2)
+    return (2 * (first - 1) * blocks + across) * (plan.block // plan.piece)
 
 
 def reduce_program(plan: RingPlan, core: int) -> Program:
@@ -491,7 +595,15 @@ def scalar_memory(plan: RingPlan, core: int, place: tuple[int, int], sources: Se
         many as ``plan.arrays``. A sum may replace its array.
     """
     words = [0] * (_STORE + _PITCH)
-    words[Word.FIRST], words[Word.SECOND] = (place[axis] for axis in plan.axes(core))
+    first, second = plan.axes(core)
+    words[Word.FIRST] = place[first]
+    for number, way in enumerate(WAYS):
+        rank = plan.rank(core, place, way)
+        words[Word.BLOCK + number] = (
+            (place[second] - way * rank) % plan.shape[second] // plan.spread)
+        words[Word.RANK + number] = rank
+        words[Word.SHIFT + number] = plan.block if rank == plan.spread - 1 else 0
+        words[Word.SENDS] += _sends(plan, core, rank)
     for word, addresses in ((Word.SOURCE, sources), (Word.RESULT, results)):
         words[word] = addresses[0]
         words[word + 1] = (addresses[-1] - addresses[0]) % (1 << 32)

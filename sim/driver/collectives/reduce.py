@@ -112,11 +112,17 @@ class AllReduce(Closeable):
         TypeError, ValueError, CoreFaultError, DeviceTimeoutError, RuntimeError
             As `Pod.run`.
         """
-        self.prepare()
+        self._write_scalars()
         return self._pod.run(self.programs, cycles=cycles, seconds=seconds)
 
-    def prepare(self) -> None:
-        """Write scalar memory; `run` does it."""
+    def load(self) -> None:
+        """Write scalar memory and the programs, which can then be started; `run` does all this."""
+        self._write_scalars()
+        for place in self._buffers:
+            for core, program in self.programs.items():
+                self._pod[place].load(core, program)
+
+    def _write_scalars(self) -> None:
         for place, buffers in self._buffers.items():
             addresses = [buffer.address for buffer in buffers]
             for core in self.programs:

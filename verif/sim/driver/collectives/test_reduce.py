@@ -29,7 +29,8 @@ def check_sums(pod: Pod, elements: int, arrays: int, runs: int = 1) -> AllReduce
             first, *others = np.moveaxis(padded.view(np.uint32), 2, 0)
             for other in others:
                 first = evaluate(VectorOp.FADD, first, other)
-            wanted = all_reduced(first, plan.block * plan.vector_bytes // 4)[:elements]
+            wanted = all_reduced(first, plan.block * plan.vector_bytes // 4,
+                                 plan.spread)[:elements]
             for place in np.ndindex(pod.shape):
                 for number in range(arrays):
                     reduction.write(place, values[place][number], number)
@@ -44,7 +45,8 @@ def check_sums(pod: Pod, elements: int, arrays: int, runs: int = 1) -> AllReduce
 
 
 @pytest.mark.parametrize(("shape", "elements", "arrays"), [
-    ((2, 1), 777, 1), ((1, 3), 100, 2), ((3, 2), 400, 2), ((4, 4), 512, 1)])
+    ((2, 1), 777, 1), ((1, 3), 100, 2), ((3, 2), 400, 2), ((4, 4), 128, 1),
+    ((2, 2), 8, 1), ((4, 2), 64, 1), ((4, 1), 2000, 1)])
 def test_golden_pods_add_in_the_golden_order(shape: tuple[int, int], elements: int,
                                              arrays: int) -> None:
     with Pod.open(shape, "tiny", "golden", seed=elements) as pod:
@@ -54,7 +56,7 @@ def test_golden_pods_add_in_the_golden_order(shape: tuple[int, int], elements: i
 
 
 @pytest.mark.parametrize(("shape", "elements", "arrays", "options"), [
-    ((2, 2), 3000, 2, {"memory": STALLS, "latency": 9}), ((4, 2), 600, 1, {"latency": 30})])
+    ((2, 2), 3000, 2, {"memory": STALLS, "latency": 9}), ((4, 1), 2000, 1, {"latency": 30})])
 def test_chips_in_rtl_add_in_the_golden_order(shape: tuple[int, int], elements: int, arrays: int,
                                               options: dict[str, Any]) -> None:
     """The first pod needs three rounds; the second run finds the semaphores at zero."""
