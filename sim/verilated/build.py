@@ -24,7 +24,7 @@ from sim.verilated.toolchain import Toolchain
 __all__ = ["build_library", "build_model"]
 
 _CPP = pathlib.Path(__file__).resolve().parent / "cpp"
-_GLUE = ("export.hpp", "model.cpp", "model.hpp", "pool.hpp")
+_GLUE = ("export.hpp", "model.cpp", "model.hpp", "pool.cpp", "pool.hpp")
 _LIBRARY = "model.so"
 _TOP_NAME = "model"
 

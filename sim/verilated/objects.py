@@ -24,7 +24,8 @@ _MODEL_HEADERS = ("verilated.h", "algorithm", "atomic", "cstdint", "cstring", "m
 _SLOW = "#include <immintrin.h>"
 """Line of a C++ file that includes this header, whose reading takes longer than the compilation of
 a small kernel."""
-_KERNEL_HEADERS = ("immintrin.h", "cstddef", "cstdint", "cstring", "new", "vector")
+_KERNEL_HEADERS = ("immintrin.h", "atomic", "cstddef", "cstdint", "cstring", "memory", "new",
+                   "string", "vector")
 """Headers that are precompiled for units with `_SLOW`: those that kernels include."""
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include\b[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)?', re.MULTILINE)
 _VERILATOR_HEADER = re.compile(r"verilated|svdpi|V[a-z]\w*\.h")

@@ -28,6 +28,9 @@ POOL = pathlib.Path(sim.verilated.__file__).parent / "cpp"
 POOL_TEST = r"""
 #include "pool.hpp"
 #include <cstdio>
+#include <memory>
+#include <vector>
+#include <unistd.h>
 
 // Each step of a job depends on the one before, and on the other jobs' in the last cycle.
 struct Sum final : systolith::Job {
@@ -92,10 +95,11 @@ int main() {
 
 def test_pool_has_no_data_race(tmp_path: pathlib.Path) -> None:
     tools = Toolchain.find()
-    source, program = tmp_path / "pool.cpp", tmp_path / "pool"
-    source.write_text("#include <memory>\n" + POOL_TEST)
+    source, program = tmp_path / "test.cpp", tmp_path / "test"
+    source.write_text(POOL_TEST)
     command = [*tools.cxx, "-std=c++20", "-O1", "-g", "-pthread", "-fsanitize=thread", "-Wall",
-               "-Wextra", "-Werror", f"-I{POOL}", str(source), "-o", str(program)]
+               "-Wextra", "-Werror", f"-I{POOL}", str(source), str(POOL / "pool.cpp"), "-o",
+               str(program)]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     if "tsan" in built.stderr:
         pytest.skip("the compiler has no thread sanitizer")

@@ -18,7 +18,7 @@ endmodule
 
 
 def link_runtime(cache: pathlib.Path) -> None:
-    """Link Verilator's run-time objects and all precompiled headers into a new cache.
+    """Link the run-time objects of all models and all precompiled headers into a new cache.
 
     This includes those for `OTHER_MACHINE`.
     """
@@ -27,7 +27,7 @@ def link_runtime(cache: pathlib.Path) -> None:
             build_model("counter", {"counter": COUNTER}, optimise=False)
     objects = cache / "objects"
     objects.mkdir(parents=True)
-    for kind in ("verilated*", "headers*"):
+    for kind in ("verilated*", "pool*", "headers*"):
         for made in (cache_folder() / "objects").glob(kind):
             if made.suffix in ("", ".o") and ".partial-" not in made.name:
                 (objects / made.name).symlink_to(made)
