@@ -1,5 +1,6 @@
 """Extracts the user's source lines from MLIR's locations."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from sim.compiler.graph.ir import Location
@@ -29,31 +30,48 @@ def location_of(location: Any, call: Location | None) -> Location | None:
     Location or None
         None if nothing is known.
     """
-    from jaxlib.mlir import ir
-
-    names: list[str] = []
-    frames: list[tuple[str, int]] = []
-
-    def walk(at: Any, outer: bool) -> None:
-        if isinstance(at, ir.NameLoc):
-            if outer:
-                names.append(at.name_str)
-            walk(at.child_loc, False)
-        elif isinstance(at, ir.CallSiteLoc):
-            walk(at.callee, outer)
-            walk(at.caller, False)
-        elif isinstance(at, ir.FusedLoc):
-            for part in at.locations:
-                walk(part, outer)
-        elif isinstance(at, ir.FileLineColLoc):
-            frames.append((str(at.filename), at.start_line))
-
-    walk(location, True)
-    own = [frame for frame in frames if not any(package in frame[0] for package in _PACKAGES)]
-    name = "/".join([*([call.name] if call and call.name else []), *names[:1]])
-    if own or (frames and not call):
-        file, line = (own or frames)[0]
-        return Location(file, line, name)
+    own_name = _name(location)
+    name = "/".join([*([call.name] if call and call.name else []),
+                     *([] if own_name is None else [own_name])])
+    innermost = own = None
+    for frame in _frames(location):
+        innermost = innermost or frame
+        if not any(package in frame[0] for package in _PACKAGES):
+            own = frame
+            break
+    if innermost and (own or not call):
+        return Location(*(own or innermost), name)
     if call:
         return Location(call.file, call.line, name)
     return Location(name=name) if name else None
+
+
+def _name(at: Any) -> str | None:
+    """The name that a location gives its operation, as opposed to one of the calls around it."""
+    from jaxlib.mlir import ir
+
+    if isinstance(at, ir.NameLoc):
+        return at.name_str
+    parts = ([at.callee] if isinstance(at, ir.CallSiteLoc) else
+             at.locations if isinstance(at, ir.FusedLoc) else [])
+    return next((name for part in parts if (name := _name(part)) is not None), None)
+
+
+def _frames(at: Any) -> Iterator[tuple[str, int]]:
+    """Files and lines of a location's call stack, the innermost first.
+
+    Most stacks have dozens of frames, of which the first one or two are needed.
+    """
+    from jaxlib.mlir import ir
+
+    left = [at]
+    while left:
+        at = left.pop()
+        if isinstance(at, ir.FileLineColLoc):
+            yield str(at.filename), at.start_line
+        elif isinstance(at, ir.CallSiteLoc):
+            left += [at.caller, at.callee]
+        elif isinstance(at, ir.NameLoc):
+            left.append(at.child_loc)
+        elif isinstance(at, ir.FusedLoc):
+            left += reversed(at.locations)
