@@ -83,7 +83,8 @@ BLOCKS = {
     "dma": Block(("dma.engine:DmaEngine",), ("test_limits.py",)),
     "fpga": Block(("fpga.board:Board",), ("test_fpga.py",),
                   configs=(Config.preset("fpga"),), arguments=(25_000_000, 6_250_000)),
-    "link": Block(("link.fabric:Fabric",), configs=(
+    "link": Block(("link.fabric:Fabric",), (
+        "test_router.py", "test_packets.py", "test_link.py", "test_proofs.py"), configs=(
         LinkConfig(payload_bytes=4, depth=8), LinkConfig(payload_bytes=1, depth=4, rate_flits=16))),
     "mxu": Block(("mxu.mxu:Mxu",)),
     "vpu": Block(("vpu.vpu:Vpu",), ("test_host_control.py", "test_vpu.py")),
