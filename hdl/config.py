@@ -129,6 +129,12 @@ class Config:
         return replace(PRESETS[name], **changes)
 
     @property
+    def core_config(self) -> "Config":
+        """Parameters of a core of this chip: equal for all sizes and numbers of channels of HBM."""
+        return replace(self, hbm_bytes=_BOUNDS["hbm_bytes"][0],
+                       hbm_channels=_BOUNDS["hbm_channels"][0])
+
+    @property
     def lanes(self) -> int:
         """Vector lanes: the same number as columns of the array."""
         return self.array

@@ -65,7 +65,8 @@ class Core(wiring.Component):
 
     def __init__(self, config: Config) -> None:
         instance("config", config, Config)
-        self._config = config
+        # A core does not know the HBM, so cores of many chips are the same.
+        config = self._config = config.core_config
         super().__init__({
             "start": In(1), "start_pc": In(32), "stop": In(1), "watchdog": In(32),
             "running": Out(1), "waiting": Out(1), "idle": Out(1),

@@ -28,6 +28,7 @@ from hdl.store import digest, keep
 from hdl.tiles import VerilogLibrary
 from hdl.vpu.vpu import Vpu
 from hdl.xlu.xlu import Xlu
+from sim.models.core import core_sources
 from sim.verilated.cache import cached_json
 from sim.verilated.toolchain import Toolchain, build_folder
 from verif.benches.axi.tops import ControlTop, HbmPortTop
@@ -130,7 +131,9 @@ def design(bench: Bench) -> Design:
 
     def write() -> dict[str, object]:
         library = VerilogLibrary()
-        sources = library.write(bench.top, lambda: _TOPS[bench.top](config))
+        core = core_sources(config, kernels=False)["verilog"] if bench.top == "chip" else {}
+        sources = core | library.write(bench.top, lambda: _TOPS[bench.top](config),
+                                       leave_out=["core"] if core else [])
         top = library.modules[bench.top]
         return {"sources": sources, "ports": [*top.inputs, *top.outputs]}
 

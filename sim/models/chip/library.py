@@ -7,10 +7,11 @@ from hdl.chip.chip import Chip
 from hdl.config import Config
 from hdl.lint import LINT_WAIVERS
 from hdl.mxu.grid import mac_grid
+from hdl.tiles import VerilogLibrary
 from hdl.vpu.element import vpu_grid
-from sim.models.core.library import core_grids
+from sim.models.core.library import core_grids, core_sources
 from sim.models.hbm import HBM_SOURCES
-from sim.models.kernels import BLOCK_WAIVERS, ModelSources, with_kernels, worth_optimising
+from sim.models.kernels import BLOCK_WAIVERS, ModelSources, worth_optimising
 from sim.trace.probes import Probes, hide
 from sim.verilated.build import build_model
 from sim.verilated.cache import cached_json
@@ -22,9 +23,11 @@ _CPP = pathlib.Path(__file__).resolve().parents[1] / "cpp"
 
 
 def _sources(config: Config, kernels: bool, trace: bool) -> ModelSources:
-    return with_kernels(
+    core = core_sources(config, kernels)
+    around = VerilogLibrary().write(
         _TOP, lambda: Chip(config, status=True, probes=Probes(config, _TOP) if trace else None),
-        core_grids(config) if kernels else [], parallel=True)
+        leave_out=["core"])
+    return {"verilog": dict(sorted({**around, **core["verilog"]}.items())), "cpp": core["cpp"]}
 
 
 def chip_cpp() -> dict[str, str]:

@@ -16,7 +16,7 @@ from sim.models.kernels import BLOCK_WAIVERS, ModelSources, with_kernels, worth_
 from sim.verilated.build import build_model
 from sim.verilated.cache import cached_json
 
-__all__ = ["core_cpp", "core_grids", "core_library"]
+__all__ = ["core_cpp", "core_grids", "core_library", "core_sources"]
 
 _TOP = "core"
 _CPP = pathlib.Path(__file__).resolve().parents[1] / "cpp"
@@ -28,10 +28,23 @@ def core_grids(config: Config) -> list[TileGrid]:
                                       transpose_banks)]
 
 
-def _sources(config: Config, kernels: bool) -> ModelSources:
-    # Parallel, as for the chip, so that both have the same kernels, which are compiled only once.
-    return with_kernels(_TOP, lambda: Core(config), core_grids(config) if kernels else [],
-                        parallel=True)
+def core_sources(config: Config, kernels: bool) -> ModelSources:
+    """Returns the sources of module ``core``, for the models of all designs that contain it.
+
+    Writing them takes most of the time of writing a chip, so they are kept in the cache.
+
+    Parameters
+    ----------
+    config : Config
+        Parameters of the core or of its chip.
+    kernels : bool
+        Have parallel tile kernels in place of the grids.
+    """
+    found: ModelSources = cached_json(
+        f"core-{'kernels' if kernels else 'verilog'}", asdict(config.core_config),
+        lambda: with_kernels(_TOP, lambda: Core(config), core_grids(config) if kernels else [],
+                             parallel=True))
+    return found
 
 
 def core_cpp() -> dict[str, str]:
@@ -57,8 +70,7 @@ def core_library(config: Config, *, kernels: bool = True) -> pathlib.Path:
     RuntimeError
         If a tool is missing or fails.
     """
-    name = f"core-{'kernels' if kernels else 'verilog'}"
-    sources = cached_json(name, asdict(config), lambda: _sources(config, kernels))
+    sources = core_sources(config, kernels)
     blocks = [] if kernels else [mac_grid(config).row_module, vpu_grid(config).tile_module]
     return build_model(_TOP, sources["verilog"], cpp=core_cpp() | sources["cpp"],
                        waivers=LINT_WAIVERS + (BLOCK_WAIVERS if blocks else ""),

@@ -15,10 +15,10 @@ from hdl.core.interface import REQUEST_ADDRESS_BITS, REQUEST_WORD_BITS, Space
 from hdl.encoding import bundle_words
 from hdl.lint import LINT_WAIVERS
 from hdl.mxu.grid import mac_grid
-from hdl.tiles import instantiate
+from hdl.tiles import VerilogLibrary, instantiate
 from hdl.vpu.element import vpu_grid
-from sim.models.core import core_grids
-from sim.models.kernels import BLOCK_WAIVERS, with_kernels
+from sim.models.core import core_grids, core_sources
+from sim.models.kernels import BLOCK_WAIVERS, ModelSources, with_kernels
 from sim.verilated.build import build_model
 from sim.verilated.cache import cached_json
 from sim.verilated.model import Model
@@ -54,10 +54,17 @@ class TwoCores(wiring.Component):
         return m
 
 
+def _sources(config: Config, kernels: bool, parallel: bool) -> ModelSources:
+    core = (core_sources(config, kernels) if parallel or not kernels else
+            with_kernels("core", lambda: Core(config), core_grids(config)))
+    around = VerilogLibrary().write(TOP, lambda: TwoCores(config), leave_out=["core"])
+    return {"verilog": {**around, **core["verilog"]}, "cpp": core["cpp"]}
+
+
 def two_cores_library(config: Config, *, kernels: bool, parallel: bool = False) -> pathlib.Path:
     """The library of `TwoCores`: with tile kernels, which may be parallel, or in pure Verilog."""
-    sources = cached_json(TOP, [asdict(config), kernels, parallel], lambda: with_kernels(
-        TOP, lambda: TwoCores(config), core_grids(config) if kernels else [], parallel=parallel))
+    sources = cached_json(TOP, [asdict(config), kernels, parallel],
+                          lambda: _sources(config, kernels, parallel))
     blocks = [] if kernels else [mac_grid(config).row_module, vpu_grid(config).tile_module]
     return build_model(TOP, sources["verilog"], cpp=sources["cpp"], hierarchical=blocks,
                        optimise=None, waivers=LINT_WAIVERS + (BLOCK_WAIVERS if blocks else ""))
