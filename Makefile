@@ -89,7 +89,7 @@ lint: setup  ## check style and types
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 
-verilog: setup  ## write linted Verilog to build/verilog; CONFIG=tiny|small|v2|fpga, TARGET=ecp5
+verilog: setup  ## write linted Verilog to build/verilog; CONFIG=tiny|small|v2|fpga, TARGET=ecp5|xilinx
 	$(PY) -m tools.verilog $(CONFIG) --target $(TARGET)
 
 fpga: $(VENV)/.fpga-ready  ## make a bitstream for a ULX3S 85F, and a report; CLOCK (MHz), BAUD, MEMORY=block|sdram, LINE=uart|spi

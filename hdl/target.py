@@ -18,3 +18,5 @@ class Target(StrEnum):
     """Any simulator or technology: memories and register files are behavioural Verilog."""
     ECP5 = "ecp5"
     """Lattice ECP5: register files and semaphores in LUT RAM; left shifts use the right shifter."""
+    XILINX = "xilinx"
+    """Xilinx 7 series, UltraScale and UltraScale+: the same variants, in LUT RAMs of 32 words."""

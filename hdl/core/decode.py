@@ -233,7 +233,7 @@ class BundleDecoder(wiring.Component):
 
     def variant(self, target: Target) -> "ComparingDecoder | None":
         """Return an equivalent component that maps better to ``target``, or None."""
-        return ComparingDecoder() if target is Target.ECP5 else None
+        return None if target is Target.GENERIC else ComparingDecoder()
 
     def _conflict(self) -> Value:
         """Return a bit, set if two operations write the same register."""

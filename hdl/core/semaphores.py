@@ -59,7 +59,7 @@ class Semaphores(wiring.Component):
 
     def variant(self, target: Target) -> "BankedSemaphores | None":
         """Return an equivalent component that maps better to ``target``, or None."""
-        return BankedSemaphores() if target is Target.ECP5 else None
+        return None if target is Target.GENERIC else BankedSemaphores()
 
     @staticmethod
     def storage(m: Module) -> Storage:

@@ -1,6 +1,6 @@
 """The register files of one element: one word of each vector register, one bit of each mask."""
 
-from amaranth import Array, Module, Signal
+from amaranth import Array, Cat, Module, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -8,9 +8,10 @@ from amaranth.lib.wiring import In, Out
 from ..checks import integer
 from ..isa import MASKS, VECTOR_REGISTERS
 from ..target import Target
+from ..tiles import instantiate
 from .interface import MASK_BITS, REGISTER_BITS
 
-__all__ = ["BankedRegisterFile", "MaskFile", "RegisterFile"]
+__all__ = ["BankedRegisterFile", "MaskFile", "RegisterFile", "SplitRegisterFile", "WordSelect"]
 
 
 def _ports(reads: int, writes: int, width: int) -> dict[str, wiring.Member]:
@@ -65,8 +66,10 @@ class RegisterFile(wiring.Component):
 
     def variant(self, target: Target) -> "BankedRegisterFile | None":
         """Return an equivalent component that maps better to ``target``, or None."""
-        if target is not Target.ECP5:
+        if target is Target.GENERIC:
             return None
+        if target is Target.ECP5 and self.writes == SplitRegisterFile.WRITES:
+            return SplitRegisterFile(self.reads, self.width)
         return BankedRegisterFile(self.reads, self.writes, self.width)
 
     def verilog(self) -> str:
@@ -132,22 +135,110 @@ class BankedRegisterFile(wiring.Component):
         m = Module()
         newest = Array(Signal(range(self.writes), name=f"newest_{number}", reset_less=True)
                        for number in range(VECTOR_REGISTERS))
-        values: list[list[Signal]] = [[] for _ in range(self.reads)]
+        words: list[list[Signal]] = [[] for _ in range(self.reads)]
         for i in range(self.writes):
-            bank = Memory(shape=self.width, depth=VECTOR_REGISTERS, init=[])
-            m.submodules[f"bank_{i}"] = bank
-            port = bank.write_port()
-            write, d, value = self.write_port(i)
-            m.d.comb += [port.en.eq(write), port.addr.eq(d), port.data.eq(value)]
+            write, d, _ = self.write_port(i)
             with m.If(write):
                 m.d.sync += newest[d].eq(i)
-            for r in range(self.reads):
-                read = bank.read_port(domain="comb")
-                m.d.comb += read.addr.eq(self.read_port(r)[0])
-                values[r].append(read.data)
+            for r, found in enumerate(self._bank(m, i)):
+                words[r] += found
         for r in range(self.reads):
-            source, data = self.read_port(r)
-            m.d.comb += data.eq(Array(values[r])[newest[source]])
+            self._choose(m, platform, r, words[r], newest[self.read_port(r)[0]])
+        return m
+
+    def _bank(self, m: Module, i: int) -> list[list[Signal]]:
+        """Add the bank of write port ``i``; return the words that each read port reads from it."""
+        write, d, value = self.write_port(i)
+        return [[word] for word in self._memory(m, f"bank_{i}", VECTOR_REGISTERS, write, d, value)]
+
+    def _memory(self, m: Module, name: str, depth: int, enable: Value, d: Signal,
+                value: Signal) -> list[Signal]:
+        """Add a memory; return the word that each read port reads from it."""
+        m.submodules[name] = memory = Memory(shape=self.width, depth=depth, init=[])
+        port = memory.write_port()
+        m.d.comb += [port.en.eq(enable), port.addr.eq(d), port.data.eq(value)]
+        words = []
+        for r in range(self.reads):
+            read = memory.read_port(domain="comb")
+            m.d.comb += read.addr.eq(self.read_port(r)[0])
+            words.append(read.data)
+        return words
+
+    def _choose(self, m: Module, platform: object, r: int, words: list[Signal],
+                bank: Value) -> None:
+        """Drive the data of read port ``r`` with one of ``words``, that of ``bank``."""
+        m.d.comb += self.read_port(r)[1].eq(Array(words)[bank])
+
+
+class SplitRegisterFile(BankedRegisterFile):
+    """A `BankedRegisterFile` of memories of half the depth, with four write ports.
+
+    A `WordSelect` for each read port chooses among the eight memories.
+
+    Parameters
+    ----------
+    reads : int
+        Number of read ports, at least 1.
+    width : int
+        Bits of a register, at least 1.
+
+    Attributes are those of `RegisterFile`.
+    """
+
+    WRITES = 4
+
+    def __init__(self, reads: int, width: int = 32) -> None:
+        super().__init__(reads, self.WRITES, width)
+
+    def _bank(self, m: Module, i: int) -> list[list[Signal]]:
+        write, d, value = self.write_port(i)
+        halves = [self._memory(m, f"bank_{i}_{half}", VECTOR_REGISTERS // 2,
+                               write & (d[-1] == half), d[:-1], value) for half in range(2)]
+        return [list(words) for words in zip(*halves, strict=True)]
+
+    def _choose(self, m: Module, platform: object, r: int, words: list[Signal],
+                bank: Value) -> None:
+        source, data = self.read_port(r)
+        select = instantiate(m, platform, f"select_{r}", WordSelect.module(self.width),
+                             lambda: WordSelect(self.width))
+        m.d.comb += [select.words.eq(Cat(words)), select.choice.eq(Cat(source[-1], bank)),
+                     data.eq(select.word)]
+
+
+class WordSelect(wiring.Component):
+    """Chooses one of eight words; combinational.
+
+    An FPGA may have special cells for it (`tools/fpga/select.v`).
+
+    Parameters
+    ----------
+    width : int
+        Bits of a word.
+
+    Attributes
+    ----------
+    words : In(8 * width)
+        The words, the first in the lowest bits.
+    choice : In(3)
+        Number of the word to choose.
+    word : Out(width)
+        This word.
+    """
+
+    combinational = True
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        super().__init__({"words": In(8 * width), "choice": In(3), "word": Out(width)})
+
+    @staticmethod
+    def module(width: int) -> str:
+        """Name of the Verilog module for words of ``width`` bits."""
+        return f"select_8x{width}"
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.d.comb += self.word.eq(self.words.word_select(self.choice, self._width))
         return m
 
 

@@ -166,7 +166,7 @@ class Shift(wiring.Component):
 
     def variant(self, target: Target) -> "ReversingShift | None":
         """Return an equivalent component that maps better to ``target``, or None."""
-        return ReversingShift() if target is Target.ECP5 else None
+        return None if target is Target.GENERIC else ReversingShift()
 
     def _shifted(self, m: Module, word: Signal, places: Signal) -> Value:
         """Return ``a << places`` if ``left`` is set, else ``word >> places``."""

@@ -148,7 +148,7 @@ class Transcendental(wiring.Component):
 
     def variant(self, target: Target) -> "EarlyBias | None":
         """Return an equivalent component that maps better to ``target``, or None."""
-        return EarlyBias() if target is Target.ECP5 else None
+        return None if target is Target.GENERIC else EarlyBias()
 
     def elaborate(self, platform: object) -> Module:
         m = Module()

@@ -3,7 +3,7 @@
 import pathlib
 from collections.abc import Mapping
 
-__all__ = ["CARRY", "SHIFT", "comb", "passes"]
+__all__ = ["CARRY", "SELECT", "SHIFT", "comb", "passes"]
 
 _WEIGHTS = {"LUT4": 1, "CCU2C": 2, "TRELLIS_DPR16X4": 6}
 """Number of combinational cells that place and route uses for each cell of the netlist, by type.
@@ -12,6 +12,8 @@ four for its bits and two for its write port."""
 
 CARRY = pathlib.Path(__file__).with_name("carry.v")
 """Map of Yosys' ``techmap`` for adders with a constant carry input."""
+SELECT = pathlib.Path(__file__).with_name("select.v")
+"""Map of Yosys' ``techmap`` for `hdl.vpu.registers.WordSelect`."""
 SHIFT = pathlib.Path(__file__).with_name("shift.v")
 """Map of Yosys' ``techmap`` for shifters of 32 bits."""
 
@@ -21,10 +23,16 @@ def passes(top: str) -> str:
 
     These are the steps of ``synth_ecp5 -nowidelut``, with two changes. First, ``share`` and ``fsm``
     are left out; ``share`` would merge read ports of register files through the fault logic, which
-    makes long paths. Second, ``shift.v`` maps shifters, and ``carry.v`` maps some adders.
+    makes long paths. Second, ``shift.v`` maps shifters, ``carry.v`` maps some adders, and
+    ``select.v`` the choice of a word in large register files.
     """
     return f"""\
 design -push
+read_verilog -icells <<END_OF_FILE
+{SELECT.read_text()}
+END_OF_FILE
+design -save select
+design -reset
 read_verilog -icells <<END_OF_FILE
 {SHIFT.read_text()}
 END_OF_FILE
@@ -37,6 +45,7 @@ design -save carry
 design -pop
 synth_ecp5 -run begin:coarse -top {top}
 proc
+techmap -map %select
 flatten
 opt_expr
 opt_clean

@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.core.decode import BundleDecoder
 from hdl.core.interface import SEMAPHORE_BITS
-from hdl.core.scalar import WRITE_TURNS
+from hdl.core.scalar import SCALAR_WRITERS, WRITE_TURNS
 from hdl.core.semaphores import BankedSemaphores, Semaphores
 from hdl.target import Target
 from hdl.vpu.registers import RegisterFile
@@ -16,12 +16,12 @@ from hdl.vpu.transcendental import EXPONENT_BITS, FIXED_BITS, EarlyBias, Transce
 from verif.hdl.equivalence import prove, verilog_of
 
 
-def variants(component: wiring.Component, *arguments: object,
+def variants(component: wiring.Component, *arguments: object, target: Target = Target.ECP5,
              change: tuple[str, str] | None = None) -> tuple[str, str]:
-    """Verilog of a component, and of its variant for ECP5, with ``change`` to its text."""
+    """Verilog of a component, and of its variant for ``target``, with ``change`` to its text."""
     component._MustUse__used = True  # it only serves for its ports
     wanted = verilog_of(type(component), *arguments)
-    found = verilog_of(type(component), *arguments, target=Target.ECP5)
+    found = verilog_of(type(component), *arguments, target=target)
     assert found != wanted
     if change is not None:
         assert change[0] in found
@@ -29,22 +29,27 @@ def variants(component: wiring.Component, *arguments: object,
     return wanted, found
 
 
-def prove_registers(reads: int, writes: int, change: tuple[str, str] | None = None) -> None:
+def prove_registers(reads: int, writes: int, change: tuple[str, str] | None = None,
+                    target: Target = Target.ECP5) -> None:
     """One bit of the registers is enough: the ports move all bits alike."""
     component = RegisterFile(reads, writes, 1)
-    prove(component, *variants(component, reads, writes, 1, change=change),
+    prove(component, *variants(component, reads, writes, 1, target=target, change=change),
           held=[f"source_{i}" for i in range(reads)])
 
 
-@pytest.mark.parametrize(("reads", "writes"), [
-    (3, 2), (7, len(WRITE_TURNS))], ids=["vector", "scalar"])
-def test_banks_equal_the_behavioural_registers(reads: int, writes: int) -> None:
-    prove_registers(reads, writes)
+@pytest.mark.parametrize(("reads", "writes", "target"), [
+    (3, 2, Target.ECP5), (7, len(WRITE_TURNS), Target.ECP5), (2, len(SCALAR_WRITERS), Target.ECP5),
+    (2, len(SCALAR_WRITERS), Target.XILINX)], ids=["vector", "scalar", "four-ecp5", "four-xilinx"])
+def test_banks_equal_the_behavioural_registers(reads: int, writes: int, target: Target) -> None:
+    prove_registers(reads, writes, target=target)
 
 
-def test_a_wrong_bank_of_registers_is_found() -> None:
+@pytest.mark.parametrize(("writes", "change"), [
+    (2, ("bank_1[d_1] <= value_1", "bank_1[d_1] <= value_0")),
+    (4, ("bank_3_1[d_3[3:0]] <= value_3", "bank_3_1[d_3[3:0]] <= value_2"))])
+def test_a_wrong_bank_of_registers_is_found(writes: int, change: tuple[str, str]) -> None:
     with pytest.raises(RuntimeError, match="proof did fail"):
-        prove_registers(1, 2, ("bank_1[d_1] <= value_1", "bank_1[d_1] <= value_0"))
+        prove_registers(1, writes, change)
 
 
 def test_a_registered_read_address_is_refused() -> None:
@@ -59,6 +64,17 @@ def test_a_registered_read_address_is_refused() -> None:
 def prove_decoder(change: tuple[str, str] | None = None) -> None:
     component = BundleDecoder()
     prove(component, *variants(component, change=change))
+
+
+@pytest.mark.parametrize(("component", "arguments"), [
+    (BundleDecoder, ()), (Semaphores, ()), (Shift, ()), (Transcendental, ()),
+    (RegisterFile, (7, len(WRITE_TURNS)))])
+def test_variants_for_other_fpgas_are_the_same(component: type[wiring.Component],
+                                               arguments: tuple[object, ...]) -> None:
+    original = component(*arguments)
+    ecp5, xilinx = (original.variant(target) for target in (Target.ECP5, Target.XILINX))
+    assert type(ecp5) is type(xilinx) is not type(None)
+    assert original.variant(Target.GENERIC) is None
 
 
 def test_compared_numbers_equal_united_sets() -> None:

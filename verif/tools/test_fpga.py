@@ -8,12 +8,13 @@ from collections import Counter
 import pytest
 
 from hdl import yosys
-from hdl.tiles import ModuleInterface
+from hdl.tiles import ModuleInterface, VerilogLibrary
+from hdl.vpu.registers import WordSelect
 from tools.bench.fpga import placed_figures
 from tools.fpga import __main__ as command
 from tools.fpga.area import areas
 from tools.fpga.report import figures, write_report
-from tools.fpga.synthesis import CARRY, SHIFT, comb, passes
+from tools.fpga.synthesis import CARRY, SELECT, SHIFT, comb, passes
 
 _CHILD = """\
 module child(input clk, input [7:0] a, input [7:0] b, output reg [7:0] sum);
@@ -153,6 +154,34 @@ def test_shifters_of_multipliers_equal_those_of_yosys(tmp_path: pathlib.Path) ->
 def test_a_wrong_shifter_is_found(change: tuple[str, str], tmp_path: pathlib.Path) -> None:
     with pytest.raises(RuntimeError, match="proof did fail"):
         prove_shifters(tmp_path, change)
+
+
+def prove_select(tmp_path: pathlib.Path, change: tuple[str, str] = ("", "")) -> None:
+    """Compare the cells of ``select.v`` with the `WordSelect` that they replace."""
+    name = WordSelect.module(32)
+    (wanted,) = VerilogLibrary().write(name, lambda: WordSelect(32)).values()
+    text = SELECT.read_text()
+    assert change[0] in text
+    (tmp_path / "wanted.v").write_text(wanted)
+    (tmp_path / "found.v").write_text(text.replace(*change, 1))
+    yosys.run("\n".join([
+        "read_verilog wanted.v", f"rename {name} wanted", "design -stash wanted",
+        "read_verilog found.v", "read_verilog -D NO_INCLUDES +/ecp5/cells_sim.v",
+        f"hierarchy -top {name}", "proc", "flatten", f"rename {name} found",
+        "design -copy-from wanted wanted", "miter -equiv -flatten wanted found miter",
+        "hierarchy -top miter", "opt_clean", "sat -verify -prove trigger 0 miter"]), cwd=tmp_path)
+
+
+def test_multiplexers_of_slices_equal_the_choice_of_a_word(tmp_path: pathlib.Path) -> None:
+    prove_select(tmp_path)
+
+
+@pytest.mark.parametrize("change", [
+    (".ALUT(pair[3]), .BLUT(pair[2])", ".ALUT(pair[2]), .BLUT(pair[3])"),
+    (".SD(choice[2])", ".SD(choice[1])")])
+def test_a_wrong_choice_is_found(change: tuple[str, str], tmp_path: pathlib.Path) -> None:
+    with pytest.raises(RuntimeError, match="proof did fail"):
+        prove_select(tmp_path, change)
 
 
 _ROUTED = {
