@@ -17,9 +17,9 @@ from hdl.config import Config
 from sim.verilated.toolchain import build_folder
 from tools.bench.array import array_figures
 from tools.bench.cell import ecp5_cell, xc7_cell
-from tools.bench.chip import chip_figures, ecp5_chip
+from tools.bench.chip import chip_figures
 from tools.bench.core import core_figures
-from tools.bench.fpga import fpga_figures
+from tools.bench.fpga import ecp5_chip, fpga_figures
 from tools.bench.links import link_figures
 from tools.bench.machine import processor
 from tools.bench.products import product_figures
@@ -43,7 +43,7 @@ def _cells() -> dict[str, float]:
 
 
 def _tiny_chip() -> dict[str, float]:
-    """Measure the size of the whole `tiny` chip on an ECP5. Yosys needs about 15 minutes."""
+    """Measure the size of the whole `tiny` chip on an ECP5. Yosys needs about 12 minutes."""
     return {f"tiny_chip_ecp5_{name}": count
             for name, count in ecp5_chip(Config.preset("tiny")).items()}
 

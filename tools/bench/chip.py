@@ -1,36 +1,27 @@
-"""Simulation speed of the chip, throughput of its transfers, and its size on an FPGA."""
+"""Simulation speed of the chip, and throughput of its transfers."""
 
 import contextlib
-import pathlib
 import statistics
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from tqdm import tqdm
 
 from golden.chip import GoldenChip
-from hdl.chip.chip import Chip
 from hdl.config import Config
-from hdl.tiles import VerilogLibrary
 from sim.asm.descriptor import Place, descriptor, hbm, vmem
 from sim.models.chip import ChipModel, Until
 from sim.verilated.toolchain import compile_for
-from tools.bench.cell import synthesise
 from tools.bench.core import busy_program
 from tools.bench.machine import AVX2, has_avx2
 
-__all__ = ["busy_speed", "chip_figures", "count_cells", "ecp5_chip", "loaded"]
+__all__ = ["busy_speed", "chip_figures", "loaded"]
 
 RUNS = 5
 BUSY_LOOPS = 64
 IDLE_CYCLES = 100_000
 CHECKED_LOOPS = 2
-
-_TOP = "chip"
-_ECP5_CELLS = {"lut4": "LUT4", "ccu2c": "CCU2C", "ff": "TRELLIS_FF", "ebr": "DP16KD",
-               "lutram": "TRELLIS_DPR16X4", "multipliers": "MULT18X18D"}
 
 Transfers = Callable[[int], tuple[Place, Place]]
 
@@ -178,37 +169,3 @@ def loaded(config: Config) -> Iterator[ChipModel]:
         for core in range(config.cores):
             chip.load_program(core, program)
         yield chip
-
-
-def ecp5_chip(config: Config) -> dict[str, int]:
-    """Size of a whole chip on a Lattice ECP5, by Yosys ``synth_ecp5 -nodsp``, without pins.
-
-    Every module is synthesised once, and its cells are counted once for each instance. Modules are
-    not optimised together, as this would need much memory, so the figures are an upper bound.
-
-    Returns
-    -------
-    dict of str to int
-        ``lut4``, ``ccu2c`` (two-bit carry cells), ``ff``; ``ebr``: block RAMs of 18 Kbit (DP16KD);
-        ``lutram``: memories of 16 words of 4 bits in lookup tables (TRELLIS_DPR16X4, each of which
-        takes the room of four); ``multipliers`` (MULT18X18D).
-
-    Raises
-    ------
-    TypeError, ValueError
-        If ``config`` is not that of a chip.
-    RuntimeError
-        If Yosys fails.
-    """
-    sources = VerilogLibrary().write(_TOP, lambda: Chip(config))
-    with tempfile.TemporaryDirectory() as name:
-        counts = synthesise(pathlib.Path(name), _TOP, sources,
-                            f"synth_ecp5 -nodsp -noflatten -top {_TOP}", f"-top {_TOP}")
-    return count_cells(counts)
-
-
-def count_cells(counts: Mapping[str, int]) -> dict[str, int]:
-    """Return the figures of `ecp5_chip`; ``counts`` is the number of cells by Yosys cell type."""
-    # Names of types that Yosys derives from a cell type have a prefix.
-    return {name: sum(count for kind, count in counts.items() if kind.endswith(cell))
-            for name, cell in _ECP5_CELLS.items()}

@@ -13,7 +13,7 @@ from systolith import Device
 from tools.bench import array
 from tools.bench.array import Grid
 from tools.bench.cell import synthesise
-from tools.bench.chip import count_cells
+from tools.bench.fpga import count_cells
 from tools.bench.machine import AVX2, has_avx2
 from tools.bench.training import step
 from tools.fpga.synthesis import comb, passes
@@ -25,8 +25,7 @@ def test_memories_become_those_of_the_fpga(tmp_path: pathlib.Path, width: int, d
                                            blocks: int, lutram: int) -> None:
     memory = Sram(width, depth)
     top = memory.module(width, depth)
-    counts = count_cells(synthesise(tmp_path, top, {top: memory.verilog()},
-                                    f"synth_ecp5 -nodsp -top {top}"))
+    counts = count_cells(synthesise(tmp_path, top, {top: memory.verilog()}, passes(top)))
     assert (counts["ebr"], counts["lutram"], counts["multipliers"]) == (blocks, lutram, 0)
     # Registers for the word read, and for a write, so that a read in the same cycle gives old data.
     assert width <= counts["ff"] <= 2 * width + 16
