@@ -7,15 +7,7 @@ from typing import Any
 import numpy as np
 
 from sim.compiler.graph.arrays import array_dtype
-from sim.compiler.graph.ir import (
-    STACKED,
-    DType,
-    Graph,
-    Location,
-    Sharding,
-    TensorType,
-    Value,
-)
+from sim.compiler.graph.ir import DType, Graph, Location, TensorType, Value
 from sim.compiler.graph.torus import Torus
 from sim.compiler.graph.verify import verify
 from sim.compiler.importer.advice import advice_for_operation, advice_for_type
@@ -32,8 +24,8 @@ from sim.compiler.importer.sharding.collectives import (
     device_number,
     is_reducer,
 )
-from sim.compiler.importer.sharding.partition import ALL_REDUCE, RESHARD, partition
-from sim.compiler.importer.sharding.propagation import Propagated, ShardingError, propagate
+from sim.compiler.importer.sharding.partition import ALL_REDUCE, RESHARD, Mesh, partition
+from sim.compiler.importer.sharding.propagation import Cuts, Propagated, ShardingError, propagate
 from sim.compiler.importer.sharding.shards import Shards, advice, manual_axes, module_devices
 from sim.compiler.importer.wide import Range, narrow, range_of
 from sim.compiler.passes.canonicalize import canonicalize
@@ -120,8 +112,8 @@ def import_for_devices(module: Any, torus: Torus | None) -> tuple[Graph, Any]:
         return _Importer(module).run(), module
     try:
         divided = read(module)
-        return _Importer(divided, torus, per_device=True, divides=torus.chips == 1).run(), divided
-    except UnsupportedError:
+        return _Importer(divided, torus, per_device=True, divides=True).run(), divided
+    except (UnsupportedError, ShardingError):
         return _Importer(module, torus, per_device=True, divides=False).run(), module
 
 
@@ -137,8 +129,8 @@ class _Importer:
     ranges: dict[Value, Range] = field(default_factory=dict)
     inside: bool = False
     """Whether the importer is inside a ``manual_computation``, the program of one device."""
-    cut: dict[Value, int | None] = field(default_factory=dict)
-    """In a global program with shardings, the dimension along which each value is split in two."""
+    cut: dict[Value, Cuts] = field(default_factory=dict)
+    """In a global program with shardings, how each value is split."""
 
     def run(self) -> Graph:
         name, functions = entry_function(self.module)
@@ -175,17 +167,23 @@ class _Importer:
 
         ``function`` is the entry function, whose shardings say which parts a device has.
         """
-        if found := partition(graph, self.cut):
+        assert self.divided is not None
+        mesh = Mesh(self.divided.axes, self.torus)
+        found, *cuts = partition(graph, self.cut, mesh)
+        if found:
             raise UnsupportedError(found)
+        made = [[mesh.division(len(value.shape), cut) for value, cut in zip(
+            values, parts, strict=True)]
+            for values, parts in zip((graph.inputs, graph.outputs), cuts, strict=True)]
         if not self.per_device:
+            if any(cut != mesh.whole for cut in (*self.cut.values(), *cuts[1])):
+                graph.sharding = self.shards.sharding(*made)
             return
-        cuts = [[part and part.counts.index(2) for part in parts]
-                for parts in entry_divisions(function, self.module, self.torus.devices)]
-        made = graph.sharding or Sharding((None,) * len(graph.inputs), (None,) * len(graph.outputs))
-        if cuts != [list(made.inputs), list(made.outputs)]:
+        wanted = entry_divisions(function, self.module, self.torus.devices)
+        if list(map(list, wanted)) != made:
             raise UnsupportedError([Unsupported("arguments or results whose shardings differ from "
                                                 "those of the program's values", "", self.advice)])
-        graph.sharding = Sharding((STACKED,) * len(graph.inputs), (STACKED,) * len(graph.outputs))
+        self.shards.stack(graph)
 
     # Refusals
 
@@ -378,7 +376,7 @@ class _Importer:
     def propagated(self, main: Any) -> Propagated | None:
         """Propagate shardings from the entry function ``main``; None if they split no value."""
         try:
-            return propagate(self.module, main)
+            return propagate(self.module, main, self.torus.devices)
         except ShardingError as error:
             raise UnsupportedError([Unsupported(str(error), "", self.advice)]) from error
 
@@ -397,7 +395,7 @@ class _Importer:
         value = scope.find(operation.operands[0])
         if value is None or self.divided is None:
             return [value]
-        attributes = {"cut": self.divided.results(operation)[0]}
+        attributes = {"cuts": self.divided.results(operation)[0]}
         return scope.graph.add(operation.name, [value], value.type, attributes, (),
                                location).results
 

@@ -73,6 +73,64 @@ def test_shard_map_and_pmap_run_on_all_cores() -> None:
     run(program, SYSTOLITH_POD="2x1")
 
 
+def test_jit_of_sharded_arrays_divides_the_work() -> None:
+    def program() -> None:
+        import gc
+
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+        from jax.sharding import Mesh, NamedSharding
+        from jax.sharding import PartitionSpec as P
+
+        from sim.pjrt.platform import Worker
+
+        mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("data", "model"))
+        [worker] = [item for item in gc.get_objects() if isinstance(item, Worker)]
+        rng = np.random.default_rng(1)
+        x, v, w = (rng.integers(-3, 4, shape).astype(np.float32)
+                   for shape in ((32, 8), (8, 16), (16, 4)))
+
+        def put(array, *spec):  # type: ignore[no-untyped-def]
+            return jax.device_put(array, NamedSharding(mesh, P(*spec)))
+
+        def loss(weights, x):  # type: ignore[no-untyped-def]
+            return jnp.sum(jax.nn.relu(x @ weights[0]) @ weights[1])
+
+        @jax.jit
+        def step(weights, x):  # type: ignore[no-untyped-def]
+            return jax.tree.map(lambda one, other: one - 0.5 * other, weights,
+                                jax.grad(loss)(weights, x))
+
+        def cycles():  # type: ignore[no-untyped-def]
+            loaded = list(worker.chips._programs.values())[-1]
+            return sum(kernel.cycles for kernel in loaded.program.chips[0].cores[0].kernels)
+
+        # Data by model parallel. Small integers: sums are exact in any order.
+        wanted = jax.block_until_ready(step([v, w], x))
+        alone = cycles()
+        found = step([put(v, None, "model"), put(w, "model")], put(x, "data"))
+        jax.block_until_ready(found)
+        assert cycles() < 0.7 * alone, (cycles(), alone)
+        assert [array.sharding.spec for array in found] == [P(None, "model"), P("model")]
+        for one, other in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(one, other)
+        # From any division to any other one.
+        specs = [(), ("data",), ("model", "data"), (("data", "model"),), (None, ("data", "model")),
+                 (("model", "data"),)]
+        for number, spec in enumerate(specs):
+            for to in (specs[number - 1], specs[number - 2]):
+                turn = jax.jit(lambda v: v + 1, out_shardings=NamedSharding(mesh, P(*to)))
+                turned = turn(put(x, *spec))
+                assert turned.sharding.spec == P(*to)
+                np.testing.assert_array_equal(turned, x + 1)
+        # Not divided, but right.
+        np.testing.assert_array_equal(jax.jit(lambda v: v[::-1].cumsum(0))(put(x, "data")),
+                                      x[::-1].cumsum(0))
+
+    run(program, SYSTOLITH_POD="2x1")
+
+
 def test_errors_name_the_chip_and_leave_the_pod_usable() -> None:
     def program() -> None:
         import gc

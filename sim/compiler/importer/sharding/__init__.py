@@ -1,1 +1,1 @@
-"""Programs for two devices: shards of values, collectives, and partition of global programs."""
+"""Programs for several devices: shards of values, collectives, and partition of global programs."""

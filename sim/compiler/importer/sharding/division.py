@@ -1,8 +1,8 @@
-"""Rules for dividing the operations of a global program between two devices.
+"""Rules for dividing the operations of a global program between the devices along a mesh axis.
 
 A rule is a function for one kind of operation. It receives an operation and, for each operand and
-result, the dimension along which it is split in halves; None if it is not split. It accepts
-operations that each device can compute from its own halves, and refuses all others.
+result, the dimension along which it is split; None if it is not split. It accepts operations that
+each device can compute from its own parts, and refuses all others.
 """
 
 import math
@@ -20,9 +20,9 @@ from sim.compiler.graph.semantics.reductions import reducer_kind
 __all__ = ["Cut", "Division", "NotDivisibleError", "divide"]
 
 Cut = int | None
-"""The dimension along which a value is split in halves; None: each device has all of it."""
+"""The dimension along which a value is split; None: each device has all of it."""
 _IDENTITIES = {"add": 0, "xor": 0, "multiply": 1}
-"""Identities of reducers. Both partial reductions begin with the initial value, so it must be the
+"""Identities of reducers. All partial reductions begin with the initial value, so it must be the
 identity; idempotent reducers such as maxima may begin with any value."""
 _IDEMPOTENT = frozenset({"maximum", "minimum", "and", "or"})
 
@@ -41,7 +41,7 @@ class Division:
         Attributes of each device's operation that differ from those of the global one.
     partial : Graph or None
         If each device computes a partial result of full shape: the function of two scalars that
-        combines the elements of the two partial results. Otherwise None.
+        combines the elements of two partial results. Otherwise None.
     """
 
     attributes: dict[str, Any] = field(default_factory=dict)
@@ -55,6 +55,7 @@ class _Case:
     operation: Operation
     given: Sequence[Cut]
     made: Sequence[Cut]
+    parts: int
     constant: Callable[[Value], Array | None]
 
     @property
@@ -65,7 +66,7 @@ class _Case:
         return self.operation.operands[number].shape
 
 
-def divide(operation: Operation, given: Sequence[Cut], made: Sequence[Cut],
+def divide(operation: Operation, given: Sequence[Cut], made: Sequence[Cut], parts: int,
            constant: Callable[[Value], Array | None]) -> Division:
     """Determine how each device computes its part of an operation.
 
@@ -75,20 +76,22 @@ def divide(operation: Operation, given: Sequence[Cut], made: Sequence[Cut],
         An operation of the global program, but not ``while`` or ``case``.
     given, made : sequence of Cut
         The cuts of the operands and of the results.
+    parts : int
+        Number of parts into which a value that is cut is split.
     constant : callable
         Maps a value to its array if the value is a constant, otherwise to None.
 
     Raises
     ------
     NotDivisibleError
-        If the devices cannot compute the operation from their halves.
+        If the devices cannot compute the operation from their parts.
     """
     if all(cut is None for cut in (*given, *made)):
         return Division()
     rule = _RULES.get(operation.kind)
     if rule is None:
         raise NotDivisibleError
-    return rule(_Case(operation, given, made, constant)) or Division()
+    return rule(_Case(operation, given, made, parts, constant)) or Division()
 
 
 def _require(condition: bool) -> None:
@@ -108,8 +111,8 @@ def _nowhere(cuts: Sequence[Cut]) -> None:
     _require(all(cut is None for cut in cuts))
 
 
-def _halved(sizes: Sequence[int], cut: int) -> tuple[int, ...]:
-    return tuple(size // 2 if number == cut else size for number, size in enumerate(sizes))
+def _split(sizes: Sequence[int], cut: int, parts: int) -> tuple[int, ...]:
+    return tuple(size // parts if number == cut else size for number, size in enumerate(sizes))
 
 
 def _elementwise(case: _Case) -> None:
@@ -188,9 +191,9 @@ def _convolution(case: _Case) -> Division:
 
 
 def _combining(case: _Case, start: Value) -> Graph:
-    """Return the reducer of a reduction, as the function that combines both devices' results.
+    """Return the reducer of a reduction, as the function that combines the devices' results.
 
-    Each device's reduction begins with the initial value ``start``, which then counts twice. So
+    Each device's reduction begins with the initial value ``start``, which then counts again. So
     raise `NotDivisibleError` unless the reducer is idempotent, or ``start`` is its identity.
     """
     _require(len(case.made) == 1)
@@ -239,14 +242,14 @@ def _slice(case: _Case) -> Division:
     limits = attributes["limit_indices"]
     _require((attributes["start_indices"][cut], limits[cut], attributes["strides"][cut])
              == (0, case.shape(0)[cut], 1))
-    return Division({"limit_indices": _halved(limits, cut)})
+    return Division({"limit_indices": _split(limits, cut, case.parts)})
 
 
 def _dynamic_slice(case: _Case) -> Division:
     cut, sizes = _same([case.given[0], *case.made]), case.attributes["slice_sizes"]
     _nowhere(case.given[1:])
     _require(sizes[cut] == case.shape(0)[cut])
-    return Division({"slice_sizes": _halved(sizes, cut)})
+    return Division({"slice_sizes": _split(sizes, cut, case.parts)})
 
 
 def _dynamic_update_slice(case: _Case) -> None:
@@ -290,7 +293,7 @@ def _gather(case: _Case) -> Division:
         assert operand is not None
         _require(sizes[operand] == case.shape(0)[operand]
                  and made == offset[kept.index(operand)])
-        return Division({"slice_sizes": _halved(sizes, operand)})
+        return Division({"slice_sizes": _split(sizes, operand, case.parts)})
     vector, along = attributes["index_vector_dim"], attributes["start_indices_batching_dims"]
     _require(indices != vector)
     _require(operand == (batching[along.index(indices)] if indices in along else None))
@@ -322,7 +325,7 @@ def _scatter(case: _Case) -> Division:
     if indices in along:
         _require(_same([*case.given[:count], *case.made]) == batching[along.index(indices)])
         return Division()
-    # Each device applies its half of the updates; then the results of both are combined.
+    # Each device applies its part of the updates; then the results of all are combined.
     _nowhere([*case.given[:count], *case.made])
     return Division(partial=_combining(case, operation.operands[0]))
 

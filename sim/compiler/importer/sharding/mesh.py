@@ -7,7 +7,7 @@ from typing import Any
 from sim.compiler.graph.torus import Division
 from sim.compiler.importer.attributes import python
 
-__all__ = ["axis_sizes", "cut_of", "division_of"]
+__all__ = ["axis_sizes", "cuts_of", "division_of", "mesh_sizes"]
 
 
 def axis_sizes(module: Any, reference: Any, devices: int = 2) -> dict[str, int]:
@@ -63,8 +63,28 @@ def _mesh(module: Any, reference: Any, devices: int = 2) -> tuple[dict[str, int]
     return sizes, tuple(mesh.device_ids) or tuple(range(count))
 
 
-def cut_of(module: Any, attribute: Any) -> int | None:
-    """Return the dimension that a sharding splits in two halves; None if it splits none.
+def mesh_sizes(module: Any, devices: int) -> tuple[int, ...]:
+    """Return the sizes of the axes of a module's mesh, without axes of size 1.
+
+    Raises
+    ------
+    ValueError
+        If several meshes differ in these sizes, or a mesh has neither one device nor ``devices``.
+    """
+    found = {_large(axis_sizes(module, operation.attributes["mesh"], devices))
+             for operation in module.body.operations
+             if operation.operation.name == "sdy.mesh"} - {()}
+    if len(found) > 1:
+        raise ValueError("several meshes")
+    return found.pop() if found else ()
+
+
+def _large(sizes: dict[str, int]) -> tuple[int, ...]:
+    return tuple(size for size in sizes.values() if size > 1)
+
+
+def cuts_of(module: Any, attribute: Any, axes: tuple[int, ...]) -> tuple[int | None, ...]:
+    """Return, for each mesh axis, the dimension that a sharding splits along it; None for no one.
 
     Parameters
     ----------
@@ -72,16 +92,32 @@ def cut_of(module: Any, attribute: Any) -> int | None:
         The module that contains the meshes.
     attribute : jaxlib.mlir.ir.Attribute
         The value's sharding.
+    axes : tuple of int
+        The result of `mesh_sizes`.
 
     Raises
     ------
     ValueError
-        Under the conditions of `axis_sizes`, with two devices.
+        As `axis_sizes`; if the sharding splits a dimension along axes that are not in the order of
+        the mesh, or along a part of an axis.
     """
     from jaxlib.mlir.dialects import sdy
 
     sharding = sdy.TensorShardingAttr(attribute)
-    return _dimension(sharding, axis_sizes(module, sharding.mesh_or_ref))
+    sizes = axis_sizes(module, sharding.mesh_or_ref, math.prod(axes))
+    names = [name for name, size in sizes.items() if size > 1]
+    found: list[int | None] = [None] * len(axes)
+    for dimension, given in enumerate(map(sdy.DimensionShardingAttr,
+                                          sharding.dimension_shardings)):
+        refs = list(map(sdy.AxisRefAttr, given.axes))
+        if any(ref.sub_axis_info is not None for ref in refs):
+            raise ValueError("a part of a mesh axis")
+        numbers = [names.index(ref.name) for ref in refs if ref.name in names]
+        if numbers != sorted(numbers):
+            raise ValueError("mesh axes in another order than the mesh's")
+        for number in numbers:
+            found[number] = dimension
+    return tuple(found)
 
 
 def division_of(module: Any, attribute: Any, axes: set[str] | None, devices: int
@@ -128,15 +164,3 @@ def division_of(module: Any, attribute: Any, axes: set[str] | None, devices: int
             index.append(number)
         parts.append(tuple(index))
     return Division(counts, tuple(part for _, part in sorted(zip(order, parts, strict=True))))
-
-
-def _dimension(sharding: Any, sizes: dict[str, int]) -> int | None:
-    from jaxlib.mlir.dialects import sdy
-
-    found = None
-    for dimension, given in enumerate(map(sdy.DimensionShardingAttr,
-                                          sharding.dimension_shardings)):
-        names = {sdy.AxisRefAttr(axis).name for axis in given.axes}
-        if any(sizes[name] > 1 for name in names):
-            found = dimension
-    return found

@@ -6,25 +6,32 @@ for maxima, for sums whose initial value is not 0, and for operations that depen
 as ``iota``.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 from sim.compiler.importer.attributes import python
-from sim.compiler.importer.sharding.mesh import cut_of
+from sim.compiler.importer.sharding.mesh import cuts_of, mesh_sizes
 
-__all__ = ["Propagated", "ShardingError", "propagate"]
+__all__ = ["Cuts", "Propagated", "ShardingError", "propagate"]
 
 _PIPELINE = ("builtin.module(sdy-propagation-pipeline,"
              "func.func(sdy-insert-explicit-reshards{enable-full-version=true}))")
 _SHARDING = "sdy.sharding"
 
 
+Cuts = tuple[int | None, ...]
+"""For each mesh axis, the dimension of a value that is split along it, or None."""
+
+
 class ShardingError(ValueError):
-    """Raised for a sharding that two cores cannot have; the message describes the sharding."""
+    """Raised for a sharding that the devices cannot have; the message describes the sharding."""
 
 
 class Propagated:
-    """Looks up the dimension along which each value of a program is split between two devices.
+    """Looks up the dimensions along which each value of a program is split between devices.
+
+    The cuts of a value are, for each mesh axis, the dimension that is split along it, or None.
 
     Parameters
     ----------
@@ -32,32 +39,42 @@ class Propagated:
         The program, after `propagate`.
     main : jaxlib.mlir.ir.Operation
         The program's entry function.
+    axes : tuple of int
+        Sizes of the mesh axes (`sim.compiler.importer.sharding.mesh.mesh_sizes`).
     """
 
-    def __init__(self, module: Any, main: Any) -> None:
+    def __init__(self, module: Any, main: Any, axes: tuple[int, ...]) -> None:
         self._module = module
         self._main = main
+        self.axes = axes
 
-    def argument(self, number: int) -> int | None:
-        """Return the dimension along which argument ``number`` is split; None if it is not."""
+    def argument(self, number: int) -> Cuts:
+        """Return the cuts of argument ``number``."""
         return self._cut(_argument_sharding(self._main, "arg_attrs", number))
 
-    def results(self, operation: Any) -> list[int | None]:
-        """Return, for each result of an operation, the dimension that is split, or None."""
+    def results(self, operation: Any) -> list[Cuts]:
+        """Return the cuts of each result of an operation."""
         attributes, count = operation.attributes, len(operation.results)
         if operation.name in ("sdy.reshard", "sdy.sharding_constraint"):
             return [self._cut(attributes["sharding"])]
         if operation.name == "sdy.all_reduce":
             return [self._cut(attributes["out_sharding"])]
         if _SHARDING not in attributes:
-            return [None] * count
+            return [self._cut(None)] * count
         return [self._cut(item) for item in _per_value(attributes[_SHARDING])]
 
-    def _cut(self, attribute: Any) -> int | None:
-        return None if attribute is None else cut_of(self._module, attribute)
+    def _cut(self, attribute: Any) -> Cuts:
+        try:
+            return _cuts(self._module, attribute, self.axes)
+        except ValueError as error:
+            raise ShardingError(f"a sharding over {error}") from error
 
 
-def propagate(module: Any, main: Any) -> Propagated | None:
+def _cuts(module: Any, attribute: Any, axes: tuple[int, ...]) -> Cuts:
+    return (None,) * len(axes) if attribute is None else cuts_of(module, attribute, axes)
+
+
+def propagate(module: Any, main: Any, devices: int) -> Propagated | None:
     """Give all values of a program shardings, after inlining its calls.
 
     Parameters
@@ -66,42 +83,47 @@ def propagate(module: Any, main: Any) -> Propagated | None:
         The global program; it is changed in place.
     main : jaxlib.mlir.ir.Operation
         The program's entry function.
+    devices : int
+        Number of devices.
 
     Returns
     -------
     Propagated or None
         None if the user's shardings split no value. Also None if the program contains a
-        ``manual_computation``, which is the program of one device; then both devices compute
+        ``manual_computation``, which is the program of one device; then all devices compute
         everything outside of it.
 
     Raises
     ------
     ShardingError
-        If a mesh has more than two devices, the size of a dimension that is split is odd, or
+        If a mesh has another number of devices, a dimension cannot be divided into equal parts, or
         jaxlib's passes fail.
     """
     from jaxlib.mlir import ir
     from jaxlib.mlir.passmanager import PassManager
 
-    if not _is_cut(module, main):
+    axes = _axes(module, main, devices)
+    if axes is None:
         return None
     _inline(module, main)
     try:
         PassManager.parse(_PIPELINE, module.context).run(module.operation)
     except ir.MLIRError as error:
         raise ShardingError(f"shardings that jaxlib cannot propagate ({error})") from error
-    return Propagated(module, main)
+    return Propagated(module, main, axes)
 
 
-def _is_cut(module: Any, main: Any) -> bool:
-    """Return whether the user's shardings split a value of a module's entry function ``main``.
+def _axes(module: Any, main: Any, devices: int) -> tuple[int, ...] | None:
+    """Return the sizes of the mesh axes; None if the user's shardings split no value.
 
-    Also return False if the module contains a ``manual_computation``.
+    ``main`` is the module's entry function. Also return None if the module contains a
+    ``manual_computation``.
 
     Raises
     ------
     ShardingError
-        If a mesh has more than two devices, or the size of a dimension that is split is odd.
+        If a mesh has another number of devices than ``devices``, or a dimension cannot be divided
+        into equal parts.
     """
     given = [(_argument_sharding(main, "arg_attrs", number), argument.type, f"argument {number}")
              for number, argument in enumerate(main.regions[0].blocks[0].arguments)]
@@ -110,21 +132,24 @@ def _is_cut(module: Any, main: Any) -> bool:
               for number, value in enumerate(last.operands)]
     for operation in _walk(module.operation):
         if operation.name == "sdy.manual_computation":
-            return False
+            return None
         if operation.name == "sdy.sharding_constraint":
             given.append((operation.attributes["sharding"], operation.results[0].type,
                           "an array with a sharding constraint"))
-    found = False
-    for attribute, type, what in given:
-        try:
-            cut = None if attribute is None else cut_of(module, attribute)
-        except ValueError as error:
-            raise ShardingError(f"a sharding over {error}") from error
-        if cut is not None and type.shape[cut] % 2:
-            raise ShardingError(f"{what} of shape {tuple(type.shape)}, split in halves along "
-                                f"dimension {cut}, whose size is odd")
-        found = found or cut is not None
-    return found
+    try:
+        axes = mesh_sizes(module, devices)
+        cuts = [_cuts(module, attribute, axes) for attribute, _, _ in given]
+    except ValueError as error:
+        raise ShardingError(f"a sharding over {error}") from error
+    for cut, (_, type, what) in zip(cuts, given, strict=True):
+        for dimension in {number for number in cut if number is not None}:
+            parts = math.prod(size for size, number in zip(axes, cut, strict=True)
+                              if number == dimension)
+            if type.shape[dimension] % parts:
+                raise ShardingError(f"{what} of shape {tuple(type.shape)}, divided into {parts} "
+                                    f"parts along dimension {dimension}, whose size is not a "
+                                    f"multiple of {parts}")
+    return axes if any(number is not None for cut in cuts for number in cut) else None
 
 
 def _argument_sharding(main: Any, name: str, number: int) -> Any:

@@ -126,23 +126,28 @@ class Shards:
         """Set the graph's sharding; let the host split inputs and join outputs where possible."""
         if self.stacked:
             _drop_unused(graph)
-            graph.sharding = self._sharding([self._stacked(value) for value in graph.inputs],
-                                            [self._stacked(value) for value in graph.outputs])
+            self.stack(graph)
         elif self.used:
             outputs = [self._joined.get(value, (value, None)) for value in graph.outputs]
             graph.outputs = [value for value, _ in outputs]
             _drop_unused(graph)
-            graph.sharding = self._sharding(
+            graph.sharding = self.sharding(
                 [self._cut_input(graph, number) for number in range(len(graph.inputs))],
                 [division for _, division in outputs])
+
+    def stack(self, graph: Graph) -> None:
+        """Set the graph's sharding: each device has inputs and outputs of its own."""
+        graph.sharding = self.sharding([self._stacked(value) for value in graph.inputs],
+                                       [self._stacked(value) for value in graph.outputs])
 
     def _stacked(self, value: Value) -> Division:
         devices, rank = self.torus.devices, len(value.shape)
         return Division((devices, *[1] * rank),
                         tuple((device, *[0] * rank) for device in range(devices)), stacked=True)
 
-    def _sharding(self, inputs: Sequence[Division | None],
-                  outputs: Sequence[Division | None]) -> Sharding:
+    def sharding(self, inputs: Sequence[Division | None],
+                 outputs: Sequence[Division | None]) -> Sharding:
+        """Return the sharding of a program whose inputs and outputs are divided in these ways."""
         given, made = tuple(map(self._cut, inputs)), tuple(map(self._cut, outputs))
         if self.torus.chips == 1:
             return Sharding(given, made)
