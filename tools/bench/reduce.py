@@ -1,82 +1,131 @@
-"""Sums over pods of chips: shares of the rate of the links, and the largest pod."""
+"""Sums over pods of chips in RTL: shares of the rate of the links, and pods of any size.
 
+    python -m tools.bench.reduce 16x16 1
+
+adds arrays of 1 MiB over 16 x 16 chips of preset `v2`, and compares the bits with the golden sum.
+"""
+
+import argparse
+import sys
 import time
+from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 from tqdm import tqdm
 
 from golden.torus.reduce import all_reduced
-from sim.models.chip.simulation import Until
-from systolith import AllReduce, Pod
+from hdl.config import Config
+from sim.compiler.collectives.plan import RingPlan
+from sim.compiler.collectives.program import reduce_program, scalar_memory
+from sim.models.chip import ChipModel
+from sim.models.chip.torus import ChipTorus
 
 __all__ = ["reduce_cycles", "reduce_figures"]
 
+LINK_BYTES = 128
 LINK_RATE = 88
-"""Bytes that a link moves in a cycle at most: 11 flits of 128 bytes in 16 cycles."""
+"""Bytes that a link moves in a cycle at most: 11 flits of `LINK_BYTES` bytes in 16 cycles."""
 LINKS = 4
-STEP = 16
-"""Cycles between two looks whether the programs have ended."""
 MIB = 1 << 20
 
 
-def reduce_cycles(shape: tuple[int, int], config: str, size: int) -> int:
+def _least_cycles(chips: int, size: int) -> float:
+    """Return the cycles that the links need at least for ``size`` bytes on each of the chips."""
+    return 2 * size * (1 - 1 / chips) / (LINKS * LINK_RATE)
+
+
+class _Loaded(ChipTorus):
+    """Chips that hold an all-reduce: arrays of ``values``, shape (width, height, rows, lanes)."""
+
+    def __init__(self, plan: RingPlan, values: npt.NDArray[np.uint32]) -> None:
+        self._plan, self._values = plan, values
+        self._programs = {core: reduce_program(plan, core) for core in range(plan.config.cores)}
+        super().__init__(plan.config, plan.shape)
+
+    def prepare(self, number: int, chip: ChipModel) -> None:
+        place = number % self.shape[0], number // self.shape[0]
+        chip.hbm[:self._values.shape[2]] = self._values[place]
+        chip.load_programs(self._programs)
+        for core in self._programs:
+            chip.write_smem(core, 0, scalar_memory(self._plan, core, place, [0], [0]))
+
+
+def reduce_cycles(shape: tuple[int, int], name: str, size: int) -> int:
     """Return the cycles of an all-reduce of ``size`` bytes a chip, from HBM to HBM, in RTL.
 
-    They count from before the host starts the first core to the end of the last program, when the
-    sums of all chips are in HBM.
+    They count from the host's command that starts all cores to the end of the last program, when
+    the sums of all chips are in HBM.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Chips along X and along Y.
+    name : str
+        Preset of the chips, to which links are added, with flits of at most `LINK_BYTES` bytes.
+    size : int
+        Bytes of an array, a multiple of a row's.
 
     Raises
     ------
     RuntimeError
         If a sum has other bits than the golden one.
     """
-    elements = size // 4
-    rng = np.random.default_rng(size)
-    began = time.perf_counter()
-    with Pod.open(shape, config) as pod, AllReduce(pod, elements) as reduction:
-        opened = time.perf_counter()
-        model, plan = pod.model, reduction.plan
-        assert model is not None
-        values = np.zeros((*shape, plan.bytes // 4), np.float32)
-        values[..., :elements] = rng.standard_normal((*shape, elements), np.float32)
-        for place in np.ndindex(shape):
-            reduction.write(place, values[place][:elements])
-        reduction.load()
-        loaded = time.perf_counter()
-        cores = [(chip, core) for chip in model.chips for core in range(pod.config.cores)]
-        first = model.chips[0].cycle
-        for chip, core in cores:
-            chip.start(core)
+    config = Config.preset(name)
+    config = replace(config, link_bytes=min(LINK_BYTES, config.row_bytes))
+    plan = RingPlan.of(config, shape, size)
+    rows = plan.bytes // config.row_bytes
+    values = np.zeros((*shape, rows, config.lanes), np.float32)
+    used = values[:, :, :size // config.row_bytes]
+    used[...] = np.random.default_rng(size).standard_normal(used.shape, np.float32)
+
+    with _Loaded(plan, values.view(np.uint32)) as torus:
+        began = torus.start((chip, core) for chip in range(plan.chips)
+                            for core in range(config.cores))
         with tqdm(desc=f"sum over {shape[0]} x {shape[1]} chips", unit="cycle",
                   leave=False) as progress:
-            while any(chip.running(core) for chip, core in cores):
-                progress.update(model.run(STEP, until=Until.NEVER))
-        cycles = model.chips[0].cycle - first
-        ended = time.perf_counter()
-        wanted = all_reduced(values.view(np.uint32), plan.block * plan.vector_bytes // 4,
-                             plan.spread)
-        for place in np.ndindex(shape):
-            if not np.array_equal(reduction.read(place).view(np.uint32), wanted[:elements]):
-                raise RuntimeError(f"sums of chip {place} must have the golden bits")
-    print(f"{shape[0]} x {shape[1]} chips {config}, {size} bytes: {cycles} cycles; seconds: open "
-          f"{opened - began:.1f}, load {loaded - opened:.1f}, run {ended - loaded:.1f}")
+            torus.chips[0].run(progress=progress.update)
+        cycles = torus.rested - began
+        wanted = all_reduced(values.view(np.uint32).reshape(*shape, -1),
+                             plan.block * plan.vector_bytes // 4, plan.spread)
+        for number, chip in enumerate(torus.chips):
+            if not np.array_equal(chip.hbm[:rows].reshape(-1), wanted):
+                raise RuntimeError(f"sums of chip {number} must have the golden bits")
     return cycles
 
 
-def reduce_figures(config: str) -> dict[str, float]:
-    """Measure all-reduces as shares of the four links' peak.
+def reduce_figures(name: str) -> dict[str, float]:
+    """Measure all-reduces on chips of preset ``name``, as shares of the four links' peak.
 
-    The share is the least number of cycles that the links need for 2 B (1 - 1 / P) bytes a chip,
-    where P chips have B bytes each, divided by `reduce_cycles`.
+    The share is the least number of cycles that the links need, divided by `reduce_cycles`.
 
     Returns
     -------
     dict of str to float
-        ``allreduce_2x2_1MiB``, ``allreduce_2x2_16MiB``, ``allreduce_4x4_1MiB``.
+        ``allreduce_2x2_1MiB``, ``allreduce_2x2_16MiB``, ``allreduce_4x4_1MiB``: bytes a chip.
     """
-    figures = {}
-    for side, mebibytes in ((2, 1), (2, 16), (4, 1)):
-        least = 2 * mebibytes * MIB * (1 - 1 / side ** 2) / (LINKS * LINK_RATE)
-        cycles = reduce_cycles((side, side), config, mebibytes * MIB)
-        figures[f"allreduce_{side}x{side}_{mebibytes}MiB"] = least / cycles
-    return figures
+    return {f"allreduce_{side}x{side}_{size}MiB": _least_cycles(side ** 2, size * MIB)
+            / reduce_cycles((side, side), name, size * MIB)
+            for side, size in ((2, 1), (2, 16), (4, 1))}
+
+
+def main() -> int:
+    """Run the command line; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tools.bench.reduce",
+                                     description="Add arrays over a pod of chips in RTL.")
+    parser.add_argument("shape", help="chips along X and along Y, such as 16x16")
+    parser.add_argument("mebibytes", type=int, help="size of a chip's array")
+    parser.add_argument("--config", default="v2", help="preset of the chips")
+    given = parser.parse_args()
+    width, height = map(int, given.shape.split("x"))
+    began = time.perf_counter()
+    size = given.mebibytes * MIB
+    cycles = reduce_cycles((width, height), given.config, size)
+    share = _least_cycles(width * height, size) / cycles
+    print(f"{cycles:,} cycles, {share:.2f} of the links' rate, golden bits on all chips; "
+          f"{time.perf_counter() - began:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -15,6 +15,7 @@ from tools.bench.array import Grid
 from tools.bench.cell import synthesise
 from tools.bench.fpga import count_cells
 from tools.bench.machine import AVX2, has_avx2
+from tools.bench.reduce import reduce_cycles
 from tools.bench.training import step
 from tools.fpga.synthesis import comb, passes
 
@@ -72,3 +73,8 @@ def test_a_product_becomes_multipliers_of_the_fpga(tmp_path: pathlib.Path) -> No
     # Only carries join the partial products.
     # Besides carry chains, only the sums of bit 0 of three adders.
     assert comb(cells) == 2 * cells["CCU2C"] + 3 > 3
+
+
+def test_cycles_of_a_sum_are_those_of_the_links_at_least() -> None:
+    """Each of two chips sends half of the bytes twice, over two links of 11 bytes a cycle."""
+    assert 4096 / 22 < reduce_cycles((2, 1), "tiny", 4096) < 4096

@@ -183,6 +183,7 @@ class ChipTorus(Closeable):
             for number, chip in enumerate(self.chips):
                 chip.write("TORUS", WIDTH=columns, HEIGHT=rows)
                 chip.write("POSITION", X=number % columns, Y=number // columns)
+                self.prepare(number, chip)
                 chip.together = self
             self._library = self.chips[0].model.library
             _declare(self._library)
@@ -195,6 +196,13 @@ class ChipTorus(Closeable):
         except BaseException:
             self.close()
             raise
+
+    def prepare(self, number: int, chip: ChipModel) -> None:
+        """Do nothing; subclasses may write the memories of chip number ``number`` here.
+
+        The constructor calls this before the chips are joined. Until then, a chip runs alone, so
+        the memories of many chips are written in less time.
+        """
 
     def __getitem__(self, place: tuple[int, int]) -> ChipModel:
         """Return the chip at coordinates (x, y)."""
