@@ -451,7 +451,7 @@ def open_backend(name: str, config: Config, memory: HbmOptions | None,
     if name == "serial":
         for option, value in (("memory", memory), ("trace", trace)):
             if value is not None:
-                raise ValueError(f"{option} must be None for the serial backend, which is no "
+                raise ValueError(f"{option} must be None for the serial backend, which is not a "
                                  f"simulation, not {value!r}")
         if not isinstance(port, str) or not port:
             raise ValueError("port must be the name of a serial port, such as /dev/ttyUSB0, not "

@@ -36,7 +36,7 @@ class StreamSource:
     Parameters
     ----------
     domain : ClockDomain
-        Its clock.
+        The clock.
     pins : StreamPins
         An input stream.
     rng : random.Random
@@ -96,7 +96,7 @@ class StreamSink:
     Parameters
     ----------
     domain : ClockDomain
-        Its clock.
+        The clock.
     pins : StreamPins
         An output stream.
     rng : random.Random
@@ -129,7 +129,7 @@ class StreamMonitor:
     Parameters
     ----------
     domain : ClockDomain
-        Its clock. Nothing counts at an edge that resets the design.
+        The clock. Nothing counts at an edge that resets the design.
     dut : HierarchyObject
         The design.
     name : str

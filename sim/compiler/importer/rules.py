@@ -183,4 +183,4 @@ RULES: dict[str, Rule] = {
     "sort": _sort,
     "transpose": _fields("permutation"),
 }
-"""Rules of operations that correspond to one operation of the graph, by name without dialect."""
+"""Rules of operations that correspond to one operation of the graph, by StableHLO's names."""

@@ -162,7 +162,7 @@ def program_key(graph: Graph) -> Hashable:
     """Return a key that is equal for devices that execute the same operations on the same values.
 
     They may send to different chips, and have different values of a ``device_constant``. ``graph``
-    is what `for_device` returned for a device; keys of different graphs differ always.
+    is what `for_device` returned for a device; keys of two different programs are never equal.
     """
     return tuple(graph.inputs), tuple(
         (operation.kind, operation.operands, operation.results, _meeting_key(operation),

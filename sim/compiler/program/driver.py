@@ -131,7 +131,7 @@ def compile_pod(graph: Graph, config: Config, *, name: str | None = None,
 
 
 def pod_arrays(graph: Graph) -> tuple[tuple[PodArray, ...], tuple[PodArray, ...]]:
-    """Return the inputs and the outputs of a graph for a pod, which is not compiled yet."""
+    """Return the inputs and the outputs of a graph for a pod, before the graph is compiled."""
     sharding = graph.sharding
     assert sharding is not None
     assert sharding.pod is not None

@@ -75,7 +75,7 @@ class CellDriver:
     Parameters
     ----------
     domain : ClockDomain
-        Its clock.
+        The clock.
     dut : HierarchyObject
         The cell.
     config : Config
@@ -123,7 +123,7 @@ class CellMonitor:
     Parameters
     ----------
     domain : ClockDomain
-        Its clock.
+        The clock.
     dut : HierarchyObject
         The cell.
     on_cycle : callable

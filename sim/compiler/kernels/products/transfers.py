@@ -277,10 +277,11 @@ class Plan:
 
     @cached_property
     def started(self) -> dict[int, range]:
-        """The range of chunks that each of `stops`, and the `half_step`, starts.
+        """Map each step of `stops`, and the `half_step`, to the range of chunks that it starts.
 
         A chunk is started only when the DMA queue certainly has room: a start into a full queue
-        holds the core. Any start holds it briefly, so a step starts one chunk, the `half_step` two.
+        holds the core. Any start holds the core briefly, so a step starts only one chunk, and the
+        `half_step` two.
         """
         found = {}
         arrived, at = self.early, self.started_first
