@@ -157,7 +157,7 @@ class Device(Residents):
 
     def matmul(self, a: npt.NDArray[Any], b: npt.NDArray[Any], *, transpose_b: bool = False,
                progress: bool = False) -> Float32:
-        """Multiply the matrices ``a`` and ``b``, to the bits of docs/numerics.md.
+        """Multiply the matrices ``a`` and ``b``; docs/numerics.md defines every bit of the result.
 
         The compiler writes a program for both cores, and reuses it for later operands of the same
         shapes (docs/compiler.md). The program overwrites instruction memory, scalar memory, vector

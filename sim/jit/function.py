@@ -242,7 +242,7 @@ class JitFunction:
 
         chosen = device if device is not None else self._device
         if chosen is None:
-            raise TypeError("device must be given, to jit or to the call")
+            raise TypeError("device must be given to jit or to the call")
         if isinstance(chosen, Pod) and chosen.shape == (1, 1):
             chosen = chosen[0, 0]
         if not isinstance(chosen, Pod):

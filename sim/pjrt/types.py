@@ -15,7 +15,7 @@ Status = tuple[int, str]
 
 
 def dtype_of(number: int) -> DType:
-    """Return the element type that has a number in the PJRT API."""
+    """Return the element type with this number in the PJRT API."""
     return _DTYPES[number]
 
 

@@ -53,8 +53,8 @@ class Format:
     def deliver(self, value: Fraction) -> tuple[int, str]:
         """Round an exact nonzero value; return its pattern, and how it was rounded.
 
-        The latter is `exact`, `down` or `up` in magnitude, `tie down` or `tie up`, followed by
-        ` infinity` or ` flush` if the result is too large or too small.
+        The second result is `exact`, `down` or `up` (in magnitude), `tie down` or `tie up`. If the
+        result is too large or too small, ` infinity` or ` flush` follows.
         """
         sign, magnitude = int(value < 0), abs(value)
         exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()

@@ -1,1 +1,1 @@
-"""Programs of whole cores that reduce arrays over all chips of a torus, and what they agree on."""
+"""Programs of whole cores that reduce arrays over all chips of a torus, and their common plan."""

@@ -155,7 +155,7 @@ class ChipModel(TransferPort):
     # ---- Counters
 
     def counters(self, core: int) -> dict[str, int]:
-        """Returns how many of a core's cycles had which cause since `clear_counters` or `reset`.
+        """Returns the numbers of a core's cycles, by cause, since `clear_counters` or `reset`.
 
         Returns
         -------

@@ -208,7 +208,7 @@ class CoreModel(CorePorts):
     # ---- Counters
 
     def counters(self) -> dict[str, int]:
-        """Returns how many cycles had which cause since `clear_counters` or `reset`.
+        """Returns the numbers of cycles, by cause, since `clear_counters` or `reset`.
 
         Returns
         -------

@@ -82,8 +82,9 @@ def cut_rows(home: Rows, tiling: Tiling, along: int, size: int, start: int,
     shape = (*tiling.shape[:along], size, *tiling.shape[along + 1:])
     block = Tiling(shape, tiling.order, tiling.along_lanes, tiling.sublanes, tiling.lanes)
     counts = (*shape[:len(sizes)], block.lane_tiles)
-    # Rows of a column of tiles are consecutive; consecutive columns and dimensions are merged.
-    # All sublanes of a value of one dimension are equal.
+    # The rows of a column of tiles are consecutive, so they form one run. Columns and dimensions
+    # that are consecutive, too, extend the run. In a value of one dimension, all sublanes are
+    # equal.
     run = block.row_tiles * block.sublanes
     if exact and block.sublane_dimension is not None:
         run = block.rows
