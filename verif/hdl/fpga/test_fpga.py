@@ -1,6 +1,7 @@
 """The serial line, the board's clock, and arguments; `bench_serial` has the traffic."""
 
 import random
+import struct
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
@@ -14,7 +15,15 @@ from hdl.fpga.bridge import SerialBridge
 from hdl.fpga.executor import Executor
 from hdl.fpga.host import SerialHost
 from hdl.fpga.memory import BlockMemory
-from hdl.fpga.protocol import CHECK_BYTES, Operation, Request
+from hdl.fpga.protocol import (
+    CHECK_BYTES,
+    MAX_WORDS,
+    VERSION,
+    Operation,
+    Request,
+    Response,
+    Status,
+)
 from hdl.fpga.system import SerialSystem
 from hdl.fpga.uart import UartReceiver, UartTransmitter
 
@@ -112,6 +121,91 @@ def test_requests_whose_checksums_are_equal_by_chance_are_executed() -> None:
     simulator.add_testbench(process)
     simulator.run()
     assert words == [11, 12, 11]
+
+
+def execute(payload: bytes,
+            refused: int = -1) -> tuple[Response, list[tuple[int, int | None]], int]:
+    """Response, accesses (address and, of a write, data), and cycles of reset.
+
+    A word that is read is its address. The access to the address ``refused`` fails.
+    """
+    dut = Executor()
+    accesses: list[tuple[int, int | None]] = []
+    sent: list[int] = []
+    resets = 0
+
+    async def process(ctx: SimulatorContext) -> None:
+        nonlocal resets
+        ctx.set(dut.access.done, 1)
+        ctx.set(dut.response.ready, 1)
+        ctx.set(dut.length, len(payload) + CHECK_BYTES)
+        ctx.set(dut.received, 1)
+        await ctx.tick()
+        ctx.set(dut.received, 0)
+        while ctx.get(dut.hold):
+            at = ctx.get(dut.access.address)
+            ctx.set(dut.access.value, at)
+            ctx.set(dut.access.error, at == refused)
+            if ctx.get(dut.access.valid):
+                accesses.append((at, ctx.get(dut.access.data) if ctx.get(dut.access.write)
+                                 else None))
+            if ctx.get(dut.response.valid):
+                sent.append(ctx.get(dut.response.payload.data))
+            resets += ctx.get(dut.reset)
+            read, place = ctx.get(dut.read), ctx.get(dut.read_address)
+            await ctx.tick()
+            if read and place < len(payload):
+                ctx.set(dut.read_data, payload[place])
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(process)
+    simulator.run()
+    return Response.parse(bytes(sent)), accesses, resets
+
+
+@pytest.mark.parametrize(("operation", "count", "step"), [
+    (Operation.READ, 1, 4), (Operation.READ, MAX_WORDS, 4), (Operation.READ_FIXED, 3, 0)])
+def test_executor_reads_as_many_words_as_requested(operation: Operation, count: int,
+                                                   step: int) -> None:
+    places = [0x124 + step * number for number in range(count)]
+    response, accesses, _ = execute(Request(9, operation, 0x124, count=count).payload())
+    assert response == Response(9, Status.OKAY, count, tuple(places))
+    assert accesses == [(place, None) for place in places]
+
+
+@pytest.mark.parametrize(("operation", "step"), [(Operation.WRITE, 4), (Operation.WRITE_FIXED, 0)])
+def test_executor_writes_all_words(operation: Operation, step: int) -> None:
+    words = (0x89ABCDEF, 1, 0xFFFFFFFE)
+    response, accesses, _ = execute(Request(3, operation, 0x40, words).payload())
+    assert response == Response(3, Status.OKAY, 3)
+    assert accesses == [(0x40 + step * number, word) for number, word in enumerate(words)]
+
+
+def test_executor_ends_at_the_first_refused_word() -> None:
+    response, accesses, _ = execute(Request(5, Operation.READ, 0x20, count=9).payload(), 0x28)
+    assert response == Response(5, Status.REFUSED, 2, (0x20, 0x24))
+    assert accesses == [(0x20, None), (0x24, None), (0x28, None)]
+
+
+def test_executor_identifies_itself_and_resets_the_chip() -> None:
+    assert execute(Request(1, Operation.IDENTIFY).payload()) == (
+        Response(1, Status.OKAY, 1, (VERSION,)), [], 0)
+    response, accesses, resets = execute(Request(2, Operation.RESET).payload())
+    assert (response, accesses) == (Response(2, Status.OKAY, 0), [])
+    assert resets == 16
+
+
+@pytest.mark.parametrize(("operation", "count", "address", "words"), [
+    (Operation.READ, 0, 0, 0), (Operation.READ, MAX_WORDS + 1, 0, 0), (Operation.READ, 1, 2, 0),
+    (Operation.READ, 1, 0, 1), (Operation.READ_FIXED, 1, 1, 0), (Operation.WRITE, 2, 0, 1),
+    (Operation.WRITE, 1, 0, 2), (Operation.WRITE, 0, 0, 0), (Operation.WRITE_FIXED, 1, 3, 1),
+    (Operation.IDENTIFY, 1, 0, 0), (Operation.IDENTIFY, 0, 0, 1), (Operation.RESET, 1, 0, 0),
+    (Operation.RESET, 0, 0, 1), (6, 1, 0, 0)])
+def test_executor_does_nothing_for_a_malformed_request(operation: int, count: int, address: int,
+                                                       words: int) -> None:
+    payload = struct.pack("<BBHI", 7, operation, count, address) + bytes(4 * words)
+    assert execute(payload) == (Response(7, Status.MALFORMED, 0), [], 0)
 
 
 @pytest.mark.parametrize("clock_hz", [3_125_000, 12_500_000, 20_000_000, 30_000_000, 40_000_000])
