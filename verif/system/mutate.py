@@ -33,6 +33,7 @@ from enum import StrEnum
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 from hdl.config import Config
 from hdl.link.format import LinkConfig
@@ -42,6 +43,8 @@ __all__ = ["BLOCKS", "CONFIGS", "Block", "Edit", "Mutant", "Result", "Verdict", 
            "files", "find_mutants", "judge", "main", "report", "verilog_digests"]
 
 ROOT = Path(__file__).resolve().parents[2]
+LINKED = Config.preset("tiny", link_bytes=8)
+"""Configuration of a chip with links."""
 CONFIGS = (Config.preset("tiny"),
            Config.preset("tiny", cores=1, mac_latency=3, issue_cycles=3))
 """Configurations of a block's Verilog, if the block names no others."""
@@ -63,6 +66,9 @@ class Block:
         Configurations whose Verilog decides whether a mutant changes anything.
     arguments : tuple
         Arguments of the components after the configuration.
+    more : tuple
+        More components whose Verilog decides: ``module:class``, configuration and other arguments
+        by name.
     """
 
     components: tuple[str, ...]
@@ -70,22 +76,29 @@ class Block:
     elsewhere: tuple[str, ...] = ()
     configs: tuple[Config | LinkConfig, ...] = CONFIGS
     arguments: tuple[int, ...] = ()
+    more: tuple[tuple[str, Config, dict[str, Any]], ...] = ()
 
 
 BLOCKS = {
     "axi": Block(("axi.master:HbmPort", "chip.control:ControlSlave"), ("test_limits.py",),
                  ("chip/test_registers.py",)),
     "chip": Block(("chip.control:ControlSlave", "chip.node:CoreNode", "chip.chip:Chip"),
-                  ("test_wiring.py", "test_coincidences.py", "test_registers.py")),
+                  ("test_wiring.py", "test_coincidences.py", "test_registers.py"),
+                  more=(("chip.chip:Chip", LINKED, {}),)),
     "core": Block(("core.core:Core",), (
         "test_wiring.py", "test_coincidences.py", "test_counters.py", "test_feeder.py",
-        "test_sequencer.py")),
-    "dma": Block(("dma.engine:DmaEngine",), ("test_limits.py",)),
+        "test_sequencer.py"), more=(("core.core:Core", LINKED, {}),)),
+    "dma": Block(("dma.engine:DmaEngine",), ("test_limits.py",),
+                 more=(("dma.engine:DmaEngine", LINKED, {}),)),
     "fpga": Block(("fpga.board:Board",), ("test_fpga.py",),
-                  configs=(Config.preset("fpga"),), arguments=(25_000_000, 6_250_000)),
+                  configs=(Config.preset("fpga"),), arguments=(25_000_000, 6_250_000),
+                  more=(("fpga.board:Board", Config.preset("fpga"),
+                         {"clock_hz": 25_000_000, "baud": None, "sdram": True}),)),
     "link": Block(("link.fabric:Fabric",), (
         "test_router.py", "test_packets.py", "test_link.py", "test_proofs.py"), configs=(
-        LinkConfig(payload_bytes=4, depth=8), LinkConfig(payload_bytes=1, depth=4, rate_flits=16))),
+        LinkConfig(payload_bytes=4, depth=8), LinkConfig(payload_bytes=1, depth=4, rate_flits=16)),
+        more=tuple((f"link.{name}", LINKED, {})
+                   for name in ("egress:Egress", "eject:Ejection", "eject:Arrivals"))),
     "mxu": Block(("mxu.mxu:Mxu",)),
     "vpu": Block(("vpu.vpu:Vpu",), ("test_host_control.py", "test_vpu.py")),
     "xlu": Block(("xlu.xlu:Xlu",), ("test_xlu.py",)),
@@ -363,13 +376,16 @@ def applied(mutant: Mutant, root: Path) -> Iterator[None]:
 
 def verilog_digests(block: str) -> Iterator[str]:
     """Digests of the Verilog of each of the block's components, in all its configurations."""
-    for config in BLOCKS[block].configs:
-        for name in BLOCKS[block].components:
-            module, component = name.split(":")
-            make = getattr(importlib.import_module(f"hdl.{module}"), component)
-            sources = VerilogLibrary().write(component.lower(), partial(
-                make, config, *BLOCKS[block].arguments))
-            yield hashlib.sha256("".join(sources.values()).encode()).hexdigest()
+    found = BLOCKS[block]
+    designs: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+        (name, (config, *found.arguments), {}) for config in found.configs
+        for name in found.components]
+    designs += [(name, (config,), arguments) for name, config, arguments in found.more]
+    for name, positional, named in designs:
+        module, component = name.split(":")
+        make = getattr(importlib.import_module(f"hdl.{module}"), component)
+        sources = VerilogLibrary().write(component.lower(), partial(make, *positional, **named))
+        yield hashlib.sha256("".join(sources.values()).encode()).hexdigest()
 
 
 def _print_digests(block: str, expected: Sequence[str]) -> None:

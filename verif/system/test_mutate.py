@@ -1,10 +1,13 @@
 """The tool that mutates the RTL: drawing, applying, reverting, judging, reporting."""
 
 import ast
+import importlib
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
+from amaranth.lib import wiring
 
 from verif.system import mutate
 from verif.system.mutate import (
@@ -17,6 +20,7 @@ from verif.system.mutate import (
     applied,
     draw,
     find_mutants,
+    verilog_digests,
 )
 
 SOURCE = dedent('''\
@@ -160,6 +164,25 @@ def test_the_result_of_a_mutant(digest: str | None, status: int | None, output: 
     verdict = mutate.judge(mutant, ["old"], lambda: written, test)
     assert (verdict.result, verdict.noticed) == (result, noticed)
     assert len(tested) == (digest == "new")
+
+
+def test_digests_cover_all_components_of_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise mutants of a component would count as equivalent: no Verilog has it."""
+    seen: set[type] = set()
+    make = wiring.Component.__init__
+
+    def seeing(self: wiring.Component, *arguments: Any) -> None:
+        seen.add(type(self))
+        make(self, *arguments)
+
+    monkeypatch.setattr(wiring.Component, "__init__", seeing)
+    list(verilog_digests("link"))
+    files = {f"hdl.link.{file.stem}" for file in (ROOT / "hdl" / "link").glob("[a-z]*.py")}
+    components = {found for name in files for found in vars(importlib.import_module(name)).values()
+                  if isinstance(found, type) and issubclass(found, wiring.Component)
+                  and found.__module__ == name}
+    assert len(components) > 10
+    assert components <= seen
 
 
 def test_digests_end_with_the_first_that_differs(capsys: pytest.CaptureFixture[str]) -> None:
