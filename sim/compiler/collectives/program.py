@@ -56,12 +56,12 @@ _SOURCE, _DESTINATION = 2, 6
 """Words of a descriptor with the low half of the source's, and of the destination's address."""
 
 _ARRIVED = ((0, 1), (2, 3))
-"""Semaphores that count pieces that have arrived, by phase axis (first, second) and way."""
+"""Semaphores that count the pieces that have arrived, by axis of the phase and by way."""
 _LOADED, _STORED, _SENT, _FREE = 4, 5, 6, 7
 
 # Scalar registers.
 _AT = "s1"
-"""The piece: its distance in vectors from the start of its quarter."""
+"""Position of the current piece: its distance in vectors from the start of its quarter."""
 _COUNT = "s2"
 _BASE, _STEP = "s11", "s12"
 """Address of the first quarter in HBM; distance to the second array."""
@@ -70,7 +70,7 @@ _SUM, _ADDEND = "s15", "s16"
 _RETURN = "s17"
 _LOAD_AT, _LOADS_LEFT = "s18", "s19"
 _ROUNDS, _ROUND = "s20", "s21"
-"""Rounds left, and offset of the round in the array."""
+"""Number of rounds left, and offset of the current round in the array."""
 _TO = "s22"
 _FOLLOW_AT, _LAG = _LOAD_AT, _LOADS_LEFT
 """Like `_AT`, for the pieces that ``follow`` takes; number of its calls to leave out."""
@@ -83,18 +83,18 @@ _BEHIND = 6
 
 @dataclass(frozen=True)
 class _Walk:
-    """Scalar registers that walk through an array in HBM, piece by piece; two of them, by way.
+    """Scalar registers that walk through an array in HBM, piece by piece; a pair has one per way.
 
     Attributes
     ----------
     at : tuple of str
-        Address of the piece.
+        Address of the current piece.
     block, segment : tuple of str
-        Offset of its block in the segment, and of its segment in the quarter.
+        Offset of the piece's block in the segment, and of that segment in the quarter.
     pieces, blocks : str
-        Pieces left in the block, this one included, and blocks left in the segment.
+        Number of pieces left in the block, the current one included; of blocks left in the segment.
     next : str
-        The subroutine that takes a step.
+        Name of the subroutine that takes a step.
     """
 
     at: tuple[str, str]
@@ -112,11 +112,11 @@ _LATER = _Walk(("s23", "s24"), ("s25", "s26"), ("s27", "s28"), "s29", "s30", "ne
 
 @dataclass(frozen=True)
 class _Send:
-    """A piece is sent along an axis: 0 is the half's first one.
+    """How the current piece is sent to a neighbour along ``axis``; 0 is the half's first axis.
 
-    It arrives among the sums or, if ``scatters``, in the buffer of what arrives along that axis,
-    ``offset`` vectors after its own distance from the start of the sums and, if ``shifts``, as many
-    as `Word.SHIFT` says.
+    The piece goes to the neighbour's sums or, if ``scatters``, to the neighbour's buffer for pieces
+    that arrive along this axis. Its position there is ``offset`` vectors after its position in the
+    sums of this core; if ``shifts``, as many vectors further on as `Word.SHIFT` says.
     """
 
     axis: int
@@ -143,7 +143,7 @@ class _Writer:
         self._blocks, self._in_block = plan.blocks(core), plan.block // plan.piece
         self._segment = self._blocks * plan.block
         across = self._blocks if plan.spread > 1 else second - 1
-        # Buffers: by way, the array, the second array, and what arrives along each axis.
+        # Buffers, by way: the array, the second array, and the pieces that arrive along each axis.
         starts, end = [], 0
         for size in (plan.quarter, plan.quarter * (plan.arrays - 1),
                      (first - 1) * self._segment, across * plan.block):
@@ -294,7 +294,7 @@ class _Writer:
         return (self._plan.block if axis else self._segment) * self._plan.vector_bytes
 
     def _signal_neighbours(self) -> None:
-        """Tell the neighbours that the buffers of what arrives are free."""
+        """Tell the neighbours that the buffers for arriving pieces are free."""
         for hops in _ways(self._plan, self._core):
             self._put(f"s0.add {_T}, s0, {pack_remote(*hops, self._core)}")
             self._put(f"misc.signal_remote sem{_FREE}, {_T}, 1")
@@ -518,7 +518,7 @@ class _Core(_Writer):
             self._put(f"s1.call {_FOLLOWED}, follow")
 
     def _add(self, axis: int, way: int) -> None:
-        """Add what has arrived along an axis to the sum."""
+        """Add the piece that has arrived along an axis to the sum."""
         first, _ = self._sides
         begins = self._segment
         if axis:
