@@ -46,7 +46,7 @@ def check_sums(pod: Pod, elements: int, arrays: int, runs: int = 1) -> AllReduce
 
 @pytest.mark.parametrize(("shape", "elements", "arrays"), [
     ((2, 1), 777, 1), ((1, 3), 100, 2), ((3, 2), 400, 2), ((4, 4), 128, 1),
-    ((2, 2), 8, 1), ((4, 2), 64, 1), ((4, 1), 2000, 1)])
+    ((2, 2), 8, 1), ((4, 2), 64, 1), ((4, 1), 2000, 1), ((2, 8), 256, 1)])
 def test_golden_pods_add_in_the_golden_order(shape: tuple[int, int], elements: int,
                                              arrays: int) -> None:
     with Pod.open(shape, "tiny", "golden", seed=elements) as pod:
