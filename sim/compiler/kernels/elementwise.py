@@ -25,7 +25,7 @@ from sim.compiler.machine import Builder, VReg
 from sim.compiler.tiling import Tiling, standard
 from sim.compiler.words import to_words
 
-__all__ = ["broadcast_tiling", "emit_region", "expand_readable", "region_refusal"]
+__all__ = ["broadcast_tiling", "emit_region", "expand_readable", "is_flat", "region_refusal"]
 
 Dimensions = tuple[int, ...]
 
@@ -364,9 +364,17 @@ class _Kernel:
         numbers = _operand_numbers(operation)
         self._places = {number: at.place(value) for number, value
                         in zip(numbers, operation.operands, strict=True)}
+        self._sizes, self._strides = self._axes()
 
-    def write(self) -> None:
-        """Write the loop nest."""
+    @property
+    def is_flat(self) -> bool:
+        """Whether the nest is one loop, and each vector of the results needs, of each operand, only
+        the first vector or the one with the same number.
+        """
+        return len(self._sizes) == 1 and all(row[0] in (0, 1) for row in self._strides)
+
+    def _axes(self) -> tuple[list[int], list[list[int]]]:
+        """Return the sizes of the loops, and the strides of the results and of each leaf."""
         tiling, region = self._tiling, self._region
         axes = [*(tiling.shape[dimension] for dimension in tiling.outer_dimensions),
                 tiling.lane_tiles, tiling.row_tiles]
@@ -376,6 +384,11 @@ class _Kernel:
         if len(sizes) == 2 and sizes[1] < sizes[0]:
             # Make the longer loop the inner one: iterations of the inner loop overlap.
             sizes, strides = sizes[::-1], [row[::-1] for row in strides]
+        return sizes, strides
+
+    def write(self) -> None:
+        """Write the loop nest."""
+        region, sizes, strides = self._region, self._sizes, self._strides
         leaves = {}
         for (leaf, node), row in zip(region.leaves.items(), strides[1:], strict=True):
             level = max((axis + 1 for axis, stride in enumerate(row) if stride), default=0)
@@ -392,14 +405,16 @@ class _Kernel:
             return
         writer.write(level, variables)
         copies = self._copies() if level + 1 == len(sizes) else 1
-        passes, rest = divmod(sizes[level], copies)
+        section = self._at.section or range(sizes[level])
+        passes, rest = divmod(len(section), copies)
         if passes > 1 or (passes and copies == 1):
             with b.loop(passes) as variable:
                 for copy in range(copies):
-                    self._nest(writer, sizes, strides, [*variables, variable * copies + copy])
+                    self._nest(writer, sizes, strides,
+                               [*variables, variable * copies + (section.start + copy)])
         else:
-            rest = sizes[level]
-        for last in range(sizes[level] - rest, sizes[level]):
+            rest = len(section)
+        for last in section[len(section) - rest:]:
             self._nest(writer, sizes, strides, [*variables, last])
 
     def _copies(self) -> int:
@@ -453,6 +468,16 @@ class _Kernel:
         else:
             return b.splat(start)
         return b.vector("add", within, start) if not isinstance(start, int) or start else within
+
+
+def is_flat(operation: Operation, at: Lowering) -> bool:
+    """Return whether the kernel of an operation can compute a section of its results' vectors.
+
+    It can if the operation is elementwise, and if each vector of the results needs, of each
+    operand, only the first vector or the vector with the same number.
+    """
+    return (operation.kind in {"fusion", *table.KINDS} and stages(operation) is None
+            and _Kernel(operation, at).is_flat)
 
 
 def _index(strides: Sequence[int], variables: Sequence[Any]) -> Any:

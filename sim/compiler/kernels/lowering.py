@@ -70,6 +70,13 @@ class Lowering(Protocol):
     def smem(self) -> range:
         """Addresses of the words of scalar memory that the kernel may use freely."""
 
+    @property
+    def section(self) -> range | None:
+        """Numbers of the vectors of the results that the kernel computes; None: all vectors.
+
+        Only elementwise kernels without nested loops (`is_flat`) have a section.
+        """
+
     def place(self, value: Value) -> Place:
         """Return the location of an operand or a result.
 

@@ -165,6 +165,10 @@ class VmemBuffer:
     address: int
     vectors: int
 
+    def part(self, numbers: range) -> "VmemBuffer":
+        """Return the buffer of the vectors with these numbers, counted from 0."""
+        return VmemBuffer(self.name, self.address + numbers.start, len(numbers))
+
     def overlaps(self, other: "VmemBuffer") -> bool:
         """Return whether the buffers have vectors in common."""
         return (self.address < other.address + other.vectors

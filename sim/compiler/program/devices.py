@@ -116,9 +116,10 @@ def _drop_unused(graph: Graph) -> None:
 def hoist(graph: Graph) -> None:
     """Reorder a graph so that exchanges start early, the largest first.
 
-    Operations that no exchange depends on move to the end. Kernels run during an exchange until an
-    operation needs the received value. So the operations that prepare a small exchange run during a
-    larger one.
+    Operations that no exchange depends on move to the end, in the order in which the exchanges that
+    they depend on start. Kernels run during an exchange until an operation needs the received
+    value. So the operations that prepare a small exchange run during a larger one, and those that
+    use a large exchange run during smaller ones.
     """
     for operation in graph.operations:
         for region in operation.regions if operation.kind in CONTROL else ():
@@ -129,7 +130,16 @@ def hoist(graph: Graph) -> None:
     order: dict[int, None] = {}
     for exchange in sorted(exchanges, key=lambda operation: -operation.result.type.size):
         order.update(dict.fromkeys(sorted(_needed(graph, numbers[exchange.result], numbers))))
-    order.update(dict.fromkeys(range(len(graph.operations))))
+    waits: list[int] = []
+    # For each value, the position in `order` of the last exchange that it depends on; 0 if none.
+    last: dict[Value, int] = {}
+    positions = {number: position for position, number in enumerate(order, 1)}
+    for number, operation in enumerate(graph.operations):
+        own = positions[number] if operation.kind == "exchange" else 0
+        found = max(own, *(last.get(value, 0) for value in operation.operands), 0)
+        last.update(dict.fromkeys(operation.results, found))
+        waits.append(found)
+    order.update(dict.fromkeys(sorted(range(len(graph.operations)), key=waits.__getitem__)))
     graph.operations = [graph.operations[number] for number in order]
 
 
@@ -194,7 +204,8 @@ def connect(linear: Linear, config: Config,
         if words.exchange is None:
             return words
         source, vectors, peer, address = sent[words.exchange]
-        made = send(config, source, vectors, EXCHANGED, words.exchange, peer)
-        return made.with_destination(address)
+        if peer.is_remote:
+            words = send(config, source, vectors, EXCHANGED, words.exchange, peer)
+        return words.with_destination(address)
 
     return replace(linear, descriptors=tuple(map(connected, linear.descriptors)))

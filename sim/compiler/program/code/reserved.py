@@ -4,8 +4,9 @@ from hdl import isa
 from sim.asm.operands import s
 from sim.compiler.machine.registers.coloring import RESERVED_SCALARS
 
-__all__ = ["BLOCK_READ", "BLOCK_WRITTEN", "EXCHANGED", "FED", "FREE", "FREE_X", "FREE_Y", "LOADED",
-           "MOVED", "PAIR", "SCALAR_READ", "SLICES_READ", "STAMP", "TARGET", "WORK"]
+__all__ = ["BLOCK_READ", "BLOCK_WRITTEN", "EXCHANGED", "EXCHANGED_PARTS", "FED", "FREE", "FREE_X",
+           "FREE_Y", "LOADED", "MOVED", "PAIR", "SCALAR_READ", "SLICES_READ", "STAMP", "TARGET",
+           "WORK"]
 
 PAIR, TARGET, WORK, STAMP = (
     s[number] for number in range(isa.SCALAR_REGISTERS - RESERVED_SCALARS, isa.SCALAR_REGISTERS))
@@ -25,9 +26,10 @@ SCALAR_READ = 7
 transfers too."""
 MOVED = 8
 """Semaphore that counts complete transfers of `VectorMemory.issue`, which move values."""
-FREE, EXCHANGED = 9, 10
+FREE, EXCHANGED, EXCHANGED_PARTS = 9, 10, (3, 4)
 """Semaphores of exchanges. ``FREE``: the other core's destination vectors are free. ``EXCHANGED``
-counts complete transfers; each exchange has two: the one sent and the one received."""
+counts complete transfers; each exchange has two: the one sent and the one received. Exchanges in
+two parts have a semaphore for each part instead."""
 BLOCK_READ, BLOCK_WRITTEN = 11, 12
 """Semaphores of streams and gathers: they count the complete transfers that read blocks of
 operands, and those that write blocks of results."""

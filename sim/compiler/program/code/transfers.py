@@ -169,8 +169,9 @@ class TransferWords:
         return frozenset(word for word, _ in self.relocations) if self.row_bits else frozenset()
 
     def with_destination(self, address: int) -> "TransferWords":
-        """Return a copy whose destination is ``address``, which must be below 2**32."""
-        words = (*self.words[:DESTINATION], address, *self.words[DESTINATION + 1:])
+        """Return a copy with ``address`` added to the destination; it must stay below 2**32."""
+        words = (*self.words[:DESTINATION], self.words[DESTINATION] + address,
+                 *self.words[DESTINATION + 1:])
         return replace(self, words=words, exchange=None)
 
 
@@ -233,7 +234,7 @@ def transfer(config: Config, source: Rows | Vectors | Words, destination: Rows |
 
 
 def send(config: Config, source: Vectors, vectors: int, semaphore: int,
-         exchange: int, target: Peer) -> TransferWords:
+         exchange: int, target: Peer, first: int = 0) -> TransferWords:
     """Return the descriptor of a transfer that copies vectors to another core.
 
     Parameters
@@ -248,15 +249,18 @@ def send(config: Config, source: Vectors, vectors: int, semaphore: int,
         Number of the semaphore. 1 is added to it on this core when the source has been read, and on
         the other core when the data has arrived.
     exchange : int
-        Number of the exchange. The destination is 0 until `TransferWords.with_destination` sets it.
+        Number of the exchange. Until `TransferWords.with_destination` adds the destination's
+        address, the destination is ``first``.
     target : Peer
         The other core.
+    first : int
+        Index, in the destination of the exchange, of the first vector that is written.
     """
     rows, remote = vectors * config.sublanes, target.is_remote
     made = Descriptor(
         DmaSpace.VMEM, DmaSpace.REMOTE_VMEM if remote else DmaSpace.OTHER_VMEM, rows,
-        source.first, destination_address=target.word << 32 if remote else 0, semaphore=semaphore,
-        signal=True, signal_other=not remote, signal_remote=remote,
+        source.first, destination_address=first + (target.word << 32 if remote else 0),
+        semaphore=semaphore, signal=True, signal_other=not remote, signal_remote=remote,
         remote_semaphore=semaphore if remote else 0)
     fault = made.check(config, config.cores, (abs(target.dx) + 1, abs(target.dy) + 1))
     assert fault is Fault.NONE, (fault, made)

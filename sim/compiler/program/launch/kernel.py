@@ -68,6 +68,8 @@ class KernelLowering:
         always true.
     reads_window : bool
         Whether the kernel copies vectors to the window of scalar memory.
+    section : range or None
+        The vectors of the results to compute; None for all.
     """
 
     def __init__(self, config: Config, places: Mapping[Value, Place], allocate: Allocate,
@@ -89,6 +91,7 @@ class KernelLowering:
         self.transferred: dict[str, Value] = {}
         self.cycles: int | None = None
         self.reads_window = False
+        self.section: range | None = None
         self._memory = ScalarMemory(config)
         self._constants: dict[bytes, VmemBuffer] = {}
 

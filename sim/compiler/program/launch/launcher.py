@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from sim.compiler.graph.ir import Operation, Value
+from sim.compiler.kernels.elementwise import is_flat
 from sim.compiler.machine import VmemBuffer, emit
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.emit import Code
@@ -24,6 +25,7 @@ from sim.compiler.program.launch.joiner import Joiner, Part
 from sim.compiler.program.launch.kernel import KernelLowering, lower
 from sim.compiler.program.launch.prefetch import IN_PLACE, Prefetch, Upcoming
 from sim.compiler.program.launch.records import Records
+from sim.compiler.program.places.memory import exchange_parts
 from sim.compiler.program.places.places import Splat, VectorMemoryError
 from sim.compiler.program.places.scalars import copy_scalars
 from sim.errors import Unsupported, UnsupportedError
@@ -37,10 +39,9 @@ class _Lowered:
 
     Attributes
     ----------
-    machine : MachineCode
-        The kernel on virtual registers.
-    code : Code
-        The kernel's code.
+    codes : list of (MachineCode, Code, int)
+        The kernel on virtual registers, its code, and its predicted cycles. A second one is for the
+        vectors of the results that need the second part of an exchange.
     used : list of VmemBuffer
         Buffers whose transfers must be complete before the kernel starts.
     own : list of VmemBuffer
@@ -49,17 +50,13 @@ class _Lowered:
         HBM rows that the kernel transfers itself, by the symbol for the first row's number.
     rows : int
         Number of HBM rows that the kernel transfers itself.
-    cycles : int
-        Predicted cycles.
     """
 
-    machine: MachineCode
-    code: Code
+    codes: list[tuple[MachineCode, Code, int]]
     used: list[VmemBuffer]
     own: list[VmemBuffer]
     symbols: dict[str, Rows]
     rows: int
-    cycles: int
 
 
 class Launcher:
@@ -121,15 +118,15 @@ class Launcher:
         # Prefetches must not delay the transfers that a kernel starts itself.
         if not lifted and not lowered.symbols:
             Prefetch(self._context, following, lowered.own, dying, operation.results).write()
-        self._places.memory.settle(lowered.used)
-        self._places.memory.clock.run(lowered.cycles)
-        self._places.memory.moved_rows += lowered.rows
-        moved = self._places.memory.moved_rows
-        self._joiner.add(Part(lowered.machine, lowered.code, lowered.symbols, KernelRecord(
-            operation.kind, operation.location, len(lowered.code), lowered.cycles,
-            moved - self._counted_rows, _products(operation), vector_operations(lowered.code)),
-            lowered.cycles))
-        self._counted_rows = moved
+        for number, (machine, code, cycles) in enumerate(lowered.codes, 1):
+            self._places.memory.settle(lowered.used, first=number < len(lowered.codes))
+            self._places.memory.clock.run(cycles)
+            self._places.memory.moved_rows += lowered.rows
+            moved = self._places.memory.moved_rows
+            self._joiner.add(Part(machine, code, lowered.symbols, KernelRecord(
+                operation.kind, operation.location, len(code), cycles, moved - self._counted_rows,
+                _products(operation), vector_operations(code)), cycles))
+            self._counted_rows = moved
         for buffer in lowered.own:
             self._places.memory.release(buffer)
         if lifted:
@@ -174,43 +171,48 @@ class Launcher:
             places.lock(())
         self.received[number] = target.address
         self.sent[number] = Vectors(source.address), source.vectors
-        places.memory.exchange(source, target)
-        meeting = operation.attributes["meeting"]
-        words = send(self._config, *self.sent[number], EXCHANGED, number, meeting.target)
-        if meeting.ring == "core":
-            self._joiner.add(self._sends(operation, source, target, words))
+        near = operation.attributes["meeting"].ring == "core"
+        parts = exchange_parts(source.vectors) if near else [(EXCHANGED, range(source.vectors))]
+        places.memory.exchange(source, target, tuple(semaphore for semaphore, _ in parts))
+        if near:
+            self._joiner.add(self._sends(operation, source, target, parts))
         else:
-            self._sends_far(operation, source, words)
+            self._sends_far(operation, source)
         if lifted:
             places.restore(lifted)
 
     def _sends(self, operation: Operation, source: VmemBuffer, target: VmemBuffer,
-               words: TransferWords) -> Part:
+               parts: Sequence[tuple[int, range]]) -> Part:
         """Make the code that starts to send ``source``, and to receive into ``target``.
 
-        ``words`` is the transfer's descriptor. Each core first signals that the vectors into which
-        it receives are free, and then waits for the same signal from the other core. So no vectors
-        are overwritten that are in use, and the cores cannot deadlock.
+        ``parts`` are the transfers, as `exchange_parts` returns them. Each core first signals that
+        the vectors into which it receives are free, and then waits for the same signal from the
+        other core. So no vectors are overwritten that are in use, and the cores cannot deadlock.
         """
         number, builder = operation.attributes["number"], Builder(self._config)
-        symbol = f"exchange{number}"
+        symbols: dict[str, TransferWords] = {}
         builder.signal_other(FREE, 1, fence=Fence((target,), paced=False))
         builder.wait(FREE, 1, fence=Fence(paced=False))
-        builder.dma(builder.symbol(symbol), fence=Fence((source,), paced=False))
+        for semaphore, part in parts:
+            symbol, sent = f"exchange{number}from{part.start}", source.part(part)
+            symbols[symbol] = send(self._config, Vectors(sent.address), sent.vectors, semaphore,
+                                   number, operation.attributes["meeting"].target, part.start)
+            builder.dma(builder.symbol(symbol), fence=Fence((sent,), paced=False))
         machine, code = self._emit(operation, builder, None)
         rows = source.vectors * self._config.sublanes
-        return Part(machine, code, {symbol: words}, KernelRecord(
+        return Part(machine, code, symbols, KernelRecord(
             operation.kind, operation.location, len(code), rows, rows, 0, 0), estimate(code))
 
-    def _sends_far(self, operation: Operation, source: VmemBuffer, words: TransferWords) -> None:
+    def _sends_far(self, operation: Operation, source: VmemBuffer) -> None:
         """Write the code that starts to send ``source`` to a core of another chip.
 
-        ``words`` is the transfer's descriptor. Other code does not overlap with the handshake.
+        Other code does not overlap with the handshake.
         """
-        first = self._stream.here
+        first, meeting = self._stream.here, operation.attributes["meeting"]
         self._stream.stamp()
-        operation.attributes["meeting"].write(self._stream)
-        self._stream.start(words)
+        meeting.write(self._stream)
+        self._stream.start(send(self._config, Vectors(source.address), source.vectors, EXCHANGED,
+                                operation.attributes["number"], meeting.target))
         rows = source.vectors * self._config.sublanes
         self.records.add(KernelRecord(operation.kind, operation.location,
                                       self._stream.here - first, rows, rows, 0, 0), first)
@@ -272,11 +274,14 @@ class Launcher:
             inherited = self._inherited(operation, dying)
             taken.take_results(inherited)
             lowering, reads = self._lowering(operation, taken)
-            lower(operation, lowering)
-            self._stream.reads_window |= lowering.reads_window
+            sections = self._sections(operation, lowering)
+            lowering.section = sections[0] if sections else None
+            codes = [self._code(operation, lowering, taken)]
             transferred = lowering.transferred
-            machine, code = self._emit(operation, lowering.builder,
-                                       partial(taken.allocate, "spilled"))
+            for section in sections[1:]:
+                lowering, _ = self._lowering(operation, taken)
+                lowering.section = section
+                codes.append(self._code(operation, lowering, taken))
             taken.load_absent(transferred.values())
             copy_scalars(places, self._config, reads)
             for result, value in inherited.items():
@@ -289,10 +294,30 @@ class Launcher:
         self.stored.update(value for value in transferred.values() if value in goes)
         vectors = sum(self._tilings[value].vectors for value in transferred.values())
         used = [taken.places[value].buffer for value in operation.operands]
-        return _Lowered(machine, code, [*used, *taken.own], taken.own,
+        return _Lowered(codes, [*used, *taken.own], taken.own,
                         {symbol: taken.homes[value] for symbol, value in transferred.items()},
-                        vectors * self._config.sublanes,
-                        estimate(code) if lowering.cycles is None else lowering.cycles)
+                        vectors * self._config.sublanes)
+
+    def _sections(self, operation: Operation, lowering: KernelLowering) -> list[range]:
+        """Return the vectors of the results that a kernel computes first, and the others.
+
+        The first ones need only the first parts of operands that exchanges are still moving. The
+        list is empty if the kernel is not divided.
+        """
+        parts = {tuple(found) for value in operation.operands
+                 if (found := self._places.memory.parts(lowering.place(value).buffer))}
+        return [*parts.pop()] if len(parts) == 1 and is_flat(operation, lowering) else []
+
+    def _code(self, operation: Operation, lowering: KernelLowering, taken: KernelBuffers
+              ) -> tuple[MachineCode, Code, int]:
+        """Write the code of a kernel; return it as in `_Lowered.codes`.
+
+        ``taken`` has the kernel's buffers.
+        """
+        lower(operation, lowering)
+        self._stream.reads_window |= lowering.reads_window
+        machine, code = self._emit(operation, lowering.builder, partial(taken.allocate, "spilled"))
+        return machine, code, estimate(code) if lowering.cycles is None else lowering.cycles
 
     def _lowering(self, operation: Operation, taken: KernelBuffers
                   ) -> tuple[KernelLowering, list[Value]]:

@@ -14,7 +14,7 @@ from hdl.config import Config
 from hdl.isa import Slot
 from sim.asm.operands import s, v
 from sim.compiler.machine.ir import VmemBuffer
-from sim.compiler.program.code.reserved import EXCHANGED, MOVED
+from sim.compiler.program.code.reserved import EXCHANGED, EXCHANGED_PARTS, MOVED
 from sim.compiler.program.code.reuse import Read
 from sim.compiler.program.code.scalars import ScalarMemory
 from sim.compiler.program.code.stream import Stream
@@ -22,7 +22,32 @@ from sim.compiler.program.code.transfers import Rows, Vectors, transfer
 from sim.compiler.program.places.clock import Clock, Event
 from sim.compiler.program.places.vectors import FreeVectors
 
-__all__ = ["VectorMemory"]
+__all__ = ["VectorMemory", "exchange_parts"]
+
+_DIVIDED = 32
+"""Number of vectors from which on an exchange between the cores of a chip has two parts."""
+
+
+def exchange_parts(vectors: int) -> list[tuple[int, range]]:
+    """Divide an exchange between the cores of a chip into its transfers.
+
+    If there are two, the second one has a quarter of the vectors: while a transfer, which an
+    elementwise kernel slows down, moves one vector, the kernel computes about three.
+
+    Parameters
+    ----------
+    vectors : int
+        Number of vectors that are exchanged.
+
+    Returns
+    -------
+    list of (int, range)
+        For each transfer, the semaphore that counts it, and the numbers of its vectors.
+    """
+    if vectors < _DIVIDED:
+        return [(EXCHANGED, range(vectors))]
+    first = vectors - vectors // 4
+    return [*zip(EXCHANGED_PARTS, (range(first), range(first, vectors)), strict=True)]
 
 
 class VectorMemory:
@@ -65,10 +90,11 @@ class VectorMemory:
         self._issued = self.completed = 0
         self._arriving: dict[VmemBuffer, int] = {}
         self.leaving: list[tuple[int, VmemBuffer]] = []
-        # Buffers of exchanges that the code has not waited for.
-        self._exchanging: set[VmemBuffer] = set()
+        # Buffers of exchanges that the code has not waited for, each with the semaphores that count
+        # the transfers of its parts, in order; and the amounts to wait for.
+        self._exchanging: dict[VmemBuffer, tuple[int, ...]] = {}
+        self._amounts: dict[int, int] = {}
         self.exchanged: list[VmemBuffer] = []
-        self._exchanges = 0
         self._numbers = count()
         # Transfers from HBM that the code has not waited for: number, first bundle, end.
         self._reading: deque[tuple[int, int, int]] = deque()
@@ -164,30 +190,49 @@ class VectorMemory:
         self.wait(self._issued)
         self.wait_exchanges()
 
-    def exchange(self, source: VmemBuffer, target: VmemBuffer) -> None:
+    def exchange(self, source: VmemBuffer, target: VmemBuffer, semaphores: tuple[int, ...]
+                 ) -> None:
         """Record that the following code exchanges buffers with another core.
 
-        The code starts to send ``source``, and to receive into ``target``. This method writes code
-        that waits until ``source`` is complete.
+        The code starts to send ``source``, and to receive into ``target``, in as many parts as
+        there are ``semaphores``. The transfers of a part, one in either direction, add to its
+        semaphore. This method writes code that waits until ``source`` is complete.
         """
         self.settle([source])
-        self._exchanging |= {source, target}
-        self._exchanges += 1
+        self._exchanging.update(dict.fromkeys((source, target), semaphores))
+        for semaphore in semaphores:
+            self._amounts[semaphore] = self._amounts.get(semaphore, 0) + 2
 
-    def wait_exchanges(self) -> None:
-        """Write code that waits for all exchanges; each is a transfer in either direction."""
-        if self._exchanges:
-            self.stream.wait(EXCHANGED, 2 * self._exchanges)
-            for buffer in self.exchanged:
+    def wait_exchanges(self, semaphores: Iterable[int] | None = None) -> None:
+        """Write code that waits for the exchanges that ``semaphores`` count; by default for all."""
+        for semaphore in sorted(self._amounts if semaphores is None else semaphores):
+            self.stream.wait(semaphore, self._amounts.pop(semaphore))
+        self._exchanging = {buffer: left for buffer, parts in self._exchanging.items() if (
+            left := tuple(semaphore for semaphore in parts if semaphore in self._amounts))}
+        for buffer in self.exchanged:
+            if buffer not in self._exchanging:
                 self.free.give(buffer.address, buffer.vectors)
-            self._exchanges, self.exchanged = 0, []
-            self._exchanging.clear()
+        self.exchanged = [buffer for buffer in self.exchanged if buffer in self._exchanging]
 
-    def settle(self, buffers: Iterable[VmemBuffer]) -> None:
-        """Write code that waits until the transfers that fill these buffers are complete."""
-        buffers = list(buffers)
-        if not self._exchanging.isdisjoint(buffers):
-            self.wait_exchanges()
+    def parts(self, buffer: VmemBuffer) -> list[range]:
+        """Return the vectors of the two parts of an exchange that sends or fills a buffer.
+
+        The list is empty if there is no such exchange, or if the code has waited for a part.
+        """
+        parts = self._exchanging.get(buffer, ())
+        return [part for _, part in exchange_parts(buffer.vectors)] if (
+            parts == EXCHANGED_PARTS) else []
+
+    def settle(self, buffers: Iterable[VmemBuffer], *, first: bool = False) -> None:
+        """Write code that waits until the transfers that fill these buffers are complete.
+
+        With ``first``, the code does not wait for the second parts of exchanges in two parts.
+        """
+        buffers, parts = list(buffers), 1 if first else None
+        semaphores = {semaphore for buffer in buffers
+                      for semaphore in self._exchanging.get(buffer, ())[:parts]}
+        if semaphores:
+            self.wait_exchanges(semaphores)
         self.wait(max((self._arriving.pop(buffer, 0) for buffer in buffers), default=0))
 
     # ---- buffers

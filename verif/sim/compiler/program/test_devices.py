@@ -41,6 +41,41 @@ def test_devices_exchange_values(backend: str, shape: tuple[int, ...]) -> None:
         assert set(device.last_run) == {0, 1}
 
 
+@pytest.mark.parametrize("backend", ["golden", "rtl"])
+def test_a_large_exchange_has_two_parts(backend: str) -> None:
+    """Elementwise kernels compute most of their results during the second transfer."""
+    shape = 11, 4 * TINY.sublanes, TINY.lanes
+    at = Maker(f32(*shape), f32(*shape), f32())
+    x, y, rate = at.inputs
+    other, another = at.op("exchange", x, y), at.op("exchange", y, x)
+    rates = at.op("broadcast_in_dim", rate, to=f32(*shape), broadcast_dimensions=())
+    step = at.op("multiply", at.op("add", other, x), rates)
+    region = Maker(f32(), f32())
+    most = region.returns(region.op("maximum", *region.inputs))
+    [line] = at.graph.add("reduce", (another, at.constant(np.array(0, np.float32), f32())),
+                          [f32(*shape[:2])], {"dimensions": (2,)}, [most]).results
+    graph = at.returns(step, line, at.op("add", another, step))
+    graph.sharding = Sharding((0, 0, None), (0, 0, 0))
+    with Device.open("tiny", backend) as device:
+        [kernels, _] = [core.kernels for core in compiled_of(check(graph, device)).cores]
+    assert [kernel.kind for kernel in kernels].count("fusion") == 2
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_only_a_kernel_without_nested_loops_is_divided(flat: bool) -> None:
+    shape = 9, 4 * TINY.sublanes, TINY.lanes
+    at = Maker(f32(*shape), f32(shape[1]))
+    x, line = at.inputs
+    other = at.op("exchange", x, x)
+    lines = at.op("broadcast_in_dim", line, to=f32(*shape), broadcast_dimensions=(1,))
+    graph = at.returns(at.op("negate", other) if flat else at.op("add", other, lines))
+    graph.sharding = Sharding((0, None), (0,))
+    with Device.open("tiny", "golden") as device:
+        [kernels, _] = [core.kernels for core in compiled_of(check(graph, device)).cores]
+    kinds = [kernel.kind for kernel in kernels]
+    assert kinds.count("negate") == 2 if flat else kinds.count("fusion") == 1
+
+
 @pytest.mark.parametrize("sent", [True, False])
 def test_a_scalar_of_an_exchange_is_an_index(sent: bool) -> None:
     """Its transfer may still run when scalar memory needs it."""
@@ -175,3 +210,15 @@ def test_exchanges_start_early_and_the_largest_first() -> None:
         "add", "exchange", "negate", "exchange", "add"]
     assert graph.operations[0].result is twice
     assert graph.operations[-1].result is late
+
+
+def test_operations_follow_the_exchanges_that_they_need() -> None:
+    at = Maker(f32(2), f32(9, 9))
+    small, large = at.inputs
+    early = at.op("add", at.op("exchange", small, small), small)
+    use = at.op("add", at.op("exchange", large, large), large)
+    free = at.op("negate", small)
+    graph = at.returns(early, use, free)
+    graph.sharding = Sharding((0, 0), (0, 0, 0))
+    hoist(graph)
+    assert [operation.result for operation in graph.operations[2:]] == [free, use, early]
