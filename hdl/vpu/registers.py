@@ -238,7 +238,8 @@ class WordSelect(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        m.d.comb += self.word.eq(self.words.word_select(self.choice, self._width))
+        words = Array(self.words.word_select(i, self._width) for i in range(8))
+        m.d.comb += self.word.eq(words[self.choice])
         return m
 
 

@@ -165,7 +165,7 @@ def prove_select(tmp_path: pathlib.Path, change: tuple[str, str] = ("", "")) -> 
     (tmp_path / "wanted.v").write_text(wanted)
     (tmp_path / "found.v").write_text(text.replace(*change, 1))
     yosys.run("\n".join([
-        "read_verilog wanted.v", f"rename {name} wanted", "design -stash wanted",
+        "read_verilog wanted.v", "proc", f"rename {name} wanted", "design -stash wanted",
         "read_verilog found.v", "read_verilog -D NO_INCLUDES +/ecp5/cells_sim.v",
         f"hierarchy -top {name}", "proc", "flatten", f"rename {name} found",
         "design -copy-from wanted wanted", "miter -equiv -flatten wanted found miter",

@@ -10,7 +10,9 @@ import pytest
 
 from hdl.config import Config
 from hdl.target import Target
+from hdl.tiles import VerilogLibrary
 from hdl.verilog import Export, export
+from hdl.vpu.registers import RegisterFile
 from tools import verilog
 
 
@@ -56,6 +58,14 @@ def test_lint_for_an_fpga_is_clean() -> None:
     assert "bank_1" in design.sources["semaphores"]
     assert json.loads(design.description())["target"] == "ecp5"
     assert [text for _, text in verilog.lint(design) if text] == []
+
+
+def test_lint_of_register_files_for_fpgas_is_clean() -> None:
+    for target in (Target.ECP5, Target.XILINX):
+        library = VerilogLibrary(target)
+        sources = library.write("registers", lambda: RegisterFile(9, 4))
+        design = Export(Config.preset("tiny"), sources, library.modules, target)
+        assert [text for _, text in verilog.lint(design) if text] == []
 
 
 def test_export_is_byte_identical_in_another_process(design: Export) -> None:
