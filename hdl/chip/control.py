@@ -112,15 +112,15 @@ class CoreControl(wiring.Component):
     events : Out(3)
         Events of this cycle, as listed in `EVENTS`.
     startable : Out(1)
-        The core is stopped and not being reset.
+        Present if the chip has links: the core is stopped and not being reset.
     start_together : In(1)
         Present if the chip has links: starts the core, which must be ``startable``.
     """
 
     def __init__(self, links: bool = False) -> None:
         super().__init__({"access": In(RegisterAccess(OFFSET_BITS)), "core": Out(CoreSide(links)),
-                          "events": Out(len(EVENTS)), "startable": Out(1),
-                          **({"start_together": In(1)} if links else {})})
+                          "events": Out(len(EVENTS)),
+                          **({"startable": Out(1), "start_together": In(1)} if links else {})})
         self._links = links
 
     def elaborate(self, platform: object) -> Module:
@@ -150,13 +150,15 @@ class CoreControl(wiring.Component):
         core = self.core
         bits = _fields(CORE_REGISTERS["CONTROL"], self.access.data)
         good = Signal()
+        started = good & bits["START"]
+        if self._links:
+            m.d.comb += self.startable.eq(~core.running & ~core.resetting)
         m.d.comb += [
             block.control_done.eq(1),
-            self.startable.eq(~core.running & ~core.resetting),
-            block.control_error.eq(
-                bits["START"] & (bits["STOP"] | bits["RESET"] | ~self.startable)),
+            block.control_error.eq(bits["START"] & (bits["STOP"] | bits["RESET"] | core.running
+                                                    | core.resetting)),
             good.eq(block.control_write & ~block.control_error),
-            core.start.eq(good & bits["START"] | (self.start_together if self._links else 0)),
+            core.start.eq(started | self.start_together if self._links else started),
             core.stop.eq(good & bits["STOP"]),
             core.clear_counters.eq(good & bits["CLEAR_COUNTERS"]),
             core.reset_request.eq(good & bits["RESET"]),
