@@ -363,11 +363,14 @@ class _RtlBackend:
             self._chip.run(steps, until=Until.INTERRUPT if interrupt else Until.REST)
         except TimeoutError:
             return False
-        # Clear the events, so that they do not end the next call at once.
+        return not (self.clear_events() and interrupt)
+
+    def clear_events(self) -> bool:
+        """Clear events, so that they do not end the next run at once; return whether any was."""
         events = self._chip.read("INTERRUPT_STATUS") & self._events
         if events:
             self._chip.write("INTERRUPT_STATUS", events)
-        return not (interrupt and events)
+        return bool(events)
 
     def state(self, core: int) -> CoreState:
         return core_state(self._chip.read("STATUS", core=core), self._chip.read("PC", core=core))

@@ -1,6 +1,5 @@
 """The device's cores: their programs, states and faults."""
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -134,7 +133,7 @@ class Cores(Memory, Counters):
         watched = [self._core(core) for core in
                    (range(self._config.cores) if cores is None else cores)]
         check_limits(cycles, seconds, poll)
-        ends = None if seconds is None else time.monotonic() + seconds
+        ends = None if seconds is None else self.clock() + seconds
         first: int | None = None
         kills = list(self._kills)
         while True:
@@ -145,7 +144,7 @@ class Cores(Memory, Counters):
                 if not any(state.running or state.transfers for state in states.values()):
                     return
                 left = SLICE if cycles is None else min(SLICE, first + cycles - backend.steps)
-                if left <= 0 or (ends is not None and time.monotonic() >= ends):
+                if left <= 0 or (ends is not None and self.clock() >= ends):
                     raise timeout("programs have not ended in time", states, False, self._chip)
                 states, signals = {}, self._signals
                 if backend.advance(left, interrupt=not poll):

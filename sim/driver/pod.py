@@ -29,10 +29,12 @@ from sim.driver.cores import SLICE, Cores, Progress, check_limits, timeout
 from sim.driver.device import Device, chip_config
 from sim.driver.execution import OBSERVERS, Placed, check_arrays, difference
 from sim.driver.heap import Buffer
+from sim.driver.ranks.shared import SharedBackend
 from sim.driver.residents import Resident
 from sim.errors import CoreState
 from sim.models.chip.torus import ChipTorus, longest_wire
 from sim.models.hbm import HbmOptions
+from sim.models.ranks.ranks import default_communicator
 
 __all__ = ["Pod"]
 
@@ -62,11 +64,14 @@ class PodCores(Closeable):
         chips: list[Cores] = []
         self._devices = {place: Device(backend, name, place, self._lock, chips)
                          for place, backend in backends.items()}
+        self._clock = time.monotonic if model is None else model.clock
+        for device in self._devices.values():
+            device.clock = self._clock
 
     @classmethod
     def open(cls, shape: tuple[int, int] = (2, 2), config: str | Config = "v2",
              backend: str = "rtl", *, seed: int = 0, latency: int = 64,
-             memory: HbmOptions | None = None) -> Self:
+             memory: HbmOptions | None = None, communicator: Any = None) -> Self:
         """Open a pod.
 
         The first time, ``"rtl"`` builds the simulation of the chips, which can take minutes.
@@ -88,11 +93,18 @@ class PodCores(Closeable):
             For ``"rtl"``: cycles that a frame spends on a wire, from 1 to `longest_wire`.
         memory : HbmOptions, optional
             For ``"rtl"``: behaviour of each chip's memory.
+        communicator : mpi4py.MPI.Comm, optional
+            For ``"rtl"``: the ranks that simulate the pod together, each a part of the chips
+            (docs/links.md). By default all ranks, if a launcher of MPI has started several. All of
+            them call the same methods with the same arguments, and get the same results.
+            ``MPI.COMM_SELF`` makes a pod of this rank alone.
 
         Raises
         ------
         TypeError, ValueError
             If an argument is of the wrong type or out of range.
+        ImportError
+            If there are several ranks, and mpi4py is missing.
         RuntimeError
             If the simulation cannot be built.
         """
@@ -106,8 +118,11 @@ class PodCores(Closeable):
             return cls((width, height), backend, _golden((width, height), linked, seed))
         integer("latency", latency, 1, longest_wire(linked))
         torus = ChipTorus(linked, (width, height), latency, memory=memory,
-                          seed=integer("seed", seed, 0))
-        backends = {place: rtl_backend(torus[place])
+                          seed=integer("seed", seed, 0),
+                          communicator=default_communicator() if communicator is None
+                          else communicator)
+        backends = {place: rtl_backend(torus[place]) if torus.ranks is None
+                    else SharedBackend(torus, place)
                     for place in product(range(width), range(height))}
         return cls((width, height), backend, backends, torus)
 
@@ -221,7 +236,7 @@ class PodCores(Closeable):
               progress: Progress | None = None) -> None:
         """Wait as `wait`, and call ``progress`` at least every `SLICE` cycles."""
         check_limits(cycles, seconds, False)
-        ends = None if seconds is None else time.monotonic() + seconds
+        ends = None if seconds is None else self._clock() + seconds
         used = 0
         while True:
             with self._open() as backends:
@@ -229,7 +244,7 @@ class PodCores(Closeable):
                 left = SLICE
                 if states:
                     left = SLICE if cycles is None else min(SLICE, cycles - used)
-                    if left <= 0 or (ends is not None and time.monotonic() >= ends):
+                    if left <= 0 or (ends is not None and self._clock() >= ends):
                         raise timeout("programs have not ended in time", states, stuck=False)
                 first = backends[0].steps
                 rests = self._advance(left)

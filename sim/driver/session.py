@@ -1,7 +1,8 @@
 """The open connection to a backend, and argument checks that all parts of a device share."""
 
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -24,6 +25,8 @@ class Session(Closeable):
         self._lock: AbstractContextManager[Any] = threading.RLock()
         self._backend: Backend | None = None
         self._chip: tuple[int, int] | None = None
+        # Seconds, for limits of waits; equal on all ranks that simulate a pod.
+        self.clock: Callable[[], float] = time.monotonic
 
     @property
     def config(self) -> Config:

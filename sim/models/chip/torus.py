@@ -2,7 +2,9 @@
 
 import ctypes
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +19,11 @@ from sim.models.chip.model import ChipModel
 from sim.models.chip.registers import access_table, check_answers
 from sim.models.chip.simulation import NO_LIMIT, ChipSimulation, Run, Until, Words
 from sim.models.hbm import HbmOptions
+from sim.models.ranks.ranks import join
 
 __all__ = ["ChipTorus", "WireFaults", "longest_wire"]
 
+_T = TypeVar("_T")
 _RATE = 1 << 16
 _MAX_THREADS = 1024
 _PERIOD = 64
@@ -76,7 +80,9 @@ def _declare(library: ctypes.CDLL) -> None:
             ("destroy", None, (pointer,)),
             ("watch", None, (pointer, ctypes.POINTER(Run))),
             ("faults", None, (pointer, u32, ctypes.POINTER(WireFaults))),
-            ("sent", None, (pointer, pointer))):
+            ("sent", None, (pointer, pointer)),
+            ("take", u64, (pointer, pointer, u64, u32, pointer)),
+            ("put", None, (pointer, pointer, u64, u32, pointer, u64))):
         function = getattr(library, f"systolith_torus_{name}")
         function.restype, function.argtypes = result, arguments
 
@@ -85,26 +91,31 @@ class _Blocks:
     """A run of all chips, in blocks that end every `_PERIOD` cycles of the torus.
 
     The run ends one such block after the event was seen at the end of a block. So the end depends
-    on nothing but the event's cycle.
+    on nothing but the event's cycle, and ranks that simulate parts of the torus need not wait for
+    each other's states at the end of each block.
     """
 
     def __init__(self, torus: "ChipTorus", chip: ChipSimulation) -> None:
         self._torus, self._chip = torus, chip
         self._began = torus.cycle
-        self._settled = False
+        self._seen: Callable[[], list[int]] | None = None
 
     def __call__(self, run: Run) -> None:
         torus = self._torus
-        run.limit = min(run.limit, _PERIOD - torus.cycle % _PERIOD)
+        run.limit = min(run.limit, _PERIOD - torus.cycle % _PERIOD, torus.room())
         self._chip.advance("advance", run)
         torus.passed(run.done)
-        if not run.done or torus.cycle % _PERIOD:
+        run.ended = 0
+        if not run.done or torus.cycle % _PERIOD or not run.until_rest:
             return
-        run.ended = self._settled
-        rests = run.until_rest and min(run.still, torus.cycle - self._began) > _STILL
-        if rests:
-            torus.rested = torus.cycle - run.still
-        self._settled = bool(rests or (run.until_interrupt and run.interrupt))
+        if self._seen is not None:
+            still, quiet = self._seen()
+            at = torus.cycle - _PERIOD
+            rests = min(still, at - self._began) > _STILL
+            if rests:
+                torus.rested = at - still
+            run.ended = rests or (run.until_interrupt and not quiet)
+        self._seen = torus.least([run.still, not (torus.interrupts and run.interrupt)])
 
 
 class ChipTorus(Closeable):
@@ -132,13 +143,20 @@ class ChipTorus(Closeable):
         shortest latency, which is the default; more than 64 are as 64. A frame takes longer than
         that, so results do not depend on it.
     threads : int, optional
-        Number of threads that run chips; by default the number of processors. More threads than
-        chips make no difference.
+        Number of threads that run chips; by default the number of processors, divided by the
+        number of ranks on this host. More threads than chips make no difference.
+    communicator : mpi4py.MPI.Comm, optional
+        Ranks that simulate the torus together, each of them a part of the chips. All ranks call the
+        same methods with the same arguments, and get the same results.
 
     Attributes
     ----------
     chips : list of ChipModel
-        The chips.
+        The chips that this process simulates.
+    ranks : Ranks or None
+        The ranks, if there are several.
+    interrupts : bool
+        Whether a run until an interrupt refers to a chip of this process.
     cycle : int
         Number of cycles since the torus was created.
     rested : int
@@ -150,9 +168,11 @@ class ChipTorus(Closeable):
         If an argument has a wrong type or is out of range, or the chips have no links.
     """
 
-    def __init__(self, config: Config, shape: tuple[int, int], latencies: npt.ArrayLike = 64, *,
-                 kernels: bool = True, memory: HbmOptions | None = None, seed: int = 1,
-                 quantum: int | None = None, threads: int | None = None) -> None:
+    def __init__(self, config: Config, shape: tuple[int, int],  # noqa: PLR0913
+                 latencies: npt.ArrayLike = 64, *, kernels: bool = True,
+                 memory: HbmOptions | None = None, seed: int = 1,
+                 quantum: int | None = None, threads: int | None = None,
+                 communicator: Any = None) -> None:
         instance("config", config, Config)
         bits = frame_layout(link_config(config)).size
         self.config = config
@@ -165,22 +185,28 @@ class ChipTorus(Closeable):
             raise ValueError(f"latencies must be from 1 to {most}, not {latencies!r}")
         shortest = int(given.min())
         quantum = integer("quantum", shortest if quantum is None else quantum, 1, shortest)
+        self.ranks = join(communicator, self.shape)
         if threads is None:
-            threads = len(os.sched_getaffinity(0))
+            threads = len(os.sched_getaffinity(0)) if self.ranks is None else self.ranks.threads
         integer("threads", threads, 1, _MAX_THREADS)
         cycles = np.ascontiguousarray(
             np.broadcast_to(given, (columns * rows, len(Direction))), np.uint32)
         self.chips: list[ChipModel] = []
+        self.part = range(columns * rows) if self.ranks is None else self.ranks.part
         self.cycle = self.rested = 0
+        self.interrupts = True
+        self._quantum = min(quantum, _PERIOD)
+        self._exchanged = 0  # the cycle of the last exchange between ranks
+        self._ahead: int | None = None  # of the other ranks, in cycles, while this one leads
         self._torus: int | None = None
         self._process = os.getpid()
         try:
-            for _ in range(columns * rows):
+            for _ in self.part:
                 chip = ChipModel(config, kernels=kernels, memory=memory)
                 self.chips.append(chip)
                 if threads == 1 or columns * rows > 1:
                     chip.model.use_threads(1)  # a thread for each chip is faster
-            for number, chip in enumerate(self.chips):
+            for number, chip in zip(self.part, self.chips, strict=True):
                 chip.write("TORUS", WIDTH=columns, HEIGHT=rows)
                 chip.write("POSITION", X=number % columns, Y=number // columns)
                 self.prepare(number, chip)
@@ -189,10 +215,12 @@ class ChipTorus(Closeable):
             _declare(self._library)
             handles = (ctypes.c_void_p * len(self.chips))(*(chip.handle for chip in self.chips))
             self._torus = self._library.systolith_torus_create(
-                handles, 0, len(self.chips), columns, rows, bits, cycles.ctypes.data, seed,
-                quantum, threads)
+                handles, self.part.start, len(self.chips), columns, rows, bits,
+                cycles.ctypes.data, seed, quantum, threads)
             for chip in self.chips:
                 self._library.systolith_torus_watch(chip.handle, chip.new_run(Until.REST))
+            if self.ranks is not None:
+                self.ranks.connect(self._wires(), self._quantum * (2 + (bits + 31) // 32))
         except BaseException:
             self.close()
             raise
@@ -205,22 +233,127 @@ class ChipTorus(Closeable):
         """
 
     def __getitem__(self, place: tuple[int, int]) -> ChipModel:
-        """Return the chip at coordinates (x, y)."""
-        x, y = place
-        return self.chips[integer("y", y, 0, self.shape[1] - 1) * self.shape[0]
-                          + integer("x", x, 0, self.shape[0] - 1)]
+        """Return the chip at coordinates (x, y).
 
-    def run(self, max_cycles: int | None = None, *, until: Until | str = Until.REST) -> int:
-        """Run all chips as `ChipModel.run` does; `Until.INTERRUPT` refers to the first chip."""
-        return self.chips[0].run(max_cycles, until=until)
+        Raises
+        ------
+        ValueError
+            If there is no such chip, or another rank simulates it.
+        """
+        number = self.number(place)
+        if number not in self.part:
+            raise ValueError(f"chip must be one that this rank simulates, not {place!r}")
+        return self.chips[number - self.part.start]
+
+    def number(self, place: tuple[int, int]) -> int:
+        """Return the number of the chip at coordinates (x, y)."""
+        x, y = place
+        return (integer("y", y, 0, self.shape[1] - 1) * self.shape[0]
+                + integer("x", x, 0, self.shape[0] - 1))
+
+    def run(self, max_cycles: int | None = None, *, until: Until | str = Until.REST,
+            chip: int = 0) -> int:
+        """Run all chips as `ChipModel.run` does; `Until.INTERRUPT` refers to ``chip``."""
+        self.interrupts = chip in self.part
+        model = self.chips[chip - self.part.start if self.interrupts else 0]
+        try:
+            return model.run(max_cycles, until=until)
+        finally:
+            self.interrupts = True
 
     def room(self) -> int:
         """Return the number of cycles that the chips may run before `passed` must be called."""
-        return NO_LIMIT
+        return (NO_LIMIT if self.ranks is None
+                else self._exchanged + self._quantum - self.cycle)
 
     def passed(self, cycles: int) -> None:
-        """Note that the chips have run so many cycles."""
+        """Note that the chips have run so many cycles; exchange frames with other ranks."""
         self.cycle += cycles
+        if self.ranks is None:
+            return
+        if self._ahead is not None:
+            self._ahead += cycles
+        if not self.room():
+            if self._ahead is not None:
+                self.ranks.broadcast((self._ahead, None), self.ranks.rank)
+                self._ahead = 0
+            self.ranks.exchange(self._take, self._put)
+            self._exchanged = self.cycle
+
+    def least(self, values: Sequence[int]) -> Callable[[], list[int]]:
+        """Return a function that returns the least of all ranks' values; see `Ranks.least`."""
+        return (lambda: list(values)) if self.ranks is None else self.ranks.least(values)
+
+    def clock(self) -> float:
+        """Return the seconds of this host's clock or, if there are ranks, of the first one's."""
+        now = time.monotonic()
+        return now if self.ranks is None else self.ranks.broadcast(now, 0)
+
+    def lead(self, chip: int, action: Callable[[], _T]) -> _T:
+        """Use a chip on the rank that simulates it; return the result on all ranks.
+
+        The other ranks run their chips for as many cycles as ``action`` takes. An error is raised
+        on all ranks. Without ranks, ``action`` is just called.
+        """
+        if self.ranks is None:
+            return action()
+        owner = self.ranks.owner(chip)
+        outcome: tuple[Any, ...] | None = None
+        if owner == self.ranks.rank:
+            self._ahead = 0
+            try:
+                outcome = None, action()
+            except Exception as error:  # noqa: BLE001  (it is raised on all ranks)
+                outcome = type(error), error.args, error.__dict__
+            ahead, self._ahead = self._ahead, None
+            self.ranks.broadcast((ahead, outcome), owner)
+        while outcome is None:
+            message: tuple[int, tuple[Any, ...] | None] = self.ranks.broadcast(None, owner)
+            cycles, outcome = message
+            self._follow(cycles)
+        if outcome[0] is None:
+            result: _T = outcome[1]
+            return result
+        kind, arguments, members = outcome
+        raised = kind.__new__(kind)
+        raised.args = arguments
+        raised.__dict__.update(members)
+        raise raised
+
+    def close(self) -> None:
+        """End the simulation; closing twice does nothing."""
+        if self._torus is not None:
+            # The child of a fork lacks the threads, for which the destructor would wait.
+            if os.getpid() == self._process:
+                self._library.systolith_torus_destroy(self._torus)
+                if self.ranks is not None:
+                    self.ranks.close()
+            self._torus = None
+        for chip in self.chips:
+            chip.close()
+
+    def _follow(self, cycles: int) -> None:
+        """Run the chips of this rank for so many cycles, at most `room`, as another rank did."""
+        run = self.chips[0].new_run(Until.NEVER)
+        run.limit = cycles
+        self.chips[0].advance("advance", run)
+        self.passed(cycles)
+
+    def _wires(self) -> list[tuple[int, int]]:
+        """Return, for each wire, the chips that it leaves and arrives at."""
+        columns, rows = self.shape
+        return [(y * columns + x, (y + dy) % rows * columns + (x + dx) % columns)
+                for y in range(rows) for x in range(columns)
+                for dx, dy in ((1, 0), (-1, 0), (0, 1), (0, -1))]
+
+    def _take(self, wires: npt.NDArray[np.uint32], words: npt.NDArray[np.uint32]) -> int:
+        """Copy the frames since the last exchange; see `Ranks.exchange`."""
+        return int(self._library.systolith_torus_take(
+            self._handle(), wires.ctypes.data, len(wires), self._quantum, words.ctypes.data))
+
+    def _put(self, wires: npt.NDArray[np.uint32], words: npt.NDArray[np.uint32]) -> None:
+        self._library.systolith_torus_put(self._handle(), wires.ctypes.data, len(wires),
+                                          self._quantum, words.ctypes.data, len(words))
 
     def blocks(self, chip: ChipSimulation) -> Callable[[Run], object]:
         """Return a function that runs all chips for a block of a run of ``chip``."""
@@ -244,20 +377,33 @@ class ChipTorus(Closeable):
         RegisterError
             If a chip refuses an access. The accesses of that chip after it are not made.
         """
-        tables = {chip: access_table(accesses) for chip, accesses in lists.items()}
+        tables = {chip: access_table(accesses) for chip, accesses in lists.items()
+                  if chip in self.part}
         pointers = (ctypes.c_void_p * len(self.chips))()
         counts, made = ((ctypes.c_uint64 * len(self.chips))() for _ in range(2))
         for chip, table in tables.items():
-            pointers[chip], counts[chip] = table.ctypes.data, len(table)
+            own = chip - self.part.start
+            pointers[own], counts[own] = table.ctypes.data, len(table)
         done = ctypes.c_uint32()
-        while not done.value:
+        ended = 0
+        while not ended:
             room = self.room()
             left = ctypes.c_uint64(room)
             self.chips[0].advance("access_all", pointers, counts, made, left, done)
-            self.passed(room - left.value)
-        for chip, table in tables.items():
-            check_answers(table[:made[chip]])
-        return {chip: table["data"].copy() for chip, table in tables.items()}
+            # All ranks run as long as the slowest one.
+            least, ended = self.least([left.value, done.value])()
+            if self.ranks is not None:
+                run = self.chips[0].new_run(Until.NEVER)
+                run.limit = left.value - least
+                self.chips[0].advance("advance", run)
+            self.passed(room - least)
+        found = {chip: table[:made[chip - self.part.start]] for chip, table in tables.items()}
+        if self.ranks is not None:
+            found = {chip: table for part in self.ranks.gather(found)
+                     for chip, table in part.items()}
+        for table in found.values():
+            check_answers(table)
+        return {chip: table["data"].copy() for chip, table in found.items()}
 
     def start(self, cores: Iterable[tuple[int, int]]) -> int:
         """Start cores (chip, core) at bundle 0, all of them in the same cycle.
@@ -286,7 +432,7 @@ class ChipTorus(Closeable):
         """
         reads = [(False, address(name, core), 0)
                  for name in registers for core in range(self.config.cores)]
-        data = self.access(dict.fromkeys(range(len(self.chips)), reads))
+        data = self.access(dict.fromkeys(range(self.shape[0] * self.shape[1]), reads))
         return [[dict(zip(registers, words[core::self.config.cores].tolist(), strict=True))
                  for core in range(self.config.cores)] for words in data.values()]
 
@@ -313,7 +459,8 @@ class ChipTorus(Closeable):
             If the torus is closed.
         """
         handle = self._handle()
-        wires = {integer("chip", chip, 0, len(self.chips) - 1) * len(Direction)
+        last = self.shape[0] * self.shape[1] - 1
+        wires = {integer("chip", chip, 0, last) * len(Direction)
                  + Direction(direction): kinds for (chip, direction), kinds in faults.items()}
         for wire, kinds in wires.items():
             self._library.systolith_torus_faults(handle, wire, kinds)
@@ -326,19 +473,9 @@ class ChipTorus(Closeable):
         RuntimeError
             If the torus is closed.
         """
-        frames = np.zeros((len(self.chips), len(Direction)), np.uint64)
+        frames = np.zeros((self.shape[0] * self.shape[1], len(Direction)), np.uint64)
         self._library.systolith_torus_sent(self._handle(), frames.ctypes.data)
-        return frames
-
-    def close(self) -> None:
-        """End the simulation; closing twice does nothing."""
-        if self._torus is not None:
-            # The child of a fork lacks the threads, for which the destructor would wait.
-            if os.getpid() == self._process:
-                self._library.systolith_torus_destroy(self._torus)
-            self._torus = None
-        for chip in self.chips:
-            chip.close()
+        return frames if self.ranks is None else np.sum(self.ranks.gather(frames), axis=0)
 
     def _handle(self) -> int:
         """Return the address of the torus (a ``Torus`` of torus.hpp)."""

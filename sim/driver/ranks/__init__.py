@@ -1,0 +1,1 @@
+"""Devices of chips that other ranks simulate."""

@@ -1,0 +1,1 @@
+"""The processes of a pod that is simulated by several: ranks of MPI."""

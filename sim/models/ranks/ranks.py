@@ -1,0 +1,169 @@
+"""Ranks of MPI that simulate a pod together, each of them a part of the chips."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.models.ranks.lifeline import Lifeline
+
+__all__ = ["Ranks", "default_communicator", "join"]
+
+_T = TypeVar("_T")
+_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")
+"""Variables in which launchers of MPI tell a process the number of ranks."""
+
+
+def default_communicator() -> Any:
+    """Return MPI's communicator of all ranks if several run this program, otherwise None.
+
+    Raises
+    ------
+    ImportError
+        If several ranks run, and mpi4py is missing.
+    """
+    if not any(int(os.environ.get(name, "1")) > 1 for name in _SIZES):
+        return None
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise ImportError("a pod on several ranks needs mpi4py: install systolith[mpi]") from error
+    return MPI.COMM_WORLD if MPI.COMM_WORLD.size > 1 else None
+
+
+class Ranks:
+    """The ranks of a communicator, between which the chips of a torus are divided.
+
+    Rank r of R simulates the chips from number ``r * chips // R`` on. All ranks call the same
+    methods in the same order.
+
+    Parameters
+    ----------
+    communicator : mpi4py.MPI.Comm
+        The ranks.
+    shape : tuple of int
+        Chips along X and along Y.
+
+    Raises
+    ------
+    ValueError
+        If the communicator has more ranks than there are chips.
+    """
+
+    def __init__(self, communicator: Any, shape: tuple[int, int]) -> None:
+        from mpi4py import MPI
+
+        chips, size = shape[0] * shape[1], communicator.size
+        if size > chips:
+            raise ValueError(f"communicator must have at most {chips} ranks, one for each chip, "
+                             f"not {size}")
+        self._mpi = MPI
+        self._bounds = [rank * chips // size for rank in range(size + 1)]
+        # Its messages cannot be taken for those of the program or of another pod.
+        self._communicator = communicator.Dup()
+        self.rank: int = communicator.rank
+        self.part = range(self._bounds[self.rank], self._bounds[self.rank + 1])
+        places = ", ".join(str((chip % shape[0], chip // shape[0])) for chip in self.part)
+        self._life = Lifeline(self._communicator, f"rank {self.rank} (chips {places})")
+        local = self._communicator.Split_type(MPI.COMM_TYPE_SHARED)
+        self.threads = max(1, len(os.sched_getaffinity(0)) // local.size)
+        local.Free()
+        self._pending: Any = None
+        self._voted: tuple[npt.NDArray[np.int64], ...] = ()
+        self._buffers: dict[int, tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]] = {}
+        self._wires: dict[int, tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]] = {}
+
+    def owner(self, chip: int) -> int:
+        """Return the rank that simulates a chip."""
+        return int(np.searchsorted(self._bounds, chip, side="right")) - 1
+
+    def connect(self, wires: Sequence[tuple[int, int]], words: int) -> None:
+        """Tell which wires join chips: for each wire, the chips that it leaves and arrives at.
+
+        ``words`` is the largest number of words that `exchange` takes from a wire.
+        """
+        ends = [(self.owner(source), self.owner(target)) for source, target in wires]
+        for other in range(self._communicator.size):
+            leaving, arriving = (
+                np.array([wire for wire, pair in enumerate(ends) if pair == wanted], np.uint32)
+                for wanted in ((self.rank, other), (other, self.rank)))
+            if other != self.rank and len(leaving) + len(arriving):
+                self._wires[other] = leaving, arriving
+                self._buffers[other] = (np.empty(len(leaving) * words, np.uint32),
+                                        np.empty(len(arriving) * words, np.uint32))
+
+    def exchange(self, take: Callable[[npt.NDArray[np.uint32], npt.NDArray[np.uint32]], int],
+                 put: Callable[[npt.NDArray[np.uint32], npt.NDArray[np.uint32]], object]) -> None:
+        """Exchange frames with the ranks of neighbouring chips, and with no others.
+
+        Parameters
+        ----------
+        take : callable
+            Function of wires that leave and of an array, which it fills with frames; it returns
+            the number of words.
+        put : callable
+            Function of wires that arrive and of the words that the other end has taken.
+        """
+        received = {other: self._communicator.Irecv(buffer, other)
+                    for other, (_, buffer) in self._buffers.items()}
+        sent = [self._communicator.Isend(buffer[:take(self._wires[other][0], buffer)], other)
+                for other, (buffer, _) in self._buffers.items()]
+        status = self._mpi.Status()
+        for other, request in received.items():
+            self._life.wrap(request.Wait, status)
+            count = status.Get_count(self._mpi.UINT32_T)
+            put(self._wires[other][1], self._buffers[other][1][:count])
+        self._life.wrap(self._mpi.Request.Waitall, sent)
+
+    def broadcast(self, value: _T | None, root: int) -> _T:
+        """Return the value that rank ``root`` gives."""
+        result: _T = self._life.wrap(self._communicator.bcast, value, root)
+        return result
+
+    def gather(self, value: _T) -> list[_T]:
+        """Return the values that all ranks give."""
+        result: list[_T] = self._life.wrap(self._communicator.allgather, value)
+        return result
+
+    def least(self, values: Sequence[int]) -> Callable[[], list[int]]:
+        """Return a function that returns the least of all ranks' values, element by element.
+
+        The ranks go on until they call the function, or `least` again.
+        """
+        if self._pending is not None:
+            self._life.wrap(self._pending.Wait)
+        given, found = np.array(values, np.int64), np.empty(len(values), np.int64)
+        request = self._pending = self._communicator.Iallreduce(given, found, self._mpi.MIN)
+        self._voted = given, found  # MPI uses them until the request has completed
+
+        def wait() -> list[int]:
+            if self._pending is request:
+                self._life.wrap(request.Wait)
+                self._pending = None
+            return [int(value) for value in found]
+
+        return wait
+
+    def close(self) -> None:
+        """Leave; the others may go on until they need this rank."""
+        self._life.close()
+
+
+def join(communicator: Any, shape: tuple[int, int]) -> Ranks | None:
+    """Return the ranks of a communicator, or None if there is none or it has this rank only.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the communicator is not one, or has more ranks than there are chips.
+    """
+    if communicator is None:
+        return None
+    try:
+        size = communicator.Get_size()
+    except AttributeError:
+        raise TypeError(
+            f"communicator must be an mpi4py.MPI.Comm, not {communicator!r}") from None
+    return Ranks(communicator, shape) if size > 1 else None

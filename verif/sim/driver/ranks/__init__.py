@@ -1,0 +1,1 @@
+"""Tests of pods that several ranks simulate."""
