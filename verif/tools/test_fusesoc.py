@@ -45,7 +45,8 @@ def test_fusesoc_generates_the_chip_and_verilator_accepts_it(tmp_path: pathlib.P
     ({}, "parameters must be preset, target, not none"),
     ({"preset": "fpga", "target": "ecp5", "cores": "2"}, "not preset, target, cores"),
     ({"preset": "huge", "target": "ecp5"}, "preset must be one of .*, not 'huge'"),
-    ({"preset": "fpga", "target": "vacuum"}, "target must be one of generic, ecp5, not 'vacuum'")])
+    ({"preset": "fpga", "target": "vacuum"},
+     "target must be one of generic, ecp5, xilinx, not 'vacuum'")])
 def test_wrong_parameters_are_refused(parameters: dict[str, str], message: str,
                                       tmp_path: pathlib.Path) -> None:
     with pytest.raises(ValueError, match=message):
