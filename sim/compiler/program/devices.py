@@ -171,8 +171,9 @@ def exchanges(graph: Graph) -> dict[int, tuple[int, Peer]]:
 def program_key(graph: Graph) -> Hashable:
     """Return a key that is equal for devices that execute the same operations on the same values.
 
-    They may send to different chips, and have different values of a ``device_constant``. ``graph``
-    is what `for_device` returned for a device; keys of two different programs are never equal.
+    They may send to different chips, but only if all of them send to another chip, and have
+    different values of a ``device_constant``. ``graph`` is what `for_device` returned for a device;
+    keys of two different programs are never equal.
     """
     return tuple(graph.inputs), tuple(
         (operation.kind, operation.operands, operation.results, _meeting_key(operation),
@@ -181,9 +182,11 @@ def program_key(graph: Graph) -> Hashable:
 
 
 def _meeting_key(operation: Operation) -> Hashable:
-    """Return what the code of a device's handshake before an exchange depends on."""
+    """Return what the code of an exchange depends on: its handshake, and the kind of transfer."""
     meeting = operation.attributes.get("meeting")
-    return None if meeting is None else (meeting.ring, meeting.target is None)
+    if meeting is None:
+        return None
+    return meeting.ring, None if meeting.target is None else meeting.target.is_remote
 
 
 def connect(linear: Linear, config: Config,

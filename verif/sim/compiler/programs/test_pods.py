@@ -4,6 +4,7 @@ import pathlib
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,21 @@ def test_collectives(torus: Torus, large: int, monkeypatch: pytest.MonkeyPatch) 
             for _ in range(2):
                 for one, other in zip(pod.execute(executable, x), wanted, strict=True):
                     np.testing.assert_array_equal(one, other, f"seed {seed}")
+
+
+@pytest.mark.parametrize(("torus", "orders"), [
+    (Torus(2, 1), list(permutations(range(4)))), (Torus(2, 2), [(5, 6, 0, 2, 1, 4, 3, 7)])])
+def test_permutations_within_chips_and_between_them(torus: Torus,
+                                                    orders: list[tuple[int, ...]]) -> None:
+    """Of two devices that send, one may send to the other core of its chip, one to another chip."""
+    count = torus.devices
+    x = np.arange(count, dtype=np.int32)
+    with Pod.open((torus.width, torus.height), TINY, "golden") as pod:
+        for order in orders:
+            moved, = pod.execute(compiled(on_pod(
+                lambda x, order=order: jax.lax.ppermute(x, "x", list(enumerate(order))), count),
+                torus, x), x)
+            assert moved.tolist() == np.argsort(order).tolist(), order
 
 
 @pytest.mark.parametrize(("function", "large"), [
