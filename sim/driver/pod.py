@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from itertools import product
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy.typing as npt
 
@@ -49,6 +49,16 @@ def _parts(executable: PodExecutable, arrays: Sequence[npt.NDArray[Any]],
     """Return the parts of the inputs ``arrays`` that chip ``number`` of a pod gets."""
     return [spec.chip(array, number)
             for spec, array in zip(executable.inputs, arrays, strict=True)]
+
+
+class _Launch(NamedTuple):
+    """Programs that were started together."""
+
+    places: Sequence[Place]
+    counters: dict[Place, dict[str, int]]
+    """Counters of all cores before."""
+    began: int
+    """Number of the cycle, in RTL, in which the host gave the command."""
 
 
 class PodCores(Closeable):
@@ -202,7 +212,8 @@ class PodCores(Closeable):
         with self._open():
             for (x, y, core), program in chosen.items():
                 self[x, y].load(core, program)
-        return self._started(list(chosen), cycles, seconds)
+            launch = self._launch(list(chosen))
+        return self._finish(launch, cycles, seconds)
 
     def wait(self, *, cycles: int | None = None, seconds: float | None = None) -> None:
         """Wait until all programs of all chips have ended, and all packets have arrived.
@@ -312,20 +323,23 @@ class PodCores(Closeable):
                                      f"pod, not for {key!r}")
                 yield (*key[:2], integer("core", key[2], 0, self.config.cores - 1)), program
 
-    def _started(self, places: Sequence[Place], cycles: int | None, seconds: float | None,
-                 progress: Progress | None = None) -> dict[Place, dict[str, int]]:
-        """Start cores whose programs are loaded; wait for all, and return their counters."""
-        with self._open():
-            before = self._counters()
-            began = self._start(places)
+    def _launch(self, places: Sequence[Place]) -> _Launch:
+        """Start cores whose programs are loaded. The caller holds `_open`."""
+        return _Launch(places, self._counters(), self._start(places))
+
+    def _finish(self, launch: _Launch, cycles: int | None, seconds: float | None,
+                progress: Progress | None = None) -> dict[Place, dict[str, int]]:
+        """Wait for all cores, and return the counters of those that were launched."""
         self._wait(cycles, seconds, progress)
-        after = self._counters()
-        counts = {place: {name: count - before[place][name]
-                          for name, count in after[place].items()} for place in places}
+        with self._open():
+            after = self._counters()
+            rested = 0 if self._model is None else self._model.rested
+        counts = {place: {name: count - launch.counters[place][name]
+                          for name, count in after[place].items()} for place in launch.places}
         if self._model is not None:
             # Before the start and after the last event, cores are idle.
             for count in counts.values():
-                surplus = count["cycles"] - (self._model.rested - began)
+                surplus = count["cycles"] - (rested - launch.began)
                 count["cycles"] -= surplus
                 count["idle_cycles"] -= surplus
         return counts
@@ -504,12 +518,13 @@ class Pod(PodCores):
                     placed.append(stack.enter_context(context))
             started = time.perf_counter()
             try:
-                for device, chip in zip(devices, placed, strict=True):
-                    device.load_placed(chip)
-                self._last_run = self._started(
-                    [(*place, core) for place, chip in zip(
-                        self.places, placed, strict=True)
-                     for core in chip.programs], cycles, seconds, progress)
+                with self._open():
+                    for device, chip in zip(devices, placed, strict=True):
+                        device.load_placed(chip)
+                    launch = self._launch(
+                        [(*place, core) for place, chip in zip(self.places, placed, strict=True)
+                         for core in chip.programs])
+                self._last_run = self._finish(launch, cycles, seconds, progress)
                 for observer in tuple(OBSERVERS):
                     observer(executable.chips[0], self._last_run, time.perf_counter() - started)
             except BaseException:
