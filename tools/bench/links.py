@@ -54,7 +54,7 @@ def _hop_cycles(config: Config) -> float:
             first = torus.chips[0].cycle
             _send(torus, 0, 0, (hops, 0), 1)
             torus.run()
-            times.append(torus.chips[0].cycle - first)
+            times.append(torus.rested - first)
     return (times[1] - times[0]) / 2 - LATENCY
 
 
