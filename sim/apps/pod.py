@@ -30,7 +30,7 @@ from sim.verilated.toolchain import build_folder
 __all__ = ["Task", "main", "task", "training_step"]
 
 SEED = 2017
-RATE = 0.1
+RATE = 0.05
 CLASSES = 10
 SIZES = (784, 100, CLASSES), (784, 512, 512, CLASSES)
 """Layers of the two perceptrons."""
