@@ -18,7 +18,7 @@ from hdl.fpga.protocol import (
 )
 from sim.closing import Closeable
 from sim.errors import BoardError
-from sim.serial.port import Port
+from sim.serial.port import Port, UartPort
 
 __all__ = ["COMMON_BAUDS", "SerialLink"]
 
@@ -121,10 +121,12 @@ class SerialLink(Closeable):
     def find_baud(self) -> int | None:
         """Find the rate at which a board answers, among `COMMON_BAUDS`; None if there is none.
 
-        This changes the port's rate, so the caller must close the link afterwards.
+        Only a UART has a rate to find. This changes the port's rate, so the caller must close the
+        link afterwards.
         """
-        assert self._port is not None
         port = self._port
+        if not isinstance(port, UartPort):
+            return None
         for baud in COMMON_BAUDS:
             if baud != self._baud:
                 port.set_baud(baud)
@@ -176,6 +178,12 @@ class SerialLink(Closeable):
 
         ``heard`` is the number of bytes that arrived instead of a response.
         """
+        if not isinstance(self._port, UartPort):
+            answer = f"answers with {heard} bytes, but with no valid frame" if heard else (
+                "does not answer")
+            return (f"the board at {self._name} {answer} ({_TRIES} requests at {self._baud} bits "
+                    "a second): check the wires, the power, that the FPGA holds the bitstream of "
+                    "`make fpga LINE=spi`, and that the rate is at most an eighth of its clock")
         if heard:
             return (f"the board at {self._name} answers {_TRIES} requests with {heard} bytes, but "
                     f"with no valid frame: the line is noisy, or its rate is not {self._baud} baud")

@@ -2,12 +2,12 @@
 
 import contextlib
 import time
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from sim.errors import BoardError
 from sim.serial.spi import SPI_DEVICE, open_spi
 
-__all__ = ["Port", "open_port"]
+__all__ = ["Port", "UartPort", "open_port"]
 
 _BREAK_SECONDS = 0.002
 _READ_SECONDS = 0.02
@@ -27,11 +27,16 @@ class Port(Protocol):
     def resynchronise(self) -> None:
         """Send a break condition, and discard the bytes that have arrived."""
 
-    def set_baud(self, baud: int) -> None:
-        """Set the rate, in bits per second."""
-
     def close(self) -> None:
         """Close the port; closing twice does nothing."""
+
+
+@runtime_checkable
+class UartPort(Port, Protocol):
+    """A port whose rate must be that of the board: a UART."""
+
+    def set_baud(self, baud: int) -> None:
+        """Set the rate, in bits per second."""
 
 
 class _Port:

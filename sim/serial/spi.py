@@ -27,13 +27,10 @@ class SpiPort:
     transfer : callable
         Sends bytes in mode 0, and returns as many bytes from the board. It raises an OSError if the
         bus is gone.
-    set_rate : callable, optional
-        Sets the frequency of the clock in Hz.
     """
 
-    def __init__(self, transfer: Callable[[bytes], bytes],
-                 set_rate: Callable[[int], None] = lambda rate: None) -> None:
-        self._transfer, self._set_rate = transfer, set_rate
+    def __init__(self, transfer: Callable[[bytes], bytes]) -> None:
+        self._transfer = transfer
         self._received = b""
         self._idle = True
 
@@ -59,10 +56,6 @@ class SpiPort:
         self.write(_FLAG)
         self._received, self._idle = b"", True
 
-    def set_baud(self, baud: int) -> None:
-        """Set the frequency of the clock in Hz."""
-        self._set_rate(baud)
-
     def close(self) -> None:
         """Do nothing: who made ``transfer`` closes the bus."""
 
@@ -71,8 +64,7 @@ class _Bus(SpiPort):
     """A bus of the package ``spidev``."""
 
     def __init__(self, bus: Any) -> None:
-        super().__init__(lambda data: bytes(bus.xfer3(list(data))),
-                         lambda rate: setattr(bus, "max_speed_hz", rate))
+        super().__init__(lambda data: bytes(bus.xfer3(list(data))))
         self._bus = bus
 
     def close(self) -> None:

@@ -8,10 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from golden.fpga import GoldenBridge
-from hdl.fpga.protocol import FLAG, MEMORY_BASE, Operation
+from hdl.fpga.protocol import FLAG, MEMORY_BASE
 from sim.errors import BoardError
 from sim.serial.chip import SerialChip
-from sim.serial.link import SerialLink
 from sim.serial.port import open_port
 from sim.serial.spi import SpiPort
 from verif.sim.serial.common import FPGA, Registers
@@ -86,13 +85,16 @@ def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         open_port("/dev/spidev0.0", 1_000_000)
 
 
-def test_silent_board_is_named() -> None:
-    rates: list[int] = []
-    port = SpiPort(lambda data: bytes([FLAG] * len(data)), rates.append)
+@pytest.mark.parametrize(("idle", "message"), [
+    (FLAG, "the board at spi does not answer"),
+    (0, "the board at spi answers with [1-9][0-9]* bytes, but with no valid frame")])
+def test_silent_board_is_named(idle: int, message: str) -> None:
     ticks = count()
-    link = SerialLink(port, "spi", 1_000_000, lambda: float(next(ticks)))
-    with pytest.raises(BoardError, match="the board at spi does not answer"):
-        link.ask(Operation.IDENTIFY)
-    assert link.find_baud() is None
-    assert rates
+    with pytest.raises(BoardError, match=rf"{message} \(8 requests at 1000000 bits a second\): "
+                                         "check the wires.*LINE=spi") as failed:
+        SerialChip(FPGA, "spi", 1_000_000, SpiPort(lambda data: bytes([idle] * len(data))),
+                   lambda: float(next(ticks)))
+    assert "BAUD" not in str(failed.value)
+    assert failed.value.__cause__ is None
+    assert next(ticks) < 100  # No other rates were tried.
 
