@@ -44,7 +44,7 @@ class SdramTiming:
     """The clock of an SDRAM, and times that its data sheet asks for, by their names there.
 
     The defaults suit all parts of 256 Mbit and 143 MHz or more that boards such as the ULX3S have
-    (AS4C16M16SA, AS4C32M16SB, IS42S16160G, MT48LC16M16A2, W9825G6KH): of each time, the longest.
+    (AS4C16M16SA, IS42S16160G, MT48LC16M16A2, W9825G6KH): of each time, the longest.
 
     Parameters
     ----------
@@ -93,6 +93,16 @@ class SdramTiming:
     def refresh_cycles(self) -> int:
         """Cycles from one refresh to the next."""
         return self.refresh_ms * self.clock_hz // (1000 * self.refreshes)
+
+    @property
+    def active_cycles(self) -> int:
+        """Cycles from activate to precharge."""
+        return max(self.cycles(self.t_ras), self.cycles(self.t_rc) - self.cycles(self.t_rp))
+
+    @property
+    def recovery_cycles(self) -> int:
+        """Cycles from the last word written to precharge."""
+        return max(self.cycles(self.t_wr), self.wr_cycles)
 
 
 class SdramPins(wiring.Signature):
@@ -189,7 +199,7 @@ class SdramController(wiring.Component):
     Raises
     ------
     TypeError, ValueError
-        If an argument is wrong.
+        If an argument is wrong, or a beat can take longer than the time between two refreshes.
     """
 
     def __init__(self, timing: SdramTiming, address_bits: int, data_bits: int) -> None:
@@ -198,6 +208,13 @@ class SdramController(wiring.Component):
         if integer("data_bits", data_bits) not in [32 << power for power in range(6)]:
             raise ValueError(f"data_bits must be a power of two from 32 to 1024, not {data_bits!r}")
         self._words = data_bits // _WORD_BITS
+        # A beat that waits for words read, is activated, precharged and followed by a refresh.
+        needed = (CAS_LATENCY + _PADS + timing.cycles(timing.t_rcd)
+                  + max(timing.active_cycles, self._words + timing.recovery_cycles)
+                  + timing.cycles(timing.t_rp) + timing.cycles(timing.t_rfc))
+        if timing.refresh_cycles < needed:
+            raise ValueError(f"refresh_cycles of timing must be at least {needed} for beats of "
+                             f"{data_bits} bits, not {timing.refresh_cycles!r}")
         low = exact_log2(data_bits // 8)
         self._row_bits = integer("address_bits", address_bits, low + 1, ADDRESS_BITS) - low
         super().__init__({"access": In(BeatAccess(self._row_bits, data_bits)),
@@ -265,13 +282,11 @@ class SdramController(wiring.Component):
         target = Signal.like(self._open_row)
         m.d.comb += target.eq(Cat(self._word, self._row)[_COLUMN_BITS:])
         refresh = self._due & (self._word == 0)
-        precharge, recovery = timing.cycles(timing.t_rp), max(timing.cycles(timing.t_wr),
-                                                              timing.wr_cycles)
-        active = max(timing.cycles(timing.t_ras), timing.cycles(timing.t_rc) - precharge)
+        recovery = timing.recovery_cycles
         m.d.sync += pins.bank.eq(target[:_BANK_BITS])
         with m.If(refresh | (self._busy & ~(self._open & (self._open_row == target)))):
             with m.If(self._open), m.If(self._hold == 0):
-                self._command(m, Command.PRECHARGE, precharge, _ALL_BANKS)
+                self._command(m, Command.PRECHARGE, timing.cycles(timing.t_rp), _ALL_BANKS)
                 m.d.sync += self._open.eq(0)
             with m.Elif(refresh):
                 self._command(m, Command.REFRESH, timing.cycles(timing.t_rfc))
@@ -280,7 +295,7 @@ class SdramController(wiring.Component):
                 self._command(m, Command.ACTIVATE, timing.cycles(timing.t_rcd),
                               target[_BANK_BITS:])
                 m.d.sync += [self._open.eq(1), self._open_row.eq(target),
-                             self._hold.eq(active - 1)]
+                             self._hold.eq(timing.active_cycles - 1)]
         with m.Elif(self._busy & ~self._meets_read()):
             m.d.comb += sends.eq(1)
             self._command(m, Command.READ, 1, column)

@@ -153,6 +153,8 @@ def test_write_that_does_not_wait_for_reads_is_found(monkeypatch: pytest.MonkeyP
     (lambda: SdramTiming(25_000_000, t_rp=-1), "t_rp must be at least 0, not -1"),
     (lambda: SdramController(SLOW, 26, 128), "address_bits must be from 5 to 25, not 26"),
     (lambda: SdramController(SLOW, 25, 16), "data_bits must be a power of two from 32 to 1024"),
+    (lambda: SdramController(SdramTiming(1_000_000), 25, 128),
+     "refresh_cycles of timing must be at least 17 for beats of 128 bits, not 7"),
     (lambda: SdramMemory(12, 16), "data_bits must be at least 32, not 16"),
     (lambda: SdramMemory(4, 128), "address_bits must be from 5 to 64, not 4"),
     (lambda: SerialHost(4, 26, 128, SLOW), "address_bits must be from 2 to 25, not 26"),
