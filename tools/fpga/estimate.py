@@ -29,6 +29,7 @@ _VECTORS = 1024
 """Vectors in vector memory: a block RAM of 36 Kbit for each element."""
 _LUTS = ({f"LUT{inputs}": 1 for inputs in range(1, 7)}
          | {"INV": 1, "SRL16E": 1, "SRLC32E": 1, "RAM32X1D": 2, "RAM64X1D": 2, "RAM128X1D": 4,
+            "RAM256X1D": 8, "RAM64X1S": 1, "RAM128X1S": 2, "RAM256X1S": 4, "RAM512X1S": 8,
             "RAM32M": 4, "RAM64M": 4, "RAM32M16": 8, "RAM64M8": 8})
 _RESOURCES: dict[str, dict[str, float]] = {
     "luts": dict(_LUTS),
