@@ -447,6 +447,24 @@ class Pod(PodCores):
             return tuple(spec.join(chips) for spec, chips in zip(
                 executable.outputs, zip(*results, strict=True), strict=True))
 
+    def prepare(self) -> None:
+        """Reset the pod if programs or signals may have changed a chip since its last reset.
+
+        Afterwards all semaphores are zero. `execute` and `AllReduce.run` begin with this.
+
+        Raises
+        ------
+        RuntimeError
+            If a program is running that does not belong to a failed executable, or the pod is
+            closed; then nothing is reset.
+        """
+        with self._open():
+            # All chips are checked first, and reset together: one that is reset later than others
+            # could still signal them.
+            used = [device.needs_reset() for device in self.devices]
+            if any(used):
+                self.reset()
+
     def place(self, executable: PodExecutable) -> tuple[Resident, ...]:
         """Copy an executable's constants to the HBM of all chips, so that `run_placed` can run it.
 
@@ -507,11 +525,7 @@ class Pod(PodCores):
         devices = self.devices
         with ExitStack() as stack:
             self._last_run = {}
-            # All chips are checked first, and reset together: one that is reset later than others
-            # could still signal them.
-            used = [device.needs_reset() for device in devices]
-            if any(used):
-                self.reset()
+            self.prepare()
             placed = []
             for place, context in zip(self.places, contexts, strict=True):
                 with _memory_of(place):

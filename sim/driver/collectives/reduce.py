@@ -1,6 +1,7 @@
 """The sum of arrays over all chips of a pod, at the rate of the links."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,54 +74,83 @@ class AllReduce(Closeable):
             self.close()
             raise
 
-    def write(self, place: tuple[int, int], values: Float32, number: int = 0) -> None:
+    def write(self, place: Sequence[int], values: Float32, number: int = 0) -> None:
         """Write array ``number`` of the chip at coordinates ``place``.
 
         Raises
         ------
         TypeError, ValueError
-            If ``values`` is not an array of float32 with as many elements as were declared, or
-            there is no such array.
+            If ``values`` is not an array of float32 with as many elements as were declared,
+            ``place`` is not a pair of integers, or there is no such array.
         IndexError
             If there is no such chip.
+        RuntimeError
+            If the reduction or the pod is closed.
         """
         if not isinstance(values, np.ndarray) or values.dtype != np.float32:
             raise TypeError(f"values must be an array of float32, not {values!r}")
         if values.size != self._elements:
             raise ValueError(f"values must have {self._elements} elements, not {values.size}")
-        self._pod[place].copy_in(self._buffer(place, number), values)
+        found = self._place(place)
+        self._pod[found].copy_in(self._buffer(found, number), values)
 
-    def read(self, place: tuple[int, int], number: int = 0) -> Float32:
+    def read(self, place: Sequence[int], number: int = 0) -> Float32:
         """Return array ``number`` of the chip at coordinates ``place``, of shape (elements,).
 
         Raises
         ------
-        TypeError, ValueError, IndexError
+        TypeError, ValueError, IndexError, RuntimeError
             As `write`.
         """
-        buffer = self._buffer(place, number)
-        return self._pod[place].copy_out(buffer, np.float32, self._elements)
+        found = self._place(place)
+        return self._pod[found].copy_out(self._buffer(found, number), np.float32,
+                                         self._elements)
 
     def run(self, *, cycles: int | None = None, seconds: float | None = None,
             ) -> dict[Place, dict[str, int]]:
         """Replace all arrays by their sum; return the counters of all cores, as `Pod.run`.
 
-        The program overwrites vector memory, and scalar memory from address 0 on.
+        The program needs semaphores that are zero, so the pod is reset first if other programs or
+        signals may have changed them. It overwrites vector memory, and scalar memory from address 0
+        on.
 
         Raises
         ------
-        TypeError, ValueError, CoreFaultError, DeviceTimeoutError, RuntimeError
-            As `Pod.run`.
+        TypeError, ValueError, CoreFaultError, DeviceTimeoutError
+            As `Pod.run`. The pod has been reset, and the arrays are undefined.
+        RuntimeError
+            If a program is running, or the reduction or the pod is closed. Nothing is changed.
         """
-        self._write_scalars()
-        return self._pod.run(self.programs, cycles=cycles, seconds=seconds)
+        self._prepare()
+        try:
+            self._write_scalars()
+            return self._pod.run(self.programs, cycles=cycles, seconds=seconds)
+        except BaseException:
+            # Programs that go on would write HBM that `close` frees.
+            self._pod.reset()
+            raise
 
     def load(self) -> None:
-        """Write scalar memory and the programs, which can then be started; `run` does all this."""
+        """Write scalar memory and the programs, which can then be started; `run` does all this.
+
+        As `run`, it resets the pod first if semaphores may not be zero. Close the reduction only
+        after the programs have ended.
+
+        Raises
+        ------
+        RuntimeError
+            As `run`.
+        """
+        self._prepare()
         self._write_scalars()
         for place in self._buffers:
             for core, program in self.programs.items():
                 self._pod[place].load(core, program)
+
+    def _prepare(self) -> None:
+        if not any(self._buffers.values()):
+            raise RuntimeError("the reduction is closed")
+        self._pod.prepare()
 
     def _write_scalars(self) -> None:
         for place, buffers in self._buffers.items():
@@ -130,15 +160,26 @@ class AllReduce(Closeable):
                     self.plan, core, place, addresses, addresses), np.uint32))
 
     def close(self) -> None:
-        """Free the arrays; closing twice does nothing."""
+        """Free the arrays; closing twice, or after the pod, does nothing."""
         for place, buffers in self._buffers.items():
             while buffers:
-                self._pod[place].free(buffers.pop())
+                buffer = buffers.pop()
+                with contextlib.suppress(RuntimeError):  # the pod is closed
+                    self._pod[place].free(buffer)
+
+    def _place(self, place: Sequence[int]) -> tuple[int, int]:
+        """Return the coordinates ``place`` of a chip as a tuple."""
+        try:
+            x, y = place
+            found = integer("x", x), integer("y", y)
+        except (TypeError, ValueError):
+            raise TypeError(f"place must be a pair of integers, not {place!r}") from None
+        if found not in self._buffers:
+            raise IndexError(f"chip must be within {self._pod.shape[0]} x {self._pod.shape[1]}, "
+                             f"not at {found!r}")
+        return found
 
     def _buffer(self, place: tuple[int, int], number: int) -> Buffer:
-        if place not in self._buffers:
-            raise IndexError(f"chip must be within {self._pod.shape[0]} x {self._pod.shape[1]}, "
-                             f"not at {place!r}")
         buffers = self._buffers[place]
         if not buffers:
             raise RuntimeError("the reduction is closed")

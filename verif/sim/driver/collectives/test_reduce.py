@@ -9,8 +9,9 @@ import pytest
 from golden.torus.reduce import all_reduced
 from golden.vpu import evaluate
 from hdl.isa import VectorOp
+from sim.asm.text import assemble
 from sim.driver.collectives.reduce import AllReduce
-from systolith import Config, HbmOptions, Pod
+from systolith import Config, DeviceTimeoutError, HbmOptions, Pod
 
 STALLS = HbmOptions(latency=20, stalls=9000, seed=3)
 
@@ -36,6 +37,8 @@ def check_sums(pod: Pod, elements: int, arrays: int, runs: int = 1) -> AllReduce
                     reduction.write(place, values[place][number], number)
             counters = reduction.run(cycles=200_000)
             assert len(counters) == 2 * plan.chips
+            assert not any(device.read_semaphores(core).any()
+                           for device in pod.devices for core in range(2))
             for place in np.ndindex(pod.shape):
                 for number in range(arrays):
                     np.testing.assert_array_equal(
@@ -59,10 +62,51 @@ def test_golden_pods_add_in_the_golden_order(shape: tuple[int, int], elements: i
     ((2, 2), 3000, 2, {"memory": STALLS, "latency": 9}), ((4, 1), 2000, 1, {"latency": 30})])
 def test_chips_in_rtl_add_in_the_golden_order(shape: tuple[int, int], elements: int, arrays: int,
                                               options: dict[str, Any]) -> None:
-    """The first pod needs three rounds; the second run finds the semaphores at zero."""
+    """The first pod needs three rounds; each run leaves all semaphores at zero."""
     with Pod.open(shape, "tiny", **options) as pod:
         reduction = check_sums(pod, elements, arrays, 2)
         assert reduction.plan.rounds == (3 if arrays == 2 else 1)
+
+
+def test_runs_that_fail_leave_no_program_running() -> None:
+    with Pod.open((2, 1), "tiny", "golden") as pod, AllReduce(pod, 777) as reduction:
+        with pytest.raises(DeviceTimeoutError):
+            reduction.run(cycles=50)
+        assert not any(device.running(core) for device in pod.devices for core in range(2))
+        reduction.close()
+        check_sums(pod, 777, 1)
+
+
+def test_stale_semaphores_are_reset() -> None:
+    with Pod.open((2, 1), "tiny", "golden") as pod:
+        for semaphore in range(8):
+            pod[1, 0].signal(1, semaphore)
+        check_sums(pod, 777, 1)
+        assert not pod[1, 0].read_semaphores(1).any()
+
+
+def test_running_programs_are_left_alone() -> None:
+    with Pod.open((2, 1), "tiny", "golden") as pod, AllReduce(pod, 8) as reduction:
+        pod[1, 0].write_smem(1, 0, np.full(4, 7, np.uint32))
+        pod[1, 0].load(1, assemble("{ misc.wait sem9, 1 } { s1.halt }"))
+        pod[1, 0].start(1)
+        for method in (reduction.run, reduction.load):
+            with pytest.raises(RuntimeError, match="a program is running on core 1"):
+                method()
+        assert pod[1, 0].read_smem(1, 0, 4).tolist() == [7] * 4
+        assert pod[1, 0].running(1)
+
+
+def test_closed_reductions() -> None:
+    pod = Pod.open((2, 1), "tiny", "golden")
+    reduction, other = AllReduce(pod, 8), AllReduce(pod, 8)
+    reduction.close()
+    for method in (reduction.run, reduction.load):
+        with pytest.raises(RuntimeError, match="the reduction is closed"):
+            method()
+    pod.close()
+    other.close()
+    other.close()
 
 
 def test_wrong_arrays_are_refused() -> None:
@@ -76,6 +120,11 @@ def test_wrong_arrays_are_refused() -> None:
                 reduction.read((0, 0), 1)
             with pytest.raises(IndexError, match=re.escape("within 2 x 1, not at (2, 0)")):
                 reduction.read((2, 0))
+            for place in ([[0], 0], (0, 0, 0), 0):
+                with pytest.raises(TypeError, match="place must be a pair of integers, not "):
+                    reduction.read(place)  # type: ignore[arg-type]
+            reduction.write([1, 0], np.arange(5, dtype=np.float32))
+            np.testing.assert_array_equal(reduction.read([1, 0]), np.arange(5))
         with pytest.raises(RuntimeError, match="the reduction is closed"):
             reduction.read((0, 0))
         free = pod[0, 0].free_bytes
