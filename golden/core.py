@@ -129,7 +129,8 @@ class GoldenCore(ArchitecturalState):
         """
         integer("pc", pc, 0, WORD_MASK)
         if self.running:
-            raise RuntimeError(f"a program is running, at bundle {self.pc}: stop it first")
+            raise RuntimeError(
+                f"a program is running, at bundle {self.pc}: stop it to start a program")
         self.pc = int(pc)
         self.running = True
         self.waiting = False
