@@ -287,8 +287,8 @@ def _choose_for(operation: Operation, result: Tiling,
 def _coordinate_strides(dimension: int, result: Tiling) -> list[int]:
     """For each axis of the loop nest, return how far an iteration advances along ``dimension``.
 
-    The unit is elements. The axes are the outer dimensions of ``result``, its lane tiles, and its
-    row tiles.
+    The unit is elements. The axes are the outer dimensions of ``result``, its tiles along the
+    lanes, and its tiles along the sublanes.
     """
     return [*(int(outer == dimension) for outer in result.outer_dimensions),
             result.lanes * (dimension == result.lane_dimension),
@@ -296,11 +296,12 @@ def _coordinate_strides(dimension: int, result: Tiling) -> list[int]:
 
 
 def _strides(tiling: Tiling, dimensions: Dimensions, result: Tiling) -> list[int]:
-    """Return the strides, in vectors, of an operand along the axes of the loop nest.
+    """Return by how many vectors an operand advances along each axis of the loop nest.
 
-    ``tiling`` is the operand's tiling. The axes are the outer dimensions of ``result``, its lane
-    tiles, and its row tiles. ``dimensions`` lists the result's dimension to which each of the
-    operand's dimensions corresponds.
+    It is 0 if the operand is broadcast along the axis. ``tiling`` is the operand's tiling. The axes
+    are the outer dimensions of ``result``, its tiles along the lanes, and its tiles along the
+    sublanes. ``dimensions[i]`` is the result's dimension that the operand's dimension i corresponds
+    to.
     """
     grows = {}
     stride = tiling.lane_tiles * tiling.row_tiles

@@ -36,9 +36,9 @@ def clamps(graph: Graph, nodes: Sequence[Node]) -> dict[Node, Node]:
 
 
 def _unclamped(graph: Graph, clamped: Node, width: int) -> Node | None:
-    """An unclamped distance with the same effect on numbers of ``width`` bits as ``clamped``.
+    """Return a shift distance without the clamp; None if ``clamped`` does not match the pattern.
 
-    None if ``clamped`` does not match the pattern.
+    A sticky shift by it gives the same result as one by ``clamped``, for numbers of ``width`` bits.
     """
     kept = ALL
     if clamped.op == "and" and clamped.args[1].op == "const":

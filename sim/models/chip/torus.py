@@ -281,7 +281,10 @@ class ChipTorus(Closeable):
             self._exchanged = self.cycle
 
     def least(self, values: Sequence[int]) -> Callable[[], list[int]]:
-        """Return a function that returns the least of all ranks' values; see `Ranks.least`."""
+        """Begin to find, for each index of ``values``, the least value of all ranks.
+
+        The function that is returned waits for the list of them; see `Ranks.least`.
+        """
         return (lambda: list(values)) if self.ranks is None else self.ranks.least(values)
 
     def clock(self) -> float:

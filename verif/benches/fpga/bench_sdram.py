@@ -185,7 +185,7 @@ async def reads_and_writes_at_once(dut: HierarchyObject) -> None:
 
 @bench_test
 async def longest_bursts_at_full_rate(dut: HierarchyObject) -> None:
-    """A burst of 4 KiB takes little more than the 8 cycles that a beat of eight words needs."""
+    """A burst of 256 beats takes little more than a cycle for each of their eight 16-bit words."""
     bench = await SdramBench.started(dut)
     await bench.write(0, bytes(16))  # waits for the start
     for write in (True, False):

@@ -57,8 +57,8 @@ def rough_quotient(e: Elements, a: Source, b: Source) -> Any:
 def square_root(e: Elements, x: Source) -> Any:
     """The square root.
 
-    With s = x / sqrt(x) truncated to 12 significant bits and the exact residual d = x - s * s, the
-    root is s + t + t * t / (2 sqrt(x)), t = d / (2 sqrt(x)).
+    With r = rsqrt(x), which is approximate, s = x * r truncated to 12 significant bits, the exact
+    residual d = x - s * s, and t = d * r / 2, the root is s + t + t * t * r / 2.
     """
     small = e("flt", x, 2.0**-64)
     x = e.select(small, e("fmul", x, 2.0**64), x)
