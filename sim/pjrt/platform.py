@@ -98,11 +98,11 @@ def _worker(path: Any) -> "Worker":
 
 def _open_machine() -> Device | Pod:
     """Open the chip or the pod that the environment variables select."""
-    config, backend, pod, trace, port = (
-        os.environ.get(f"SYSTOLITH_{name}") or default for name, default in (
-            ("CONFIG", "v2"), ("BACKEND", "rtl"), ("POD", ""), ("TRACE", None), ("PORT", None)))
-    assert config is not None
-    assert backend is not None
+    config = os.environ.get("SYSTOLITH_CONFIG") or "v2"
+    backend = os.environ.get("SYSTOLITH_BACKEND") or "rtl"
+    pod = os.environ.get("SYSTOLITH_POD")
+    trace = os.environ.get("SYSTOLITH_TRACE") or None
+    port = os.environ.get("SYSTOLITH_PORT") or None
     if not pod:
         return Device.open(config, backend, trace=trace, port=port)
     sides = re.fullmatch(r"(\d+)x(\d+)", pod)
