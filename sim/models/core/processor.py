@@ -18,7 +18,7 @@ class Processor(Protocol):
     * `run` counts executed bundles in the golden core, cycles in the simulated one. At its limit
       the golden core returns; the simulated core raises a `TimeoutError`.
     * At a given call, the two cores have executed different numbers of bundles of a running
-    program. So an event in the middle of a program (`stop`, a `signal` that overflows) takes
+      program. So an event in the middle of a program (`stop`, a `signal` that overflows) takes
       effect at different bundles.
     * While a program runs, the simulated core rejects `load_program` with a `RuntimeError`.
     * `read_state` of the golden core also returns the state that checks the array's rules, unless
