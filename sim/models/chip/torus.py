@@ -185,10 +185,12 @@ class ChipTorus(Closeable):
             raise ValueError(f"latencies must be from 1 to {most}, not {latencies!r}")
         shortest = int(given.min())
         quantum = integer("quantum", shortest if quantum is None else quantum, 1, shortest)
+        if threads is not None:
+            integer("threads", threads, 1, _MAX_THREADS)
         self.ranks = join(communicator, self.shape)
         if threads is None:
-            threads = len(os.sched_getaffinity(0)) if self.ranks is None else self.ranks.threads
-        integer("threads", threads, 1, _MAX_THREADS)
+            threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)) if self.ranks is None
+                          else self.ranks.threads)
         cycles = np.ascontiguousarray(
             np.broadcast_to(given, (columns * rows, len(Direction))), np.uint32)
         self.chips: list[ChipModel] = []
@@ -329,9 +331,9 @@ class ChipTorus(Closeable):
             # The child of a fork lacks the threads, for which the destructor would wait.
             if os.getpid() == self._process:
                 self._library.systolith_torus_destroy(self._torus)
-                if self.ranks is not None:
-                    self.ranks.close()
             self._torus = None
+        if self.ranks is not None:
+            self.ranks.close()
         for chip in self.chips:
             chip.close()
 

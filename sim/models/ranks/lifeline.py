@@ -1,5 +1,6 @@
 """Ends a run of several ranks if one of them has left, instead of waiting for it for ever."""
 
+import atexit
 import contextlib
 import os
 import pathlib
@@ -38,11 +39,14 @@ class Lifeline:
         if communicator.rank == 0:
             place = self._watch(len(hosts), alone=len(set(hosts)) == 1)
         self._name = name
+        self._process = os.getpid()
         self._since: float | None = None
         self._connection = socket.create_connection(communicator.bcast(place))
         self._connection.sendall(f"{name}\n".encode())
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
+        # A rank that ends without `close` has not died.
+        atexit.register(self.close)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -59,7 +63,10 @@ class Lifeline:
             return function(*arguments)
 
     def close(self) -> None:
-        """Tell the others that this rank no longer uses the pod."""
+        """Tell the others that this rank no longer uses the pod; closing twice does nothing."""
+        atexit.unregister(self.close)
+        if os.getpid() != self._process:
+            return  # the child of a fork shares the connection
         with contextlib.suppress(OSError):
             self._connection.sendall(b"leaves\n")
             self._connection.shutdown(socket.SHUT_RDWR)

@@ -1,5 +1,6 @@
 """Ranks of MPI that simulate a pod together, each of them a part of the chips."""
 
+import functools
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -23,8 +24,10 @@ def default_communicator() -> Any:
     ------
     ImportError
         If several ranks run, and mpi4py is missing.
+    ValueError
+        If a launcher's variable is not a number.
     """
-    if not any(int(os.environ.get(name, "1")) > 1 for name in _SIZES):
+    if not any(_size(name) > 1 for name in _SIZES):
         return None
     try:
         from mpi4py import MPI
@@ -33,11 +36,40 @@ def default_communicator() -> Any:
     return MPI.COMM_WORLD if MPI.COMM_WORLD.size > 1 else None
 
 
+def _size(name: str) -> int:
+    """Return the number of ranks that the launcher's variable ``name`` has; 1 if it is not set."""
+    value = os.environ.get(name, "1")
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError(f"{name} must be a number of ranks, not {value!r}") from None
+
+
+@functools.cache
+def _key() -> int:
+    """Return the key of the attribute of a communicator in which `_private` keeps its duplicate."""
+    from mpi4py import MPI
+
+    return int(MPI.Comm.Create_keyval())
+
+
+def _private(communicator: Any) -> Any:
+    """Return a duplicate, whose messages cannot be taken for those of the program.
+
+    A communicator has one, for all pods, as MPI limits how many there are.
+    """
+    found = communicator.Get_attr(_key())
+    if found is None:
+        found = communicator.Dup()
+        communicator.Set_attr(_key(), found)
+    return found
+
+
 class Ranks:
     """The ranks of a communicator, between which the chips of a torus are divided.
 
     Rank r of R simulates the chips from number ``r * chips // R`` on. All ranks call the same
-    methods in the same order.
+    methods of all pods in the same order.
 
     Parameters
     ----------
@@ -61,8 +93,7 @@ class Ranks:
                              f"not {size}")
         self._mpi = MPI
         self._bounds = [rank * chips // size for rank in range(size + 1)]
-        # Its messages cannot be taken for those of the program or of another pod.
-        self._communicator = communicator.Dup()
+        self._communicator = _private(communicator)
         self.rank: int = communicator.rank
         self.part = range(self._bounds[self.rank], self._bounds[self.rank + 1])
         places = ", ".join(str((chip % shape[0], chip // shape[0])) for chip in self.part)
@@ -147,7 +178,7 @@ class Ranks:
         return wait
 
     def close(self) -> None:
-        """Leave; the others may go on until they need this rank."""
+        """Leave; the others may go on until they need this rank. Closing twice does nothing."""
         self._life.close()
 
 

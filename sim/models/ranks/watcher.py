@@ -54,6 +54,10 @@ def _serve(server: socket.socket, ranks: int) -> None:
                             with contextlib.suppress(OSError):  # it is leaving, too
                                 other.connection.sendall(rank.name + b"\n")
                 continue
+            if b"\n" not in rank.text:  # not a rank: nobody has sent a name
+                poll.unregister(number)
+                known.pop(number).connection.close()
+                continue
             if not rank.left:
                 sys.stderr.write(f"{rank.name.decode()} has died\n")
                 return
