@@ -4,8 +4,10 @@ When a rank dies, the launcher kills the others at once, so none of them can say
 process is not one of them. Each rank holds a connection to it, which the operating system closes
 when the rank dies. Standard input is the listening socket; the argument is the number of ranks.
 
-A rank begins with a line: its name. Before it closes the connection, it sends another line; this
-process then sends the rank's name to the others.
+A rank first sends a line: its name. A rank that leaves in order sends a second line before it
+closes the connection; this process passes its name on to the ranks that have not left. If a
+connection closes without a second line, the rank has died: this process writes its name to standard
+error, and ends.
 """
 
 import contextlib
