@@ -6,7 +6,7 @@ with a model of rows.
 
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import cocotb
 from cocotb.handle import HierarchyObject
@@ -15,6 +15,7 @@ from cocotbext.axi import AxiBus, AxiRam
 from hdl.axi.interface import hbm_prefix, max_beats
 from hdl.config import Config
 from verif.benches.axi.memory import BadMemory
+from verif.benches.axi.pauses import set_pauses
 from verif.benches.axi.watch import AxiWatch, check_watched
 from verif.benches.clocking import ClockDomain, config_argument, pin
 from verif.benches.streams import StreamMonitor, StreamPins, StreamSink, StreamSource
@@ -122,22 +123,11 @@ class HbmBench:
         for ram in self.rams:
             for name in _CHANNELS:
                 side = ram.read_if if name in ("ar", "r") else ram.write_if
-                channel = getattr(side, f"{name}_channel")
-                channel.clear_pause_generator()
-                channel.pause = False
-                probability = choose(name)
-                if probability == 1.0:
-                    channel.pause = True
-                elif probability:
-                    channel.set_pause_generator(self._pauses(probability))
+                set_pauses([getattr(side, f"{name}_channel")], choose(name), self.rng)
         for source in self._sources.values():
             source.gap = gap
         for sink in self._sinks:
             sink.stall = stall
-
-    def _pauses(self, probability: float) -> Iterator[bool]:
-        while True:
-            yield self.rng.random() < probability
 
     def read(self, row: int, count: int) -> None:
         """Requests rows, and expects the current contents of memory."""

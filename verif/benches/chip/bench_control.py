@@ -5,7 +5,6 @@ An `AxiChecker` watches the port; all channels and the cores pause at random.
 
 import logging
 import random
-from collections.abc import Iterator
 
 import cocotb
 from cocotb.handle import HierarchyObject
@@ -29,6 +28,7 @@ from hdl.core.counters import COUNTERS
 from hdl.core.interface import REQUEST_ADDRESS_BITS, Space
 from hdl.dma.format import DESCRIPTOR_WORDS
 from hdl.isa import BUNDLE_WORDS, SCALAR_REGISTERS, SEMAPHORES, Fault
+from verif.benches.axi.pauses import set_pauses
 from verif.benches.axi.watch import AxiWatch, check_watched
 from verif.benches.clocking import ClockDomain, Pin, config_argument, int_reader, pin
 
@@ -193,18 +193,10 @@ class ControlBench:
     def set_pauses(self, probability: float) -> None:
         """Sets the probability of a pause of each channel, and of the cores."""
         write, read = self._master.write_if, self._master.read_if
-        for channel in (write.aw_channel, write.w_channel, write.b_channel, read.ar_channel,
-                        read.r_channel):
-            channel.clear_pause_generator()
-            channel.pause = False
-            if probability:
-                channel.set_pause_generator(self._pauses(probability))
+        set_pauses((write.aw_channel, write.w_channel, write.b_channel, read.ar_channel,
+                    read.r_channel), probability, self.rng)
         for core in self.cores:
             core.pause = probability
-
-    def _pauses(self, probability: float) -> Iterator[bool]:
-        while True:
-            yield self.rng.random() < probability
 
     async def write(self, where: int, data: int, *, refused: bool = False) -> None:
         """Writes a word; checks the response."""

@@ -7,7 +7,6 @@ of the memory, and the result is compared with a plain one.
 
 import logging
 import random
-from collections.abc import Iterator
 
 import cocotb
 from cocotb.handle import HierarchyObject
@@ -15,6 +14,7 @@ from cocotbext.axi import AxiBurstType, AxiBus, AxiMaster
 
 from golden.sdram import Edge, GoldenSdram
 from hdl.axi.interface import Resp
+from verif.benches.axi.pauses import set_pauses
 from verif.benches.axi.watch import AxiWatch
 from verif.benches.clocking import ClockDomain, int_reader, pin
 from verif.benches.fpga.tops import SDRAM_BITS, START_US, TIMING
@@ -78,15 +78,7 @@ class SdramBench:
 
     def set_pauses(self, probability: float) -> None:
         """Set the probability of a pause in all channels."""
-        for channel in (*self.write_channels, *self.read_channels):
-            channel.clear_pause_generator()
-            channel.pause = False
-            if probability:
-                channel.set_pause_generator(self._pauses(probability))
-
-    def _pauses(self, probability: float) -> Iterator[bool]:
-        while True:
-            yield self.rng.random() < probability
+        set_pauses((*self.write_channels, *self.read_channels), probability, self.rng)
 
     async def write(self, address: int, data: bytes) -> None:
         """Write bytes at any address."""

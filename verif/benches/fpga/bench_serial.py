@@ -7,7 +7,7 @@ the memory at the end. An `AxiChecker` watches the port of registers.
 import logging
 import random
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import cocotb
 from cocotb.handle import HierarchyObject
@@ -17,6 +17,7 @@ from golden.fpga import GoldenBridge
 from hdl.axi.interface import CONTROL_ADDRESS_BITS, Resp
 from hdl.fpga.protocol import FLAG, MAX_WORDS, MEMORY_BASE, Operation, Request, frame
 from verif.benches.axi.memory import BadMemory
+from verif.benches.axi.pauses import set_pauses
 from verif.benches.axi.watch import AxiWatch
 from verif.benches.clocking import ClockDomain, pin
 from verif.benches.fpga.line import Line
@@ -104,15 +105,7 @@ class HostBench:
 
     def set_pauses(self, probability: float) -> None:
         """Sets the probability of a pause in all channels of AXI."""
-        for channel in self._channels:
-            channel.clear_pause_generator()
-            channel.pause = False
-            if probability:
-                channel.set_pause_generator(self._pauses(probability))
-
-    def _pauses(self, probability: float) -> Iterator[bool]:
-        while True:
-            yield self.rng.random() < probability
+        set_pauses(self._channels, probability, self.rng)
 
     async def _count_resets(self) -> None:
         before = 0
