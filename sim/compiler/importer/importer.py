@@ -469,7 +469,7 @@ class _Importer:
                 self.type(value.type, f"result of {name}", location)
                 return nothing
         if bounds is not None and bounds[0] == bounds[1] and name != "constant":
-            return [self.splat(bounds, tuple(operation.results[0].type.shape), scope, location)]
+            return [_splat(bounds, tuple(operation.results[0].type.shape), scope, location)]
         wide = {value for value, source in zip(operands, operation.operands, strict=True)
                 if _is_wide(source)}
         joined = [self.ranges[value] for value in wide]
@@ -490,16 +490,6 @@ class _Importer:
         if bounds is not None and added[0] is not None:
             self.ranges[added[0]] = bounds
         return added
-
-    def splat(self, bounds: Range, shape: tuple[int, ...], scope: Scope,
-              location: Location | None) -> Value:
-        """Append a constant of shape ``shape`` whose elements are all ``bounds[0]``."""
-        type = TensorType(shape, narrow(bounds) or DType.S32)
-        value = np.broadcast_to(np.asarray(bounds[0], array_dtype(type.dtype)), shape)
-        made = scope.graph.add("constant", (), type, {"value": value}, (), location)
-        scope.add_constant(made)
-        self.ranges[made.result] = bounds
-        return made.result
 
     def bounds(self, name: str, operation: Any, operands: list[Value]) -> Range | None:
         """Return the range of an operation's result of 64 bits; None if unknown, or not 64 bits."""
@@ -522,6 +512,16 @@ class _Importer:
         elif name == "dynamic_update_slice":
             known = known[:2]
         return range_of(name, known)
+
+
+def _splat(bounds: Range, shape: tuple[int, ...], scope: Scope, location: Location | None) -> Value:
+    """Append a constant of shape ``shape`` whose elements are all ``bounds[0]``."""
+    type = TensorType(shape, narrow(bounds) or DType.S32)
+    value = np.broadcast_to(np.asarray(bounds[0], array_dtype(type.dtype)), shape)
+    made = scope.graph.add("constant", (), type, {"value": value}, (), location)
+    scope.add_constant(made)
+    scope.ranges[made.result] = bounds
+    return made.result
 
 
 def _later_refusals(graph: Graph) -> list[Unsupported]:
