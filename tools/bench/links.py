@@ -1,4 +1,4 @@
-"""Links and pods of chips: a hop, the links beside other work, and the speed of the simulation."""
+"""Figures of links: the latency of a hop, their rate while cores use HBM, simulation speeds."""
 
 import statistics
 import time
