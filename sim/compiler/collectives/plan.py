@@ -38,7 +38,7 @@ __all__ = ["CORES", "WAYS", "RingPlan"]
 CORES = 2
 """Cores of a chip; each has a half of a round."""
 WAYS = 1, -1
-"""Signed hops of the two quarters of a half."""
+"""Directions of the two quarters of a half, as signed hops to the next chip: forward, backward."""
 _MOST_PIECE = 8
 _PIECES = 8
 """A block has at least this number of pieces, if these are of at least two vectors."""
@@ -46,13 +46,12 @@ _PIECES = 8
 
 @dataclass(frozen=True)
 class RingPlan:
-    """Sizes of an all-reduce; see the module.
+    """How an all-reduce divides its array; the module's docstring defines the terms.
 
     Attributes
     ----------
     config : Config
-        Each chip.
-    shape : tuple of int
+    Configuration of each chip. shape : tuple of int
         Chips along X and along Y.
     arrays : int
         1: a chip has one array. 2: it has two, which are added first, and both get the sum.
@@ -140,36 +139,43 @@ class RingPlan:
         return CORES * len(WAYS) * self.quarter * self.vector_bytes
 
     def axes(self, core: int) -> tuple[int, int]:
-        """Return the first and the second axis, 0 for X and 1 for Y, of a core's half.
+        """Return the first and the second axis, 0 for X and 1 for Y, along which a core reduces.
 
-        The first axis has several chips.
+        The first axis has at least two chips; the second may have only one.
         """
         first = core if self.shape[core] > 1 else 1 - core
         return first, 1 - first
 
     def sides(self, core: int) -> tuple[int, int]:
-        """Return the numbers of chips along the first and the second axis of a core's half."""
+        """Return the numbers of chips along the two axes of a core, in the order of `axes`."""
         first, second = self.axes(core)
         return self.shape[first], self.shape[second]
 
     def blocks(self, core: int) -> int:
-        """Return the number of blocks of a segment of a core's half."""
+        """Return the number of blocks in a segment of core number ``core``."""
         return self.sides(core)[1] // self.spread
 
     def rank(self, core: int, place: tuple[int, int], way: int) -> int:
-        """Return the rank of the chip at coordinates (x, y) in a core's quarter of this way."""
+        """Return a chip's rank (see the module) in one quarter of core number ``core``.
+
+        ``place`` has the chip's coordinates (x, y); ``way`` is the quarter's direction, 1 or -1.
+        """
         return way * place[self.axes(core)[1]] % self.spread
 
 
 def _spread(width: int, height: int, vectors: int) -> int:
-    """Return the largest spread that divides both sides, if blocks then have about one vector."""
+    """Return by how much to spread the blocks of an array of ``vectors`` vectors.
+
+    This is the largest divisor of both sides of the torus with which there are still at least as
+    many blocks as vectors; 1 if all blocks are needed.
+    """
     most = CORES * len(WAYS) * width * height / vectors
     return max(spread for spread in range(1, math.gcd(width, height) + 1)
                if spread == 1 or (spread <= most and not (width % spread or height % spread)))
 
 
 def _piece(block: int) -> int:
-    """Return the number of vectors of a piece of a block of about ``block`` vectors."""
+    """Return into pieces of how many vectors to divide a block of about ``block`` vectors."""
     piece = 1
     while piece < _MOST_PIECE and (piece < min(2, block) or piece * _PIECES * 2 <= block):
         piece *= 2

@@ -5,9 +5,10 @@ a half is a step of a loop, for both quarters: wait until it has arrived, add it
 transfers from HBM, the links in both directions, the vector unit, and transfers to HBM work at the
 same time, and a phase begins with the first pieces that the phase before it completes.
 
-No buffer for arriving pieces is used twice in a round, so neighbours agree once a round: each core
-tells the four neighbours that send to it that its buffers are free. A piece that has its final
-value arrives where its partial sum was; this sum has left, as the final value depends on it.
+No buffer for arriving pieces is used twice in a round, so neighbours synchronize once a round: each
+core tells the four neighbours that send to it that its buffers are free. In phases 3 and 4, a piece
+with its final value replaces the partial sum of that piece. The core has sent this sum before,
+because the final value depends on it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,10 +28,13 @@ __all__ = ["Word", "reduce_program", "scalar_memory"]
 
 
 class Word(IntEnum):
-    """Words of scalar memory that depend on the chip."""
+    """Addresses in scalar memory of the words that depend on the chip.
+
+    *For each way*: two words, for the quarter that goes forward and for the one that goes backward.
+    """
 
     FIRST = 0
-    """Coordinate along the half's first axis."""
+    """The chip's coordinate along the first axis of the core."""
     SOURCE = 1
     """Address of the first array in HBM."""
     SOURCE_STEP = 2
@@ -38,14 +42,15 @@ class Word(IntEnum):
     RESULT = 3
     RESULT_STEP = 4
     BLOCK = 5
-    """Number of the block with the least distance from the chip, for each way."""
+    """For each way, the number of the block that the chip sends first in each segment."""
     RANK = 7
-    """Rank of the chip, for each way."""
+    """For each way, the chip's rank (`RingPlan.rank`)."""
     SHIFT = 9
-    """How far the neighbour has the block that it gets, in vectors, for each way: a block further
-    on if the chip has the greatest rank."""
+    """For each way, vectors of a block if the chip has the greatest rank, else 0: by so much, the
+    neighbour keeps a block further from its quarter's start than this chip.
+    """
     SENDS = 11
-    """Number of pieces that the core sends in a round."""
+    """Number of pieces that the core sends in a round, both ways together."""
 
 
 _SENDS = 12
@@ -53,10 +58,10 @@ _PITCH = 10
 _LOAD = _SENDS + 4 * _PITCH
 _STORE = _LOAD + _PITCH
 _SOURCE, _DESTINATION = 2, 6
-"""Words of a descriptor with the low half of the source's, and of the destination's address."""
+"""Words of a descriptor that hold the low 32 bits of the source's and the destination's address."""
 
 _ARRIVED = ((0, 1), (2, 3))
-"""Semaphores that count the pieces that have arrived, by axis of the phase and by way."""
+"""Semaphores that count the arrived pieces, by axis (0 is the core's first) and by way."""
 _LOADED, _STORED, _SENT, _FREE = 4, 5, 6, 7
 
 # Scalar registers.
@@ -64,26 +69,28 @@ _AT = "s1"
 """Position of the current piece: its distance in vectors from the start of its quarter."""
 _COUNT = "s2"
 _BASE, _STEP = "s11", "s12"
-"""Address of the first quarter in HBM; distance to the second array."""
+"""Address in HBM of the forward quarter; distance in bytes from the first array to the second."""
 _T, _U = "s13", "s14"
 _SUM, _ADDEND = "s15", "s16"
 _RETURN = "s17"
 _LOAD_AT, _LOADS_LEFT = "s18", "s19"
 _ROUNDS, _ROUND = "s20", "s21"
-"""Number of rounds left, and offset of the current round in the array."""
+"""Number of rounds left; offset in bytes of the current round in the array."""
 _TO = "s22"
 _FOLLOW_AT, _LAG = _LOAD_AT, _LOADS_LEFT
-"""Like `_AT`, for the pieces that ``follow`` takes; number of its calls to leave out."""
+"""Position of the piece that subroutine ``follow`` stores next; number of calls that it skips."""
 _FOLLOWED = "s31"
 _AHEAD = 3
-"""Number of pieces of each way that are loaded ahead."""
+"""Number of pieces, for each way, whose loads from HBM start before the first piece is used."""
 _BEHIND = 6
-"""Number of pieces of each way that are sent before the first one is expected to have arrived."""
+"""Number of pieces, for each way, that a core sends in phase 4 before one is expected to arrive."""
 
 
 @dataclass(frozen=True)
 class _Walk:
-    """Scalar registers that walk through an array in HBM, piece by piece; a pair has one per way.
+    """Scalar registers of a *walk*: a loop through an array in HBM, piece by piece.
+
+    Pairs have one register for each way, forward and backward.
 
     Attributes
     ----------
@@ -92,7 +99,8 @@ class _Walk:
     block, segment : tuple of str
         Offset of the piece's block in the segment, and of that segment in the quarter.
     pieces, blocks : str
-        Number of pieces left in the block, the current one included; of blocks left in the segment.
+        Numbers of pieces left in the block and of blocks left in the segment, with the current
+        ones.
     next : str
         Name of the subroutine that takes a step.
     """
@@ -107,16 +115,16 @@ class _Walk:
 
 _WALK = _Walk(("s3", "s4"), ("s5", "s6"), ("s7", "s8"), "s9", "s10", "next")
 _LATER = _Walk(("s23", "s24"), ("s25", "s26"), ("s27", "s28"), "s29", "s30", "next_later")
-"""Walks through the last segment, and through the others."""
+"""The main walk, and in phase 4 the walk through all segments but the last."""
 
 
 @dataclass(frozen=True)
 class _Send:
-    """How the current piece is sent to a neighbour along ``axis``; 0 is the half's first axis.
+    """How a core sends the current piece to a neighbour along ``axis``; 0 is the core's first axis.
 
-    The piece goes to the neighbour's sums or, if ``scatters``, to the neighbour's buffer for pieces
-    that arrive along this axis. Its position there is ``offset`` vectors after its position in the
-    sums of this core; if ``shifts``, as many vectors further on as `Word.SHIFT` says.
+    The piece goes to the neighbour's buffer of sums or, if ``scatters``, to its buffer for pieces
+    that arrive along this axis. Its position there is its position in this core's buffer of sums
+    plus ``offset`` vectors; if ``shifts``, also plus the vectors in word `Word.SHIFT`.
     """
 
     axis: int
@@ -126,7 +134,7 @@ class _Send:
 
 
 class _Writer:
-    """Writes the subroutines of a core's program, and what prepares its walks.
+    """Writes the subroutines of a core's program, and the code that begins its walks (`_Walk`).
 
     Parameters
     ----------
@@ -153,7 +161,10 @@ class _Writer:
         assert end <= plan.config.vmem_vectors
 
     def _subroutines(self) -> None:
-        """Write all subroutines; those but ``follow`` return to register `_RETURN`."""
+        """Write all subroutines.
+
+        They return to the address in register `_RETURN`; ``follow``, to that in `_FOLLOWED`.
+        """
         self._write_add()
         plan = self._plan
         self._label("load")
@@ -174,10 +185,10 @@ class _Writer:
         self._write_follow()
 
     def _write_follow(self) -> None:
-        """Write ``follow``, a step of phase 4: wait for a piece of segment 0, and store it.
+        """Write the subroutine ``follow``: wait for the next piece of segment 0, then store it.
 
-        The first calls, as many as register `_LAG` says, do nothing. The step returns to register
-        `_FOLLOWED`.
+        The program calls it once for each piece that it sends in phase 3 or 4. The first calls do
+        nothing, as many as register `_LAG` says: the pieces are still on their way.
         """
         self._label("follow")
         self._put(f"s1.beq {_LAG}, 0, follows")
@@ -192,11 +203,12 @@ class _Writer:
 
     def _move(self, descriptor: int, buffers: tuple[int, int], at: str, walk: _Walk, far: int,
               near: int, array: int) -> None:
-        """Start the transfers of a piece of both ways from or to HBM.
+        """Write the start of two transfers from or to HBM: a piece of each way.
 
-        ``far`` and ``near`` are the words of the addresses in HBM, where ``walk`` is, and in vector
-        memory, where the piece is at register ``at`` of ``buffers``. ``array`` is the number of the
-        array.
+        The address in HBM is that of ``walk``; it goes to word ``far`` of the descriptor at address
+        ``descriptor`` in scalar memory. In vector memory, the piece is as many vectors behind the
+        start of its buffer in ``buffers`` as register ``at`` says; this address goes to word
+        ``near``. ``array`` is 0 or 1, the number of the array.
         """
         for way, first in enumerate(walk.at):
             source = _U if array else first
@@ -208,7 +220,10 @@ class _Writer:
             self._put(f"misc.dma {descriptor}")
 
     def _write_add(self) -> None:
-        """Write ``add``: vectors from register `_ADDEND` on are added to those from `_SUM` on.
+        """Write the subroutine ``add``: add one piece to another in vector memory.
+
+        Registers `_ADDEND` and `_SUM` hold the addresses of the pieces; the sum replaces the
+        second.
 
         A vector takes two cycles. Each loads two vectors; both are added four cycles later, and
         stored after four more.
@@ -228,7 +243,7 @@ class _Writer:
             self._put(" | ".join(step))
 
     def _write_next(self, walk: _Walk) -> None:
-        """Write the subroutine that takes a step of ``walk``."""
+        """Write the subroutine that moves ``walk`` to the next piece."""
         plan = self._plan
         self._label(walk.next)
         size = plan.piece * plan.vector_bytes
@@ -245,9 +260,10 @@ class _Writer:
         self._put(f"s1.jump {_RETURN}")
 
     def _begin(self, walk: _Walk, word: Word, step: int) -> None:
-        """Begin a walk at the first block of segment 0 or, if ``step`` is -1, of the last one.
+        """Write the start of a walk: at segment 0 or, if ``step`` is -1, at the last segment.
 
-        ``word`` has the address of the first array, and the next word the step to the second.
+        ``word`` of scalar memory has the address of the first array, and the next word the distance
+        to the second.
         """
         plan = self._plan
         for place, following, offsets, axis in ((Word.BLOCK, 1, walk.block, 1),
@@ -268,7 +284,10 @@ class _Writer:
         self._address(walk)
 
     def _rotate(self, offsets: tuple[str, str], axis: int, sign: int) -> None:
-        """Add a pitch to offsets along an axis, round the ring, times ``sign`` and the way."""
+        """Move both offsets by one segment (axis 0) or one block (axis 1), modulo the ring's size.
+
+        With ``sign`` 1, each moves in the direction of its way; with -1, against it.
+        """
         pitch = self._pitch(axis)
         whole = pitch * (self._blocks if axis else self._sides[0])
         # A sum that is not in the ring is negative, also if it grows.
@@ -282,7 +301,7 @@ class _Writer:
         self._put(" | ".join(f"{slot}.add {offset}, {offset}, {t}" for slot, offset, t in names))
 
     def _address(self, walk: _Walk) -> None:
-        """Compute the addresses in HBM of a block from its offsets."""
+        """Compute ``walk.at``, the address of a block in HBM for each way, from its offsets."""
         quarter = self._plan.quarter * self._plan.vector_bytes
         for base, offsets in (((_BASE, _BASE), walk.segment), (walk.at, walk.block)):
             self._put(" | ".join(f"s{way}.add {at}, {base[way]}, {offsets[way]}"
@@ -290,7 +309,7 @@ class _Writer:
         self._put(f"s0.add {walk.at[1]}, {walk.at[1]}, {quarter}")
 
     def _pitch(self, axis: int) -> int:
-        """Return the bytes of a segment (axis 0) or of a block (axis 1)."""
+        """Return the size in bytes of a segment (axis 0) or of a block (axis 1)."""
         return (self._plan.block if axis else self._segment) * self._plan.vector_bytes
 
     def _signal_neighbours(self) -> None:
@@ -350,7 +369,7 @@ class _Core(_Writer):
         return "\n".join(self._lines)
 
     def _scatter(self) -> None:
-        """Phases 1 and 2, up to the sum of the last block, which is also sent."""
+        """Write phases 1 and 2, and the first step of phase 3: the complete block is sent on."""
         first, second = self._sides
         segment, block, blocks = self._segment, self._plan.block, self._blocks
         last = (first - 1) * segment
@@ -375,7 +394,10 @@ class _Core(_Writer):
         self._pieces(1, add=1, sends=[complete])
 
     def _sections(self) -> Iterator[tuple[int, bool, bool]]:
-        """Yield blocks of the last segment: how many, and whether these are the first, the last."""
+        """Yield up to three parts of the last segment: the first block, those between, the last.
+
+        Each is its number of blocks, whether it has the first block, and whether it has the last.
+        """
         blocks = self._blocks
         yield 1, True, blocks == 1
         if blocks > 1:
@@ -383,7 +405,11 @@ class _Core(_Writer):
             yield 1, False, True
 
     def _scatter_spread(self, across: _Send, complete: _Send, begins: bool, ends: bool) -> None:
-        """Phase 2 for pieces of a block, which may be the first or the last of a spread segment."""
+        """Write phase 2, if blocks are spread, for a piece of each way in the last segment.
+
+        ``across`` and ``complete`` say how partial and complete sums are sent. ``begins`` and
+        ``ends`` tell whether the piece belongs to the first block of the segment, and to the last.
+        """
         for way in range(len(WAYS)):
             done, own = self._new(), self._new()
             self._put(f"s0.add {_SUM}, {_AT}, {self._sums[way]}")
@@ -401,7 +427,11 @@ class _Core(_Writer):
             self._label(done)
 
     def _gather_spread(self, along: _Send, ends: bool) -> None:
-        """Phase 3 for pieces of a block, which may be the last of a spread segment."""
+        """Write phase 3, if blocks are spread, for a piece of each way in the last segment.
+
+        ``along`` says how the piece is sent on in phase 4; ``ends`` tells whether it belongs to the
+        last block of the segment.
+        """
         for way in range(len(WAYS)):
             skip = self._new()
             self._put(f"s0.add {_SUM}, {_AT}, {self._sums[way]}")
@@ -417,16 +447,16 @@ class _Core(_Writer):
         self._put(f"s1.call {_FOLLOWED}, follow")
 
     def _skip(self, way: int, rank: int, label: str) -> None:
-        """Jump to a label if the chip has this rank."""
+        """Write a jump to ``label`` that is taken on chips of this rank."""
         self._put(f"s0.load {_T}, s0, {Word.RANK + way}")
         self._put(f"s1.beq {_T}, {rank}, {label}")
 
     def _gather(self) -> None:
-        """Phases 3 and 4.
+        """Write phases 3 and 4.
 
-        Transfers along the first axis would fill their queue, and hold the core, while segment 0
-        arrives on this axis. So its pieces are stored meanwhile (`_write_follow`). They are sent on
-        later, because a neighbour expects all pieces of a segment before those of the next one.
+        While the core sends the last segment, segment 0 arrives along the same axis. Its pieces are
+        stored in HBM at once, by calls of ``follow`` between the sends; but they are sent on later,
+        because a neighbour expects all pieces of a segment before those of the next one.
         """
         first, second = self._sides
         segment, block, blocks = self._segment, self._plan.block, self._blocks
@@ -459,7 +489,7 @@ class _Core(_Writer):
         self._pieces(blocks, waits=0, store=True)
 
     def _loop(self, pieces: int, step: Callable[[], None]) -> None:
-        """Write a loop over pieces, from register `_AT` on; ``step`` writes a step."""
+        """Write a loop over pieces, the first at register `_AT`; ``step`` writes the body."""
         if pieces <= 0:
             return
         again = self._new()
@@ -469,7 +499,7 @@ class _Core(_Writer):
         self._put(f"s0.add {_AT}, {_AT}, {self._plan.piece} | s1.loop {_COUNT}, {again}")
 
     def _pieces(self, blocks: int, **options: Any) -> None:
-        """Write a loop over the pieces of blocks; ``options`` are those of `_piece`."""
+        """Write a loop over the pieces of some blocks; ``options`` are parameters of `_piece`."""
         self._loop(blocks * self._in_block, partial(self._piece, **options))
 
     def _piece(self, *, load: bool = False, waits: int | None = None, add: int | None = None,
@@ -482,12 +512,15 @@ class _Core(_Writer):
         load : bool
             Start the load of a later piece, and wait for this one.
         waits, add : int or None
-            Wait for the piece from the neighbour along this axis; for ``add``, add it, too.
+            Wait for the piece from the neighbour along this axis (0 is the core's first); for
+            ``add``, also add it to this core's piece.
         sends : sequence of _Send
-            Send the piece; if blocks are spread, only on chips of this ``rank``, if it is given.
+            How to send the piece, once for each item.
+        rank : int or None
+            If given, and blocks are spread, only chips of this rank send the piece.
         store, last : bool
-            Store the piece in HBM; ``last``: as one of the last segment, before the others, each
-            step of which a step of these follows.
+            Store the piece in HBM. ``last`` is for pieces of the last segment: each is followed by
+            a call of ``follow``, which stores a piece of segment 0.
         """
         plan = self._plan
         if load:
@@ -518,7 +551,7 @@ class _Core(_Writer):
             self._put(f"s1.call {_FOLLOWED}, follow")
 
     def _add(self, axis: int, way: int) -> None:
-        """Add the piece that has arrived along an axis to the sum."""
+        """Write the sum of this core's piece and the one that has arrived along ``axis``."""
         first, _ = self._sides
         begins = self._segment
         if axis:
@@ -528,7 +561,7 @@ class _Core(_Writer):
         self._call("add")
 
     def _send(self, send: _Send, way: int) -> None:
-        """Send the piece at register `_SUM`."""
+        """Write the transfer that sends the piece whose address is in register `_SUM`."""
         at = _SENDS + _PITCH * (len(WAYS) * send.axis + way)
         buffer = self._arrivals[send.axis] if send.scatters else self._sums
         offset = buffer[way] - self._sums[way] + send.offset
@@ -541,26 +574,29 @@ class _Core(_Writer):
 
 
 def _hops(plan: RingPlan, core: int, axis: int, way: int) -> tuple[int, int]:
-    """Return the hops (dx, dy) to a neighbour; ``axis`` 0 is the first axis of the core's half."""
+    """Return the hops (dx, dy) to the next chip in direction ``way``, 1 or -1, along ``axis``.
+
+    Axis 0 is the core's first axis.
+    """
     hops = [0, 0]
     hops[plan.axes(core)[axis]] = way
     return hops[0], hops[1]
 
 
 def _ways(plan: RingPlan, core: int) -> Iterator[tuple[int, int]]:
-    """Yield the hops to all neighbours that send to a core."""
+    """Yield the hops (dx, dy) to each neighbour with which a core exchanges pieces."""
     for axis, side in enumerate(plan.sides(core)):
         if side > 1:
             yield from (_hops(plan, core, axis, way) for way in WAYS)
 
 
 def _sends(plan: RingPlan, core: int, rank: int) -> int:
-    """Return the number of pieces of a quarter that a core sends, on a chip of this rank."""
+    """Return how many pieces of one quarter a core sends in a round, on a chip of this rank."""
     (first, second), blocks = plan.sides(core), plan.blocks(core)
     across = 2 * (second - 1)
     if plan.spread > 1:
-        # The last block is complete on the chip of the greatest rank; the chip before does not
-        # send its sum on.
+        # The last block is complete on the chip of the greatest rank; the chip before it does not
+        # send the sum on.
         across = 2 * blocks - (rank >= plan.spread - 2)
     return (2 * (first - 1) * blocks + across) * (plan.block // plan.piece)
 
@@ -568,8 +604,8 @@ def _sends(plan: RingPlan, core: int, rank: int) -> int:
 def reduce_program(plan: RingPlan, core: int) -> Program:
     """Return the program of core number ``core`` of all chips.
 
-    Its scalar memory must hold `scalar_memory`. All semaphores that it uses, 0 to 7, must be 0
-    before; they are 0 afterwards.
+    Before a run, the core's scalar memory must hold the result of `scalar_memory`, and its
+    semaphores 0 to 7 must be 0; they are 0 again afterwards.
 
     Raises
     ------
@@ -581,7 +617,7 @@ def reduce_program(plan: RingPlan, core: int) -> Program:
 
 def scalar_memory(plan: RingPlan, core: int, place: tuple[int, int], sources: Sequence[int],
                   results: Sequence[int]) -> list[int]:
-    """Return what scalar memory of a core holds from address 0 on.
+    """Return the words that scalar memory of a core must hold, from address 0 on, before a run.
 
     Parameters
     ----------
@@ -591,8 +627,8 @@ def scalar_memory(plan: RingPlan, core: int, place: tuple[int, int], sources: Se
     place : tuple of int
         Coordinates (x, y) of its chip.
     sources, results : sequence of int
-        Addresses in HBM of the arrays to add, and of their sums, ``plan.bytes`` each; of each as
-        many as ``plan.arrays``. A sum may replace its array.
+        Addresses in HBM of the arrays to add, and of their sums: ``plan.arrays`` each. An array has
+        ``plan.bytes`` bytes. A sum may replace its array.
     """
     words = [0] * (_STORE + _PITCH)
     first, second = plan.axes(core)
