@@ -136,7 +136,7 @@ def _parts(sharding: Sharding, inputs: Sequence[Array], device: int) -> list[Arr
 
 @dataclass(frozen=True)
 class _Link:
-    """Exchange between devices: the array that each sends, the barrier at which all wait."""
+    """What the threads of all devices share: the array that each sends, and a barrier for all."""
 
     sent: list[Array]
     barrier: Barrier

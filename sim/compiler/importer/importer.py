@@ -549,8 +549,7 @@ def _both_float(operands: list[Value], graph: Graph, location: Location | None) 
 
 
 def _manual_devices(sizes: Mapping[str, int], manual: Set[str], torus: Torus) -> int:
-    """Return the number of devices between which a ``manual_computation`` distinguishes: all or
-    one.
+    """Return how many devices a ``manual_computation`` distinguishes: all, or one.
 
     ``sizes`` has the size of each axis of its mesh, and ``manual`` has the names of the axes along
     which it distinguishes devices.

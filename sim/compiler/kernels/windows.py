@@ -189,7 +189,7 @@ def _tiled(shape: tuple[int, ...], like: Tiling) -> Tiling:
 
 
 def _space(at: Lowering, shape: tuple[int, ...], like: Tiling) -> Place:
-    """Allocate scratch for a value of shape ``shape``, with ``like``'s order of dimensions."""
+    """Allocate scratch for a value of shape ``shape``, with dimensions in the order of ``like``."""
     tiling = _tiled(shape, like)
     return Place(at.scratch(tiling.vectors), tiling)
 
@@ -242,7 +242,7 @@ class _Reduction:
         """Number of elements of the original operand that each current element combines."""
 
     def write(self) -> None:
-        """Write the code; reduce outer dimensions first, so that less is left for the others."""
+        """Write the code; it reduces outer dimensions first, so that less is left for others."""
         like = self._places[0].tiling
         for d in outer_strides(like):
             if self._windows.base[d] == 1 and not self._windows.trivial(d):

@@ -272,7 +272,7 @@ class Builder(Flow):
         return result
 
     def transpose_in(self, vector: VectorValue, group: ScalarValue) -> None:
-        """Write a vector to rows of the transposer, from row ``group * sublanes`` on."""
+        """Write a vector's sublanes to rows of the transposer, from row ``group * sublanes`` on."""
         self._append(_MISC["transpose_in"], self._vector_register(vector), self._source(group))
 
     def transpose_out(self, group: ScalarValue, *, into: VReg | None = None) -> VReg:
@@ -346,7 +346,7 @@ class Builder(Flow):
         return table[name]
 
     def _sources(self, operation: Operation, sources: tuple[Any, ...]) -> list[Any]:
-        """Convert sources to the kinds of operands that the operation expects."""
+        """Convert a vector operation's sources to the kinds of operands that it expects."""
         expected = operation.operands[1:]
         if len(sources) != len(expected):
             raise TypeError(f"{operation.name} must have {len(expected)} sources, "
@@ -371,7 +371,7 @@ class Builder(Flow):
         return self.vector("move", value)
 
     def _source(self, value: Any) -> SReg | int:
-        """Convert a scalar source to a register or a word."""
+        """Convert a scalar operation's source to a register or a word; write code if needed."""
         if isinstance(value, SReg):
             return value
         if isinstance(value, (LoopVariable, Index)):

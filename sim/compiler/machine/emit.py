@@ -92,9 +92,9 @@ LADDER = (
     Options(constants=0, invariants=False, crowded=True, pipeline=False, reduced=False),
     Options(constants=0, invariants=False, pipeline=False, ahead=False),
     Options(constants=0, invariants=False, pipeline=False, ahead=False, reduced=False))
-"""Ways to schedule, each with fewer registers than the one before."""
+"""Options of scheduling, in the order in which they are tried: each needs fewer registers."""
 JOINED = tuple(Options(joined=True, unrolled=most) for most in (192, 128, 48))
-"""Ways to schedule code of `sim.compiler.machine.join.join`, likewise."""
+"""Options to try, in order, for code of several kernels (`sim.compiler.machine.join.join`)."""
 
 
 _EMITTED: dict[tuple[bytes, tuple[Options, ...]], Code | RegisterPressureError] = {}
@@ -104,10 +104,11 @@ Both cores run the same kernels, which are therefore emitted only once."""
 
 
 _SPILLED = LADDER[-3:]
-"""Ways to schedule code with spilled registers."""
+"""Options to try, in order, for code some of whose vector registers are kept in vector memory."""
 _FEWER = 24, 16, 8
-"""Numbers of vector registers that may be live in such code, tried in order: a schedule needs some
-registers in addition."""
+"""Limits of live vector registers to try, in order, when others are kept in vector memory: a
+schedule needs some registers in addition.
+"""
 
 
 def emit(code: MachineCode, config: Config, *, schedule: bool = True,
@@ -160,7 +161,11 @@ def emit(code: MachineCode, config: Config, *, schedule: bool = True,
 
 def _with_spills(code: MachineCode, config: Config, allocate: Callable[[int], VmemBuffer],
                  error: RegisterPressureError) -> Code:
-    """Translate code with spilled vector registers; raise the last error if that fails."""
+    """Translate code whose registers did not suffice: keep some vectors in vector memory.
+
+    ``allocate`` is that of `emit`. If all attempts fail, the last `RegisterPressureError` is
+    raised; ``error`` is that of the attempts without spilling.
+    """
     for most in _FEWER:
         try:
             return emit(spill(code, most, allocate), config, ladder=_SPILLED)
@@ -208,7 +213,7 @@ def _emitted(code: MachineCode, ladder: Sequence[Options]) -> Code:
 
 
 def _prepared(code: MachineCode, options: Options) -> MachineCode:
-    """Return the code with loops transformed as ``options`` say, and addresses in registers."""
+    """Return the code with its loops transformed as ``options`` say, and its indexes lowered."""
     if not options.schedule:
         return lower_addresses(code)
     if options.pipeline:

@@ -177,8 +177,8 @@ class Flow(ABC):
 
     @abstractmethod
     def _source(self, value: ScalarValue) -> SReg | int:
-        """Convert a scalar source to a register or a word."""
+        """Convert a scalar operation's source to a register or a word; write code if needed."""
 
     @abstractmethod
     def _register(self, source: SReg | int) -> SReg:
-        """Return a register that holds a scalar source."""
+        """Return a scalar register that holds ``source``; write code if it is a number."""

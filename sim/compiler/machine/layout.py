@@ -112,7 +112,7 @@ class Layout:
         return self.code.config
 
     def block(self, block: Block, last: Op | None = None) -> None:
-        """Append a block, and the branch ``last``, if any, as its last operation."""
+        """Schedule and append a block; a branch ``last``, if given, is its last operation."""
         before: list[Op] = []
         for item in block:
             if isinstance(item, Op):

@@ -143,7 +143,7 @@ def _local(ops: list[Op], reads: "Counter[Register]", writes: "Counter[Register]
 
 
 def _at(op: Op, variable: LoopVariable, iteration: int) -> Op:
-    """Return the operation with the loop variable replaced by the iteration's number."""
+    """Return ``op`` with the loop variable ``variable`` replaced by the number ``iteration``."""
     if op.access is None or variable not in op.access.index.terms:
         return op
     index = op.access.index

@@ -39,7 +39,7 @@ def _producer(value: Value, at: Expansion, kind: str) -> Operation | None:
 
 
 def _scalar(value: Value, at: Expansion) -> Any:
-    """Return the element of a constant whose elements are all equal; None for other values."""
+    """Return the only element of ``value``, a splat constant; None if it is something else."""
     while (broadcast := _producer(value, at, "broadcast_in_dim")) is not None:
         [value] = broadcast.operands
     constant = _producer(value, at, "constant")

@@ -56,7 +56,7 @@ def _fold(operation: Operation, at: Expansion) -> list[Value] | None:
 
 
 def _known(value: Value, at: Expansion) -> Array | None:
-    """Return the array of a value that is constant; None for other values."""
+    """Return the numpy array of ``value`` if it is a constant; otherwise None."""
     producer = at.producers.get(value)
     if producer is None or value.type.size > _LARGEST:
         return None
@@ -70,6 +70,6 @@ def _known(value: Value, at: Expansion) -> Array | None:
 
 
 def _equal(array: Array) -> bool:
-    """Return whether all elements have the same bits."""
+    """Return whether all elements of ``array`` have the same bits."""
     raw = np.ascontiguousarray(array).reshape(-1).view(f"u{array.dtype.itemsize}")
     return bool((raw == raw[0]).all())

@@ -226,7 +226,7 @@ class _Fusion:
                 group.ancestors = (group.ancestors & ~second.bit) | first.bit | first.ancestors
 
     def _count(self, operation: Operation) -> int:
-        """Return the number of nodes of an operation's expressions; 0 if it cannot be fused."""
+        """Return the size of an operation's expressions, in nodes; 0 if it cannot be fused."""
         expressions = self._expressions([operation])
         return 0 if expressions is None else max(len(needed(*expressions)), 1)
 

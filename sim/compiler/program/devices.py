@@ -182,7 +182,7 @@ def program_key(graph: Graph) -> Hashable:
 
 
 def _meeting_key(operation: Operation) -> Hashable:
-    """Return what the code of an exchange depends on: its handshake, and the kind of transfer."""
+    """Return a key of an exchange's code: its handshake, and whether it sends to another chip."""
     meeting = operation.attributes.get("meeting")
     if meeting is None:
         return None

@@ -41,7 +41,8 @@ from sim.errors import Unsupported, UnsupportedError
 __all__ = ["compile_graph", "compile_pod", "pod_arrays"]
 
 _SHARES = 1, 2, 4, 8
-"""Values of n, tried in order: an operation's operands and results may take 1/n of vmem."""
+"""Values of n, tried in order: an operation's operands and results may take 1/n of vector memory.
+"""
 
 
 def compile_graph(graph: Graph, config: Config, *, name: str | None = None,

@@ -91,7 +91,7 @@ class Planner:
     # ---- blocks
 
     def _region(self, graph: Graph, early: Mapping[Value, Sequence[Rows]]) -> None:
-        """Write a region's code; all its outputs are used afterwards. ``early`` as in `_block`."""
+        """Write the code of a region whose outputs are all used; ``early`` is that of `_block`."""
         self._block(graph, early, graph.outputs)
 
     def _block(self, graph: Graph, early: Mapping[Value, Sequence[Rows]],

@@ -52,7 +52,11 @@ def split(x: Array, parts: int) -> list[Array]:
 
 def _product(operation: Operation, a: Array, b: Array, context: Context,
              multiply: Callable[[Array, Array], Array]) -> Array:
-    """Compute a product by ``multiply``, in float64 or exact integers; round to the result type."""
+    """Compute the product ``operation`` of arrays ``a`` and ``b`` by calls of ``multiply``.
+
+    Floats are multiplied and added in float64, integers exactly; the result is rounded once, to the
+    type of the operation's result. With `Context.passes`, floats are split into parts first.
+    """
     dtype = array_dtype(operation.result.dtype)
     if dtype.kind in "biu":
         wide: Any = np.int64 if dtype == np.bool_ else dtype

@@ -33,13 +33,15 @@ Groups = tuple[tuple[int, ...], ...]
 """Groups of devices, all of one size; each device is in one group."""
 _HANDLE = re.compile(r"handle = (\d+)")
 LARGE = 1 << 13
-"""Number of elements from which an all-reduce over several rings is scattered."""
+"""Least number of elements of a value that an all-reduce over several rings divides between the
+devices of a ring (`_scattered`).
+"""
 _CHIP = Torus()
 
 
 @dataclass(frozen=True)
 class Team:
-    """Groups of devices that execute a collective, each on its own.
+    """Groups of devices that execute a collective operation, each group on its own.
 
     Attributes
     ----------
@@ -141,9 +143,9 @@ def all_reduced(at: Expansion, region: Graph, value: Value, team: Team = PAIR) -
     """Apply ``region``, a function of two scalars, to the values of a group, elementwise.
 
     Each ring gathers all values and applies the function to them (`_total`). But a value of `LARGE`
-    elements or more is scattered (`_scattered`) if the size of the ring divides one of its
-    dimensions: the remaining rings reduce the parts, and the ring gathers them in the end. Then
-    less data crosses the links, but in more steps.
+    elements or more is divided between the devices of a ring (`_scattered`) if the ring's size
+    divides one of its dimensions: then the remaining rings reduce only the parts, and the ring
+    gathers them in the end. Then less data crosses the links, but in more steps.
     """
     return _reduced(at, region, value, team.rings())
 
@@ -163,9 +165,9 @@ def _reduced(at: Expansion, region: Graph, value: Value, rings: Sequence[Team]) 
 def _total(at: Expansion, region: Graph, value: Value, ring: Team) -> Value:
     """Apply ``region`` to the values of all devices of a ring.
 
-    If the order of two operands does not matter, values from opposite sides of the ring are
-    combined first: the result has the same bits on both. Then a ring of half the size is left. If
-    its size is odd, the order is that of the group.
+    If ``region`` gives the same bits for exchanged operands, each device first combines its value
+    with that of the device on the opposite side of the ring. Both then hold the same value, so a
+    ring of half the size is left. A ring of odd size combines its values in the order of the group.
     """
     if reducer_kind(region) is None:
         return _in_order(at, region, _gathered(at, value, ring))
@@ -189,7 +191,7 @@ def _in_order(at: Expansion, region: Graph, values: Sequence[Value]) -> Value:
 
 
 def divided(at: Expansion, value: Value, division: Division) -> Value:
-    """Return the executing device's part of a value that all devices have."""
+    """Return the executing device's part of ``value``, a whole value, as ``division`` says."""
     shape = division.part_shape(value.shape)
     starts = [tuple(number * size for number, size in zip(index, shape, strict=True))
               for index in division.parts]
@@ -197,7 +199,7 @@ def divided(at: Expansion, value: Value, division: Division) -> Value:
 
 
 def assembled(at: Expansion, value: Value, division: Division, torus: Torus) -> Value:
-    """Return the whole value, of which ``value`` is the executing device's part."""
+    """Return a whole value, divided as ``division`` says; ``value`` is this device's part."""
     devices = range(torus.devices)
     values = dict(zip(reversed(division.parts), reversed(
         _gathered(at, value, Team((tuple(devices),), torus))), strict=True))
@@ -326,9 +328,9 @@ COLLECTIVES: dict[str, _Rule] = {
 # ---- helpers
 
 def _gathered(at: Expansion, value: Value, team: Team) -> list[Value]:
-    """Return a value's instances on all devices of a group, in the order of the group.
+    """Return the arrays that ``value`` has on the devices of a group, in the order of the group.
 
-    The values go round each ring of the group.
+    The devices of each ring of the group pass them on round the ring.
     """
     if team.size == 1:
         return [value]
@@ -352,7 +354,8 @@ def _scattered(at: Expansion, region: Graph, value: Value, dimension: int, team:
     """Reduce the values of a group; return the executing device's part of the result.
 
     For each device, a partial result goes round the group, and each device on its way combines its
-    own value with it. The way begins one device after the one for which the result is.
+    own value with it. The way to a device begins at the device after it, and ends at the device
+    itself.
     """
     size, places = team.size, team.positions
 

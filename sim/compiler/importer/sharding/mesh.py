@@ -1,4 +1,8 @@
-"""Reads meshes of devices and shardings from MLIR's attributes."""
+"""Reads meshes of devices and shardings from MLIR's attributes.
+
+An error here is raised with the name of what is not supported, such as ``a mesh of 3 devices``. The
+caller refuses the program with a sentence that contains this name.
+"""
 
 import math
 from itertools import product
@@ -84,7 +88,7 @@ def _large(sizes: dict[str, int]) -> tuple[int, ...]:
 
 
 def cuts_of(module: Any, attribute: Any, axes: tuple[int, ...]) -> tuple[int | None, ...]:
-    """Return, for each mesh axis, the dimension that a sharding splits along it; None for no one.
+    """Return, for each mesh axis, the dimension that a sharding splits along it, or None.
 
     Parameters
     ----------
@@ -98,8 +102,8 @@ def cuts_of(module: Any, attribute: Any, axes: tuple[int, ...]) -> tuple[int | N
     Raises
     ------
     ValueError
-        As `axis_sizes`; if the sharding splits a dimension along axes that are not in the order of
-        the mesh, or along a part of an axis.
+        For a mesh that `axis_sizes` refuses. Also if the sharding splits a dimension along axes
+        that are not in the order of the mesh, or along a part of an axis.
     """
     from jaxlib.mlir.dialects import sdy
 

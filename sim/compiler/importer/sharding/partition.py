@@ -46,7 +46,7 @@ class Mesh:
 
     @property
     def whole(self) -> Cuts:
-        """The cuts of a value that each device has as a whole."""
+        """The cuts of a value that is not split: None for each axis of the mesh."""
         return (None,) * len(self.axes)
 
     def team(self, axis: int) -> Team:
@@ -55,17 +55,17 @@ class Mesh:
         return Team(tuple(map(tuple, numbers.reshape(-1, self.axes[axis]).tolist())), self.torus)
 
     def fits(self, type: TensorType, cuts: Cuts) -> bool:
-        """Return whether the parts of a value that is split in this way are equal."""
+        """Return whether ``cuts`` split a value of type ``type`` into equal parts."""
         return all(size % self._parts(cuts, dimension) == 0
                    for dimension, size in enumerate(type.shape))
 
     def part(self, type: TensorType, cuts: Cuts) -> TensorType:
-        """Return the type of the parts of a value that is split in this way."""
+        """Return the type of the parts into which ``cuts`` split a value of type ``type``."""
         return TensorType(tuple(size // self._parts(cuts, dimension)
                                 for dimension, size in enumerate(type.shape)), type.dtype)
 
     def division(self, rank: int, cuts: Cuts) -> Division | None:
-        """Return how a value with ``rank`` dimensions is split; None if it is not."""
+        """Return how ``cuts`` divide a value of rank ``rank``; None if they do not split it."""
         if cuts == self.whole:
             return None
         counts = tuple(self._parts(cuts, dimension) for dimension in range(rank))
@@ -79,7 +79,7 @@ class Mesh:
         return Division(counts, tuple(parts))
 
     def moved(self, at: Expansion, value: Value, cuts: Cuts, to: Cuts) -> Value:
-        """Return the device's part of a value with cuts ``to``, given that with ``cuts``."""
+        """Return the device's part with cuts ``to`` of a value; ``value`` is that with ``cuts``."""
         axes = range(len(self.axes))
         changed = [axis for axis in axes if cuts[axis] != to[axis]]
         # An axis that splits a dimension within the parts of a changed one is joined, too.
@@ -199,7 +199,7 @@ class _Device:
             self._divide(operation, at)
 
     def _made(self, operation: Operation) -> list[Cuts]:
-        """Return the cuts that an operation's results must have."""
+        """Return the cuts of an operation's results: those that `partition` was given."""
         default = (self._cut[operation.operands[0]] if operation.kind == "convert"
                    else self._mesh.whole)
         return [self._wanted.get(value, default) for value in operation.results]
@@ -240,7 +240,11 @@ class _Device:
 
     def _part_of(self, operation: Operation, attributes: dict[str, object], given: Sequence[Cuts],
                  made: Sequence[Cuts], axis: int) -> Operation:
-        """Return an operation with these attributes on the parts along the axes before ``axis``."""
+        """Return the operation, divided along the mesh axes before number ``axis``.
+
+        Its operands and results have the types of the parts; ``given`` and ``made`` are the cuts of
+        the whole operands and results. It has the attributes ``attributes``.
+        """
         operands, results = (
             [Value(self._mesh.part(value.type, (*cuts[:axis], *self._mesh.whole[axis:])))
              for value, cuts in zip(values, all_cuts, strict=True)]

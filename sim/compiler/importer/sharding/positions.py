@@ -46,8 +46,9 @@ def part_of(at: Expansion, value: Value, starts: Sequence[tuple[int, ...]],
 def chosen(at: Expansion, values: Sequence[Value], candidates: Sequence[Value] = ()) -> Value:
     """Return, on device number d, ``values[d]``.
 
-    ``candidates`` has all values, each once, in an order that other calls share: these then share
-    the array of all candidates. By default, it is the order of ``values``.
+    If the choice depends on the chip, all candidates are concatenated, and the device takes a part
+    of the result. ``candidates`` lists them, each once; by default, in the order of ``values``.
+    Calls with equal ``candidates`` share the concatenation.
     """
     if _depends_on_core(values):
         return _by_device(at, values)
@@ -67,7 +68,7 @@ def sent(at: Expansion, value: Value, sources: Sequence[int]) -> Value:
 
 
 def _depends_on_core(items: Sequence[Hashable]) -> bool:
-    """Return whether devices with one core number have equal items."""
+    """Return whether an item depends only on the core number of its device, not on the chip."""
     return all(len(set(items[core::CORES])) == 1 for core in range(CORES))
 
 

@@ -135,7 +135,7 @@ class _Block:
                     destination=self.position(1, dimensions[1]), sizes=(sizes[0], sizes[1]))
 
     def base(self, side: int, loops: Loops) -> Index:
-        """Return the index of the first vector with the block's indices in the outer dimensions.
+        """Return the index, in a buffer, of the first vector with the block's outer indices.
 
         ``side`` is 0 for the source's buffer and 1 for the destination's. An axis that has an open
         loop in ``loops`` is at the iteration of that loop; any other axis is at its start.

@@ -16,7 +16,7 @@ __all__ = ["clamped", "fill"]
 
 
 def fill(at: Lowering, destination: Place, value: Value) -> None:
-    """Store ``value``, which has one element, in all elements of ``destination``."""
+    """Write code that stores the only element of ``value`` in all elements of ``destination``."""
     vector = at.builder.load(at.place(value).buffer, 0)
     with at.builder.loop(destination.tiling.vectors) as i:
         at.builder.store(vector, destination.buffer, i)
@@ -29,7 +29,9 @@ def like(shape: Sequence[int], tiling: Tiling) -> Tiling:
 
 @chooses("slice", "reverse", "pad", "dynamic_slice", "dynamic_update_slice", "concatenate")
 def _same_order(op: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
-    """Choose one order of dimensions, that of the first operand, for all values of its rank.
+    """Choose the tilings of an operation: all values get the first operand's order of dimensions.
+
+    Values of another rank get the standard tiling.
 
     If the operands of a ``concatenate`` differ in order, all get the standard order.
     """
@@ -47,7 +49,7 @@ def _same_order(op: Operation, operands: tuple[Tiling, ...], config: Config) -> 
 
 @chooses("transpose", "broadcast_in_dim")
 def _from_any(op: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
-    """Accept the operand in any tiling; the result has the standard tiling."""
+    """Choose tilings: the operand keeps its own, and the result gets the standard tiling."""
     return Choice(operands, (standard(op.result.shape, config),))
 
 

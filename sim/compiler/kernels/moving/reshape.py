@@ -80,7 +80,7 @@ def reshape(at: Lowering, source: Place, destination: Place) -> None:
 
 @chooses("reshape")
 def _tilings(op: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
-    """Accept the operand in any tiling.
+    """Choose the tilings of a reshape; the operand keeps its tiling.
 
     If only dimensions of size 1 are added or removed, vectors stay as they are. The result then has
     these dimensions first, and the others in the operand's order. Otherwise, it has the standard

@@ -181,8 +181,8 @@ class Dot:
 def cheapest(product: Product, many: Sequence[Level]) -> Product:
     """Choose `Product.block` such that the product takes the fewest cycles; return that product.
 
-    ``many`` are the levels that advance both rows and results. One of them becomes the block, and
-    all others become loops around it.
+    ``many`` are the levels (loops around a step) that advance both rows and results. One of them
+    becomes the block, and all others become loops around it.
     """
     levels = merged(many)
     return min((replace(product, block=block,
@@ -206,7 +206,7 @@ def _outer(tiling: Tiling, dimensions: Sequence[int]) -> Iterator[int]:
 
 
 def merged(levels: Sequence[Level]) -> list[Level]:
-    """Merge pairs of levels that one level can replace; this keeps the order of the steps.
+    """Merge pairs of levels (loops around a step) that one level can replace, in the same order.
 
     Two levels become one if one iteration of the outer level advances all operands as far as all
     iterations of the inner level together. Levels of one iteration are dropped.

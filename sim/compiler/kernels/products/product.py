@@ -53,8 +53,8 @@ class Level:
     rows, weights, results : int
         Vectors by which rows, weights and results advance, in memory.
     weight_row : int
-        Vectors by which the weights advance along the dimension on their sublanes. ``weights`` is
-        the advance along other dimensions; both are added.
+        Vectors by which the weights advance along the dimension that runs along their sublanes.
+        ``weights`` is the advance along all other dimensions; both are added.
     depth : int
         Elements by which the step advances along ``Product.depth``; 0 if it does not.
     """
@@ -179,7 +179,7 @@ class Product:
 
     @cached_property
     def adds(self) -> bool:
-        """Whether a result is a sum of several steps."""
+        """Whether several steps or passes add to the same results."""
         return self.scheme.passes > 1 or any(level.count > 1 for level in self.sums)
 
     @property

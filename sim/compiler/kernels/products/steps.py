@@ -56,7 +56,7 @@ def write_product(b: Builder, product: Product, smem: range,
 
 
 class _Counters:
-    """The counters of the levels, and the addresses that follow from them.
+    """The counters of a product's loops (`Level`), passes and blocks; they determine all addresses.
 
     Between steps, the counters are in scalar registers, or in scalar memory if there are many.
     """
@@ -243,7 +243,7 @@ class _Writer:
             {steps.start, steps.stop} | (borders & set(steps)))))
 
     def _part(self, part: range, step: "partial[None]") -> None:
-        """Write steps that differ only in whether they start, and wait for, a transfer.
+        """Write the steps with the numbers ``part``, some of which start or wait for a transfer.
 
         ``step`` writes one of them; its arguments ``starts`` and ``waits`` are those of `_step`.
         """
@@ -419,7 +419,10 @@ class _Writer:
         b.assign(self._first_weight, self._weight(0, self._weight_mask(), last=True))
 
     def _middle(self, number: int) -> None:
-        """Write what precedes vector ``number`` in the second half of `Plan.half_step`."""
+        """Write waits for transfers, and their starts, before a vector of the `Plan.half_step`.
+
+        ``number`` counts the vectors of rows in the second half of this step, from 0.
+        """
         assert self._transfers is not None
         if not number:
             self._transfers.wait()
@@ -446,7 +449,11 @@ class _Writer:
         return popped
 
     def _store(self, number: int, results: "_Results", last: bool) -> None:
-        """Start the transfer of the results that are complete after vector ``number`` of rows."""
+        """Write the start of the transfer, if any, of results complete after vector ``number``.
+
+        ``number`` counts the vectors of rows that a step pushes. Unless it is the last transfer of
+        the step marked ``last``, the descriptor of the next one is written, too.
+        """
         assert self._stores is not None
         split = self._stores.places().get(number)
         if split is not None:
@@ -542,9 +549,9 @@ class _Writer:
 
 
 def _piece(b: Builder, product: Product, side: Side, number: Number) -> Index:
-    """Return the distance from an operand's first piece to the piece of pass ``number``.
+    """Return how far the piece for pass ``number`` lies behind an operand's first piece in memory.
 
-    The distance is in vectors; the operand is that on ``side``.
+    The distance is in vectors; ``side`` selects the operand.
     """
     if not product.apart[side.number]:
         return Index(0)

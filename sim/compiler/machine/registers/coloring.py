@@ -31,7 +31,7 @@ _NOUNS: dict[type[Any], str] = {VReg: "vector", MReg: "mask", SReg: "scalar"}
 _ENDS = ("jump", "halt")
 _COPIES = {"move", "add", "mand"}
 _LATE = (8, 5, 3, 1)
-"""Distances from a push, in bundles, within which the pushed register should not be written.
+"""For how many bundles after a push the pushed physical register should not be written again.
 
 The largest distance for which coloring succeeds is used."""
 
@@ -201,7 +201,7 @@ class _Interference:
         return edges
 
     def _late(self, bundles: int) -> dict[int, int]:
-        """Find registers that should differ: pushed ones, and those written soon after the push.
+        """Find registers that should differ: one is pushed, the other written soon after.
 
         Soon means in the bundle of the push and the next ``bundles`` - 1 bundles. The array reads a
         pushed register row by row, and a bundle that overwrites the register before that ends must

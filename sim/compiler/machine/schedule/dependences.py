@@ -69,7 +69,7 @@ class Graph:
 
 
 def is_barrier(op: Op) -> bool:
-    """Whether no access to memory may move past the operation."""
+    """Return whether accesses to memory must not move past operation ``op``."""
     return op.operation.unit in _BARRIERS
 
 
@@ -188,7 +188,11 @@ class _Array:
             self._rows.append(number)
 
     def _wait(self, number: int) -> None:
-        """Let a pop wait for the push of its rows, in this block or before it."""
+        """Add the edge that delays a pop until its result is expected.
+
+        ``number`` is the number of the pop in its block. The rows of the result were pushed in this
+        block or before it.
+        """
         results = self._results
         if results is None:
             return

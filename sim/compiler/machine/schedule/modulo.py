@@ -84,9 +84,10 @@ def modulo_schedule(graph: Graph, interval: int) -> Modulo | None:
 
 
 def feasible_interval(graph: Graph, low: int, high: int) -> int | None:
-    """Return the least interval from ``low`` to ``high`` that recurrences allow; None if none.
+    """Return the least interval, from ``low`` to ``high``, for which no recurrence takes too long.
 
-    The numbers are initiation intervals, in cycles.
+    A recurrence is a closed path of dependences between iterations. Intervals are initiation
+    intervals, in cycles. Return None if none suffices.
     """
     if _heights(graph, high) is None:
         return None
@@ -100,9 +101,9 @@ def feasible_interval(graph: Graph, low: int, high: int) -> int | None:
 
 
 def _heights(graph: Graph, interval: int) -> list[int] | None:
-    """Return the longest path from each operation to the end, in cycles.
+    """Return the length in cycles of the longest path of dependences from each operation on.
 
-    None if a recurrence, a closed path of dependences, takes longer than the interval.
+    Return None if a recurrence, a closed path of dependences, takes longer than ``interval``.
     """
     found = [0] * len(graph.nodes)
     limit = sum(max(after.values(), default=0) for after in graph.after)

@@ -19,7 +19,7 @@ __all__ = ["Node", "Table", "follows", "is_inline", "latency", "occupancy"]
 
 _SCALAR_LOAD = 2
 _EAGER = 4
-"""Cycles by which an eager operation may issue before the array can accept it."""
+"""Cycles by which an eager operation (`Node.of`) may issue before the array can accept it."""
 _REDUCE = (MiscOp.SUM_LANES, MiscOp.MAX_LANES)
 _ADDING = ("add", "load", "store")
 _VECTOR_UNITS = (Unit.SIMPLE, Unit.FLOAT, Unit.TRANSCENDENTAL)

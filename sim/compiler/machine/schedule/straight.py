@@ -21,7 +21,7 @@ no longer moves in front of earlier operations."""
 
 
 def heights(graph: Graph) -> list[int]:
-    """Return the critical path from each operation to the end of the block, in cycles."""
+    """Return the length in cycles of the longest path of dependences from each operation on."""
     found = [0] * len(graph.nodes)
     for number in reversed(range(len(found))):
         node = graph.nodes[number]
@@ -232,7 +232,7 @@ class _Scheduler:
                 self._note_last(register)
 
     def _note_last(self, register: Register) -> None:
-        """Note that only one operation that reads a register is not scheduled yet."""
+        """Record that all operations that read ``register``, except one, are scheduled."""
         number = next(number for number in self._readers[register] if self._times[number] is None)
         group = self._group[number]
         if self._frees[number] or group.kind is not type(register):
@@ -310,7 +310,7 @@ class _Scheduler:
         return best if best < len(self._order) else None
 
     def _enter(self, rank: int) -> None:
-        """Add a ready operation to its group."""
+        """Add the operation of rank ``rank``, which has become ready, to its group."""
         number = self._order[rank]
         group = self._group[number]
         self._active[number] = True

@@ -70,7 +70,7 @@ class _Convolution:
             raise AttributeError(name) from None
 
     def changed(self, lhs: Value, rhs: Value, **attributes: Any) -> "_Convolution":
-        """Return a copy with the input ``lhs``, the filter ``rhs``, and some other attributes."""
+        """Return a copy with the input ``lhs``, the filter ``rhs``, and changed ``attributes``."""
         return replace(self, lhs=lhs, rhs=rhs, attributes={**self.attributes, **attributes})
 
     def expanded(self, config: Config) -> Value:
@@ -104,7 +104,7 @@ class _Convolution:
         return self.changed(self.lhs, rhs, window_reversal=(False,) * len(reverse))
 
     def _without_padding(self) -> "_Convolution":
-        """Pad and dilate the input by a ``pad``; return the convolution of the padded input."""
+        """Pad and dilate the input by a ``pad`` operation; return the convolution of its result."""
         rank, count = len(self.lhs.shape), len(self.padding)
         low, high, interior = [0] * rank, [0] * rank, [0] * rank
         shape = list(self.lhs.shape)

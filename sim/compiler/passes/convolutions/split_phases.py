@@ -391,7 +391,7 @@ class _Splitter:
                              for part in zip(*sources, strict=True)], order, to)
 
     def _paired(self, parts: list[Value], order: Order, to: Expansion) -> Value:
-        """Record a value in paired columns; return the value in its original layout.
+        """Record the paired form of a value; write the value in its original layout, and return it.
 
         ``parts`` are its parts in paired columns, as many as `_Split.parts`. ``order`` are the
         numbers of its dimensions in the original layout.
@@ -454,7 +454,8 @@ class _Splitter:
     # Splitting and joining values.
 
     def _from_lines(self, lines: _Lines, to: Expansion) -> Value:
-        """Record a value with columns along the lanes; return the value in its original layout."""
+        """Record ``lines``, a form of a value; write and return the value in its original layout.
+        """
         rows = as_phases(lines.value, lines.positions, self._sublanes, to)
         value = self._merged(_Split((rows,), lines.order), to)
         self._lines[value] = lines
@@ -475,7 +476,7 @@ class _Splitter:
         return known.value if same else None
 
     def _whole(self, split: _Split, to: Expansion) -> Value:
-        """Return the parts of a split value joined along the images; columns remain split."""
+        """Join the images of a split value; its columns remain split into phases."""
         if split.parts not in self._wholes:
             self._wholes[split.parts] = to.concatenate(split.parts, 1)
         return self._wholes[split.parts]
@@ -504,7 +505,8 @@ class _Splitter:
         return self._images((whole,), count, to)
 
     def _images(self, parts: tuple[Value, ...], count: int, to: Expansion) -> tuple[Value, ...]:
-        """Return the same images as ``count`` parts: one that joins all, or one for each image."""
+        """Return the images of ``parts`` as ``count`` parts: one for all images, or one for each.
+        """
         if len(parts) == count:
             return parts
         whole = to.concatenate(parts, 1)
@@ -541,7 +543,7 @@ class _Splitter:
         return to.broadcast(source, shape, targets)
 
     def _merged(self, split: _Split, to: Expansion) -> Value:
-        """Record a split value; return the value in its original layout, for uses that need it."""
+        """Record the split form of a value; write the value in its original layout, return it."""
         whole = self._whole(split, to)
         lines, images, phases, positions, features = whole.shape
         flat = to.reshape(to.transpose(whole, (0, 1, 3, 2, 4)),

@@ -167,9 +167,10 @@ def _stack(graph: Graph, value: Value, operation: Operation, loop: Counted) -> N
 
 
 def _carry(operation: Operation, initial: Value) -> tuple[Value, Value]:
-    """Let a loop carry one more value; return it in the body, and the loop's result.
+    """Add a carried value to a loop; return the body's input for it, and the loop's result.
 
-    The caller appends the body's output.
+    ``operation`` is the loop, and ``initial`` the value before the first iteration. The caller
+    appends the output of the body.
     """
     condition, body = operation.regions
     inner, result = Value(initial.type), Value(initial.type)

@@ -72,7 +72,7 @@ def _combined(operation: Operation, at: Expansion, operands: Sequence[Value],
 
 
 def mapped(at: Expansion, region: Graph, operands: Sequence[Value]) -> list[Value]:
-    """Apply a region, a function of scalars, to each element of operands of equal shapes."""
+    """Apply ``region``, a function of scalars, to whole ``operands`` of equal shapes."""
     shape = operands[0].shape
     known = dict(zip(region.inputs, operands, strict=True))
     for inner in region.operations:

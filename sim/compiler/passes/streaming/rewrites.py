@@ -52,7 +52,7 @@ def rewrite(operation: Operation, at: Expansion, config: Config, scalars: Mappin
 
 
 def _reshape(operation: Operation, at: Expansion, lanes: int) -> Sequence[Value] | None:
-    """Reshape in two steps, if possible through whole rows: shape (size / lanes, lanes)."""
+    """Rewrite a large reshape as two, by way of shape (size / lanes, lanes) if possible."""
     [value], result = operation.operands, operation.result
     size = result.type.size
     shape = (size,) if size % lanes else (size // lanes, lanes)
@@ -112,7 +112,7 @@ def _concatenate(operation: Operation, at: Expansion, lanes: int) -> Sequence[Va
 
 
 def _dynamic_slice(operation: Operation, at: Expansion, lanes: int) -> Sequence[Value] | None:
-    """Slice whole rows in HBM, and shift their elements so that the slice begins a row."""
+    """Rewrite a dynamic slice: slice whole rows in HBM, then shift their elements into place."""
     (value, *starts), result = operation.operands, operation.result
     if not _moves_along_lanes(value, result, starts[-1]):
         return None
@@ -127,7 +127,7 @@ def _dynamic_slice(operation: Operation, at: Expansion, lanes: int) -> Sequence[
 
 def _dynamic_update_slice(operation: Operation, at: Expansion, lanes: int
                           ) -> Sequence[Value] | None:
-    """Shift the update to whole rows, merge them with the old rows, and write the merged rows."""
+    """Rewrite a dynamic update: shift it to whole rows, merge them with old rows, write these."""
     value, update, *starts = operation.operands
     if not _moves_along_lanes(value, update, starts[-1]):
         return None
@@ -147,7 +147,7 @@ def _dynamic_update_slice(operation: Operation, at: Expansion, lanes: int
 
 def _reduce_window(operation: Operation, at: Expansion, lanes: int,
                    scalars: Mapping[Value, Array]) -> Sequence[Value] | None:
-    """Accumulate within rows; then combine each row with the total of all rows before it.
+    """Rewrite a running reduction: accumulate within rows, then add totals of earlier rows.
 
     The reducer must be associative, as StableHLO allows the compiler to assume.
     """
@@ -232,7 +232,7 @@ def _rows(at: Expansion, value: Value, count: int, width: int, along: int | None
 
 
 def _line(at: Expansion, rows: Value, along: int | None = None) -> Value:
-    """Undo `_rows`, without removing the padding."""
+    """Join ``rows`` to one long dimension again: the inverse of `_rows`, but padding stays."""
     along = rows.type.rank - 2 if along is None else along
     count, width = rows.shape[along:along + 2]
     return at.reshape(rows, (*rows.shape[:along], count * width, *rows.shape[along + 2:]))
@@ -269,7 +269,7 @@ def _corner(at: Expansion, row: Value, along: int) -> list[Value]:
 
 
 def _rows_at(at: Expansion, rows: Value, first: Value, count: int) -> Value:
-    """Append a slice, in HBM, of ``count`` rows of ``rows`` from row ``first`` on; return it."""
+    """Append a slice in HBM, ``count`` rows of ``rows`` from row ``first`` on; return it."""
     along = rows.type.rank - 2
     kind = resized(rows.type, along, count)
     return at.add("dynamic_slice", (rows, *_corner(at, first, along)), kind,
@@ -356,7 +356,10 @@ def _identity(at: Expansion, kind: str, dtype: DType) -> Value:
 
 def _scanned(at: Expansion, values: Sequence[Value], initial: Sequence[Value], region: Graph,
              along: int, backwards: bool) -> Sequence[Value]:
-    """Accumulate ``values`` along dimension ``along``, from its end if ``backwards``."""
+    """Return the running reductions of ``values`` along ``along``, from its end if ``backwards``.
+
+    ``region`` is the reducer, and ``initial`` its initial values; there is a result for each value.
+    """
     rank, size = values[0].type.rank, values[0].shape[along]
     ones, pads = (1,) * rank, [(0, 0)] * rank
     pads[along] = (0, size - 1) if backwards else (size - 1, 0)

@@ -145,7 +145,7 @@ class _Streams:
 
     @staticmethod
     def _can_divide(operation: Operation) -> bool:
-        """Return whether an operation computes elements of its results in vector memory."""
+        """Return whether an operation has a kernel that computes its results in vector memory."""
         return operation.kind not in (
             "while", "case", "constant", "device_constant", "stream") and not (
             operation.attributes.get("in_hbm")) and not any(

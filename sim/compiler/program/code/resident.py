@@ -65,7 +65,7 @@ def resident(config: Config, entry: int, single: bool = False) -> tuple[list[Ope
 
 
 def load(pair: int, target: int) -> Operations:
-    """Return operations that set the loader's arguments.
+    """Return a bundle that sets the arguments of the segment loader.
 
     Parameters
     ----------

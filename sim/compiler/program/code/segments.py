@@ -16,7 +16,7 @@ from sim.compiler.program.code.stream import Linear
 __all__ = ["Load", "Segment", "code_rows", "cut_segments", "occupied", "place_loads"]
 
 _ROUNDS = 64
-"""Maximum number of attempts to split code so that all segments fit."""
+"""Maximum number of attempts to split code so that all segments fit instruction memory."""
 _FEW = 16
 """Number of bundles of a segment after which the load of the following segment may always be
 placed, however long the following segment is (`place_loads`)."""
@@ -229,7 +229,7 @@ _JUMP = encode([[(Slot.S1, "jump", ("anywhere",))]])[0][0]
 
 
 def _jumps(linear: Linear, bundle: int) -> bool:
-    """Return whether a bundle contains only a jump to a label, as `Stream.jump` writes it."""
+    """Return whether bundle number ``bundle`` only jumps to a label (`Stream.jump`)."""
     words = linear.words[bundle].copy()
     words[FIRST_IMMEDIATE_WORD:] = 0
     return bool((words == _JUMP).all())

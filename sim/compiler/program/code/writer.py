@@ -180,7 +180,7 @@ class SegmentWriter:
         return places
 
     def _length(self, segment: Segment) -> int:
-        """Return the exact number of a segment's bundles in instruction memory."""
+        """Return how many bundles a segment takes in instruction memory, with exits and entries."""
         exits = sum(self._exit_size(segment, target) for target in segment.exits)
         entries = (3 if segment.ahead else 1) * len(segment.entries)
         return segment.start + segment.end - segment.first + exits + entries
@@ -272,7 +272,7 @@ class SegmentWriter:
         return code
 
     def _exit(self, segment: Segment, target: int) -> list[Operations]:
-        """Return the bundles that continue at bundle ``target`` of another segment."""
+        """Return an exit: bundles that load another segment and continue at bundle ``target``."""
         owner = self._owner(target)
         entry = self._entries[owner.number, target]
         if self._is_ahead(segment, target):
@@ -283,7 +283,7 @@ class SegmentWriter:
                 [(Slot.S1, "jump", (_Fixed(self._loader),))]]
 
     def _own(self, segment: Segment) -> Image:
-        """Return a segment's part of the code, with addresses filled in."""
+        """Return a segment's part of the program's code, with the addresses in it filled in."""
         linear = self._linear
         code = linear.words[segment.first:segment.end].copy()
         for bundle, immediate, target in _part(linear.branches, segment):

@@ -53,7 +53,7 @@ class ControlFlow:
         self._semaphores = list(SLICES_READ)
 
     def reserve(self, semaphore: int) -> None:
-        """Exclude a semaphore from those that count the slices which loops load ahead."""
+        """Let no loop use ``semaphore`` for the slices that it loads one iteration ahead."""
         self._semaphores.remove(semaphore)
 
     def loop(self, operation: Operation, later: set[Value],
@@ -260,7 +260,7 @@ class ControlFlow:
 
     def _enter(self, region: Graph, buffers: Mapping[int, VmemBuffer],
                rows: Mapping[int, Rows]) -> None:
-        """Record where the inputs of a loop's region lie.
+        """Record where the inputs of a loop's body or condition lie while its code is written.
 
         ``buffers`` maps the numbers of inputs in vector memory to their vectors; ``rows`` maps
         those of the other inputs to their HBM rows.
@@ -272,7 +272,7 @@ class ControlFlow:
                 self._places.pin(value, buffers[number])
 
     def _leave(self, region: Graph, buffers: Mapping[int, VmemBuffer], known: set[Value]) -> None:
-        """Forget the places that are valid only inside a loop's region.
+        """Forget the places that are valid only inside a loop's body or condition.
 
         ``buffers`` are those that `_enter` got; ``known`` are the values that had homes before the
         loop.
@@ -282,7 +282,7 @@ class ControlFlow:
         self._forget(known)
 
     def _forget(self, known: set[Value]) -> None:
-        """Forget the homes that pinned values received in code that is not always executed.
+        """Forget homes of pinned values that were written by code which may not be executed.
 
         ``known`` are the values that had homes before that code.
         """

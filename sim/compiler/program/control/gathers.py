@@ -13,8 +13,9 @@ from sim.compiler.tiling import Tiling
 __all__ = ["write_gather"]
 
 _AT, _INDEX = s[5], s[6]
-"""Scalar registers for the position in the list of indices, and for the index at that position;
-code that starts transfers does not change them."""
+"""Scalar registers that hold the position in the list of indices, and the index at that position;
+code that starts transfers does not change them.
+"""
 
 
 def write_gather(context: Context, operation: Operation) -> None:

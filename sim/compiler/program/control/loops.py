@@ -90,7 +90,7 @@ def _held(operation: Operation) -> set[Value]:
 
 
 def _sliced_in_hbm(graph: Graph) -> set[Value]:
-    """Return the values in HBM whose slices transfers read or update."""
+    """Return the values in HBM of which the graph's operations transfer only slices."""
     return {operation.operands[0] for operation in graph.operations
             if operation.attributes.get("in_hbm") and operation.kind != "gather"}
 

@@ -29,7 +29,7 @@ _OPERATIONS = 1024
 _CYCLES = 8192
 """Kernels of more predicted cycles are not joined: it would save a small share of them."""
 _LONG = 1024
-"""Predicted cycles of a kernel from which on most of them are those of a loop.
+"""A kernel with at least this number of predicted cycles is *long*: most of them are in a loop.
 
 No other code overlaps with that loop. So if the registers do not suffice for all parts together,
 the parts before its end and those after it may be faster as two groups."""
@@ -114,7 +114,7 @@ class Joiner:
         self._stream.kernel(part.code, part.symbols)
 
     def _joined(self, parts: Sequence[Part]) -> list[Part]:
-        """Return the kernels of consecutive parts: all of them joined, or two groups of them.
+        """Return the kernels that replace consecutive parts: one for all, or one for each half.
 
         The first group ends with the longest part, if that is long; else it is half of the parts.
         """
@@ -166,12 +166,18 @@ class Joiner:
 
 
 def _cycles(parts: Sequence[Part]) -> int:
-    """Return the predicted cycles of parts, one after the other; each begins with a stamp."""
+    """Return the predicted cycles of parts that run one after the other, unjoined.
+
+    Each begins with an empty bundle for the profiler (`Stream.stamp`).
+    """
     return sum(part.cycles + 1 for part in parts)
 
 
 def _location(records: Sequence[KernelRecord]) -> Location | None:
-    """Return the location of the kernel with the most cycles; its name lists the other lines."""
+    """Return the source location for the record of joined kernels.
+
+    It is that of the kernel with the most cycles; its name lists the lines of the others.
+    """
     longest = max(records, key=lambda record: record.cycles).location
     places = dict.fromkeys(f"{record.location.file}:{record.location.line}" for record in records
                            if record.location is not None and record.location.file)

@@ -37,7 +37,7 @@ can load it itself."""
 _PATIENCE = 100
 """Maximum number of cycles for which the start of a transfer may hold the core."""
 _RUNS = 2
-"""Number of free runs that are tried for a value: this many of the smallest, and of the largest."""
+"""Number of free runs to try for a value, of the smallest ones and of the largest ones."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Prefetch:
                            and not item.operation.attributes.get("in_hbm")]
 
     def write(self) -> None:
-        """Write the starts of all transfers that are useful now."""
+        """Write code that starts transfers which overlap with the kernel: loads, then saves."""
         if self._load():
             self._save()
 
@@ -176,7 +176,7 @@ class Prefetch:
 
     @cached_property
     def _most(self) -> int:
-        """Number of vectors that all following operations need if nothing is freed."""
+        """Return how many vectors all following operations need if none is freed."""
         return sum(sum(self._tilings[value].vectors for value in dict.fromkeys(
             (*item.operation.operands, *item.operation.results)))
             + item.scratch(self._context.config, self._tilings) for item in self._following)

@@ -57,7 +57,7 @@ class Clock:
 
     @property
     def hold(self) -> int:
-        """Cycles for which the DMA queue would hold the core now, if it had to start a transfer."""
+        """Return for how many cycles the start of a transfer would hold the core now."""
         if len(self._ends) < QUEUE_DEPTH:
             return 0
         return max(0, self._ends[0][1] - self._now)

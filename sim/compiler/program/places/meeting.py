@@ -70,7 +70,7 @@ class Meeting:
         return cls(torus, core, ring, Peer(*torus.hops(device, target), torus.place(target)[0]))
 
     def write(self, stream: Stream) -> None:
-        """Append the code of the handshake."""
+        """Append the code of the handshake to ``stream``."""
         if self.ring is not None:
             self._step(stream, self.ring)
             return
@@ -81,7 +81,10 @@ class Meeting:
                 self._step(stream, ring)
 
     def _step(self, stream: Stream, ring: str) -> None:
-        """Append code that signals the core before this one, and waits for the one after it."""
+        """Append code that signals the previous core in a ring, and waits for the next one.
+
+        ``ring`` is the kind of ring, one of `RINGS`.
+        """
         semaphore = _FREE[ring]
         if ring == "core":
             stream.bundle((Slot.MISC, "signal_other", (sem[semaphore], 1)))

@@ -25,7 +25,7 @@ from sim.compiler.program.places.vectors import FreeVectors
 __all__ = ["VectorMemory", "exchange_parts"]
 
 _DIVIDED = 32
-"""Number of vectors from which on an exchange between the cores of a chip has two parts."""
+"""An exchange of at least this number of vectors, between the cores of a chip, has two parts."""
 
 
 def exchange_parts(vectors: int) -> list[tuple[int, range]]:
@@ -139,7 +139,7 @@ class VectorMemory:
         return self._start(source, destination, rows, semaphore, 0)
 
     def _start(self, source: Any, destination: Any, rows: int, semaphore: int, depth: int) -> int:
-        """Write a transfer of the innermost of `Rows.levels`, in nested loops over the others.
+        """Write a transfer of the innermost of `Rows.levels`, in loops over the other levels.
 
         The parameters are those of `start_transfer`; ``depth`` is the number of loops that are
         already open. Returns the number of transfers that the loops start.
@@ -253,11 +253,11 @@ class VectorMemory:
                       (Slot.S0, "add", (s[1], s[1], 1)), (Slot.S1, "loop", (s[2], again)))
 
     def release(self, buffer: VmemBuffer, after: int = 0) -> None:
-        """Free a buffer once transfer ``after``, and the transfer that fills it, are complete."""
+        """Free a buffer when transfer ``after`` and the one that fills it are complete."""
         self.give(buffer, max(after, self._arriving.pop(buffer, 0)))
 
     def give(self, buffer: VmemBuffer, after: int) -> None:
-        """Free a buffer that no transfer fills, once transfer ``after`` is complete."""
+        """Free a buffer when transfer number ``after`` is complete; no transfer may fill it."""
         if buffer in self._exchanging:
             self.wait(after)
             self.exchanged.append(buffer)
@@ -278,5 +278,5 @@ class VectorMemory:
                 and buffer not in self._exchanging)
 
     def forget_arrivals(self) -> None:
-        """Record that no transfer fills a buffer any more; all transfers must be complete."""
+        """Forget which transfers fill buffers; the code must have waited for all of them."""
         self._arriving.clear()

@@ -298,7 +298,7 @@ class Places:
         return number
 
     def _allocate_some(self, name: str, vectors: int) -> VmemBuffer | None:
-        """Allocate like `allocate`, but if there is no room for 2 or more vectors, return None."""
+        """Allocate like `allocate`, but return None if there is no room for two or more vectors."""
         try:
             return self.allocate(name, vectors)
         except VectorMemoryError:
@@ -323,7 +323,7 @@ class Places:
         self.memory.load_rows(rows, self.make(block))
 
     def copy_block(self, value: Value, rows: Rows, block: Value) -> None:
-        """Start to copy ``rows``, a part of a value's home, to a new home of value ``block``."""
+        """Start to copy ``rows``, a part of the home of ``value``, to a new home of ``block``."""
         self.wait_stored(value)
         home = self.reserve(self._tilings[block].vectors)
         self._stored[block] = self.memory.issue(
@@ -331,7 +331,7 @@ class Places:
         self.homes[block] = home
 
     def store_block(self, block: Value, rows: Rows, result: Value, home: Rows) -> None:
-        """Start to copy ``block`` to ``rows`` of ``home``, which becomes the home of ``result``."""
+        """Start to copy ``block`` to ``rows``, a part of ``home``, the new home of ``result``."""
         self._stored[result] = self.copy_to(block, rows)
         self.homes[result] = home
         self.owned.add(result)

@@ -69,7 +69,7 @@ class Trial:
             self._resident[value] = VmemBuffer("", first, self._tilings[value].vectors)
 
     def inherit(self, value: Value, result: Value) -> None:
-        """Give a value's vectors to a result."""
+        """Let ``result`` take over the vectors of ``value``."""
         self._resident[result] = self._resident.pop(value)
 
     def scratch(self, vectors: int) -> None:
