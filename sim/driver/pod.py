@@ -56,9 +56,9 @@ class _Launch(NamedTuple):
 
     places: Sequence[Place]
     counters: dict[Place, dict[str, int]]
-    """Counters of all cores before."""
+    """Counters of all cores before the start."""
     began: int
-    """Number of the cycle, in RTL, in which the host gave the command."""
+    """Number of the cycle, in RTL, in which the host gave the command to start."""
 
 
 class PodCores(Closeable):

@@ -53,7 +53,10 @@ class Program:
         return self.chips[0].inputs, self.chips[0].outputs
 
     def numbers(self, target: int) -> list[int]:
-        """Return the numbers that ``Executable::fill`` (executables.cpp) reads.
+        """Return the numbers that describe the program to the plugin's C++ library.
+
+        ``Executable::fill`` (executables.cpp) reads them: devices, donated arguments, types of
+        outputs.
 
         ``target`` is the number under which the program is registered (`Chip.add`).
         """

@@ -17,7 +17,7 @@ __all__ = ["PEAK", "link_figures"]
 LATENCY = 64
 LINK_BYTES = 128
 PEAK = 11 / 16
-"""Flits a cycle of a link."""
+"""Maximum rate of a link, in flits a cycle."""
 WAYS = ((1, 0), (-1, 0), (0, 1), (0, -1))
 """(hops along X, hops along Y) to each of the four neighbours of a chip."""
 MANY_VECTORS = 1 << 20
@@ -47,7 +47,7 @@ def _send_all(torus: ChipTorus) -> None:
 
 
 def _hop_cycles(config: Config) -> float:
-    """Latency in cycles that a chip adds to a packet which it forwards, from wire to wire."""
+    """Cycles from the arrival of a packet at a chip to its departure on another wire."""
     times = []
     with ChipTorus(config, (4, 1), LATENCY) as torus:
         for hops in (1, 3):
@@ -59,9 +59,10 @@ def _hop_cycles(config: Config) -> float:
 
 
 def _beside_hbm(config: Config) -> float:
-    """Share of their peak of the links of 2 x 2 chips, while core 0 loads from HBM, core 1 stores.
+    """Rate of the slowest link of 2 x 2 busy chips, as a share of `PEAK`.
 
-    All cores send in all directions. That of the slowest link counts.
+    All cores send in all directions. Meanwhile, core 0 of each chip loads from HBM, and core 1
+    stores to it.
     """
     with ChipTorus(config, (2, 2), LATENCY) as torus:
         for chip in torus.chips:
@@ -80,7 +81,8 @@ def _beside_hbm(config: Config) -> float:
 
 
 def _slowdown(plain: Config, linked: Config) -> float:
-    """How many times as long a cycle of a busy chip takes if it has links, which are idle."""
+    """Time to simulate a busy chip whose links are idle, divided by that of a chip without links.
+    """
     speeds: list[list[float]] = [[], []]
     with loaded(plain) as one, loaded(linked) as other:
         for chip in (one, other):

@@ -52,7 +52,8 @@ class AllReduce(Closeable):
     Raises
     ------
     TypeError, ValueError
-        If an argument is of the wrong type or out of range, or the pod has other chips.
+        If an argument is of the wrong type or out of range, or the pod's chips do not have two
+        cores.
     MemoryError
         If vector memory or HBM is too small.
     """

@@ -454,8 +454,7 @@ class _Splitter:
     # Splitting and joining values.
 
     def _from_lines(self, lines: _Lines, to: Expansion) -> Value:
-        """Record ``lines``, a form of a value; write and return the value in its original layout.
-        """
+        """Record ``lines``, a form of a value; write and return the value's original form."""
         rows = as_phases(lines.value, lines.positions, self._sublanes, to)
         value = self._merged(_Split((rows,), lines.order), to)
         self._lines[value] = lines
@@ -505,7 +504,7 @@ class _Splitter:
         return self._images((whole,), count, to)
 
     def _images(self, parts: tuple[Value, ...], count: int, to: Expansion) -> tuple[Value, ...]:
-        """Return the images of ``parts`` as ``count`` parts: one for all images, or one for each.
+        """Return the images of ``parts`` as ``count`` parts: a single one, or one for each image.
         """
         if len(parts) == count:
             return parts
