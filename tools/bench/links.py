@@ -81,8 +81,7 @@ def _beside_hbm(config: Config) -> float:
 
 
 def _slowdown(plain: Config, linked: Config) -> float:
-    """Time to simulate a busy chip whose links are idle, divided by that of a chip without links.
-    """
+    """Time to simulate a busy chip with idle links, divided by that without links."""
     speeds: list[list[float]] = [[], []]
     with loaded(plain) as one, loaded(linked) as other:
         for chip in (one, other):

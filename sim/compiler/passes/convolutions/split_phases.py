@@ -504,8 +504,7 @@ class _Splitter:
         return self._images((whole,), count, to)
 
     def _images(self, parts: tuple[Value, ...], count: int, to: Expansion) -> tuple[Value, ...]:
-        """Return the images of ``parts`` as ``count`` parts: a single one, or one for each image.
-        """
+        """Return the images of ``parts`` as ``count`` parts: a single one, or one an image."""
         if len(parts) == count:
             return parts
         whole = to.concatenate(parts, 1)
