@@ -25,7 +25,7 @@ class Network(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, training):
-        """Logits of a batch of points."""
+        """Return the logits of a batch of points ``x``; with dropout if ``training``."""
         x = nn.relu(nn.LayerNorm()(nn.Dense(self.hidden)(x)))
         x = nn.Dropout(0.1, deterministic=not training)(x)
         return nn.Dense(CLASSES)(x)
@@ -33,7 +33,10 @@ class Network(nn.Module):
 
 @jax.jit
 def train_step(state, x, y, key):
-    """Apply the gradients of a batch; return the new state, and the loss before the step."""
+    """Make a step with points ``x`` of classes ``y``; return the new state and the loss before.
+
+    ``key`` is the random key from which each step derives that of its dropout.
+    """
     def loss(parameters):
         logits = state.apply_fn({"params": parameters}, x, training=True,
                                 rngs={"dropout": jax.random.fold_in(key, state.step)})

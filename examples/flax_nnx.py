@@ -28,18 +28,18 @@ class Network(nnx.Module):
         self.last = nnx.Linear(hidden, CLASSES, rngs=rngs)
 
     def __call__(self, x):
-        """Logits of a batch of points."""
+        """Return the logits of a batch of points ``x``."""
         return self.last(self.dropout(nnx.relu(self.normalization(self.first(x)))))
 
 
 def loss(network, x, y):
-    """Mean cross entropy of a batch."""
+    """Return the mean cross entropy of points ``x``, whose classes are ``y``."""
     return optax.softmax_cross_entropy_with_integer_labels(network(x), y).mean()
 
 
 @nnx.jit
 def train_step(network, optimizer, metrics, x, y):
-    """Apply the gradients of a batch, and add its loss to ``metrics``."""
+    """Make a step with points ``x`` of classes ``y``; add the loss to ``metrics``."""
     value, gradients = nnx.value_and_grad(loss)(network, x, y)
     metrics.update(loss=value)
     optimizer.update(network, gradients)
@@ -47,7 +47,7 @@ def train_step(network, optimizer, metrics, x, y):
 
 @nnx.jit
 def answers(network, x):
-    """The class with the highest logit for each point."""
+    """Return, for each point of ``x``, the class with the highest logit."""
     return network(x).argmax(axis=1)
 
 

@@ -31,7 +31,7 @@ def load():
 
 
 def init(key, hidden):
-    """Random weights of a perceptron with ``hidden`` hidden units, and biases of 0."""
+    """Return random weights of a perceptron with ``hidden`` hidden units, and biases of 0."""
     first, second = jax.random.split(key)
     return {"w1": jax.random.normal(first, (hidden, PIXELS)) * (2 / PIXELS) ** 0.5,
             "b1": jnp.zeros((hidden, 1)),
@@ -40,13 +40,15 @@ def init(key, hidden):
 
 
 def logits(weights, x):
-    """Logits of shape (classes, batch) for examples in columns: x has shape (pixels, batch)."""
+    """Return logits of shape (classes, batch) for examples ``x`` of shape (pixels, batch)."""
     hidden = jax.nn.relu(weights["w1"] @ x + weights["b1"])
     return weights["w2"] @ hidden + weights["b2"]
 
 
 def loss(weights, x, right, batch):
-    """Cross entropy of one device's part of a batch, divided by the size of the whole batch.
+    """Return the cross entropy of one device's part of a batch, divided by the batch's size.
+
+    ``x`` has the examples of the part, and ``weights`` are those of the perceptron.
 
     ``right`` is the correct classes, one-hot, of shape (classes, size of the part).
     ``batch`` is the size of the whole batch.

@@ -110,7 +110,8 @@ class GoldenChip:
         Raises
         ------
         TypeError, ValueError
-            If the new sides are not two integers up to 32, greater than those of `position`.
+            If the new sides are not two integers up to 32, each greater than the coordinate in
+            `position`.
         """
         return self.cores[0].torus
 

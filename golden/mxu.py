@@ -19,7 +19,7 @@ __all__ = ["column_sum", "dense", "matmul", "tile_matmul"]
 _BLOCK = 16384
 _BLOCK_COLUMNS = 1024
 _FEW = 8192
-"""`_accumulate` computes all products by one numpy call if there are at most this many."""
+"""Maximum number of products that `_accumulate` computes by a single numpy call."""
 _TINY = np.float32(2.0**-126)
 
 

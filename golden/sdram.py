@@ -22,9 +22,9 @@ _REFRESH_TIME, _REFRESHES = 64_000_000, 8192
 _WR_CYCLES, _MRD_CYCLES = 2, 2
 _START_REFRESHES = 8
 _OPEN = 0xDEAD
-"""What the pins have that no one drives: any value would do."""
+"""Word on data pins that neither side drives; the value is arbitrary."""
 _SLACK = 2
-"""Number of refreshes that may be late."""
+"""Number of refreshes that may be late before a rule is violated."""
 
 
 class Rule(IntEnum):
@@ -214,7 +214,7 @@ class GoldenSdram:
         return Rule.DATA if command == 4 and pins.data is None else Rule.NONE
 
     def _execute(self, pins: Edge) -> int | None:
-        """Obey a command; return the word of a read."""
+        """Execute the command at the pins; if it is a read, return the word."""
         names = {0: "mode", 1: "refresh", 2: "precharge", 3: "activate", 4: "write", 5: "read"}
         self.counts[names[pins.command]] += 1
         bank = pins.bank

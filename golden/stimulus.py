@@ -95,12 +95,12 @@ def _field(pattern: _Words) -> _Words:
 
 
 def _uniform(dice: _Dice) -> _Triple:
-    """Every pattern of each operand is equally likely."""
+    """Return operands of which every bit pattern is equally likely."""
     return dice.triple()
 
 
 def _specials(dice: _Dice) -> _Triple:
-    """All three operands are zeros, subnormals, extremes, infinities or NaN, of any sign."""
+    """Return operands that are all zeros, subnormals, extremes, infinities or NaN, of any sign."""
     sign, pick = dice.words()
     pick2, _ = dice.words()
     return (_F32_SPECIALS[_below(pick, 0, len(_F32_SPECIALS))] | (sign & 0x80000000),
@@ -109,7 +109,7 @@ def _specials(dice: _Dice) -> _Triple:
 
 
 def _one_special(dice: _Dice) -> _Triple:
-    """One operand is a zero, subnormal, extreme, infinity or NaN; the others are uniform."""
+    """Return operands; one is a zero, subnormal, extreme, infinity or NaN, the others uniform."""
     acc, x, w = dice.triple()
     pick, which = dice.words()
     turn = _below(which, 0, 3)
@@ -120,7 +120,7 @@ def _one_special(dice: _Dice) -> _Triple:
 
 
 def _zeros(dice: _Dice) -> _Triple:
-    """One factor is a zero of either sign, the other a normal number; acc is uniform or zero."""
+    """Return a factor that is a zero of either sign, a normal one, and an acc, uniform or zero."""
     acc, x, w = dice.triple()
     field, pick = dice.words()
     x, w = _factors(x, w, 1 + _below(field, 0, 254), field)
@@ -129,7 +129,7 @@ def _zeros(dice: _Dice) -> _Triple:
 
 
 def _subnormals(dice: _Dice) -> _Triple:
-    """Each operand is, with probability 1/2, subnormal or zero; otherwise it is uniform."""
+    """Return operands each of which is subnormal or zero with probability 1/2, else uniform."""
     acc, x, w = dice.triple()
     pick, _ = dice.words()
     return (acc & (0x807FFFFF | _if(pick, 0x7F800000)), x & (0x807F | _if(pick >> 1, 0x7F80)),
@@ -137,7 +137,7 @@ def _subnormals(dice: _Dice) -> _Triple:
 
 
 def _aligned(dice: _Dice) -> _Triple:
-    """Normal numbers; acc's exponent minus the product's is equally likely from -40 to +40."""
+    """Return normal numbers; acc's exponent minus that of x * w is uniform from -40 to +40."""
     acc, x, w = dice.triple()
     field, pick = dice.words()
     x, w = _factors(x, w, 44 + _below(field, 0, 168), field)
@@ -145,7 +145,7 @@ def _aligned(dice: _Dice) -> _Triple:
 
 
 def _edge_fractions(dice: _Dice) -> _Triple:
-    """As `_aligned`, but exponents differ by -27 to +27, and fractions are from `_FRACTIONS`."""
+    """Return operands as `_aligned`, up to 27 apart, with fractions from `_FRACTIONS`."""
     acc, x, w = dice.triple()
     field, pick = dice.words()
     x, w = _factors((x & 0xFF80) | (_FRACTIONS[(pick >> 16) & 7] >> 16),
@@ -156,7 +156,7 @@ def _edge_fractions(dice: _Dice) -> _Triple:
 
 
 def _cancelled(dice: _Dice) -> _Triple:
-    """The product of x and w is normal; acc is the negated product."""
+    """Return factors whose product is normal, and the negated product as acc."""
     _, x, w = dice.triple()
     field, _ = dice.words()
     x, w = _factors(x, w, 1 + _below(field, 0, 253), field)
@@ -164,7 +164,7 @@ def _cancelled(dice: _Dice) -> _Triple:
 
 
 def _nearly_cancelled(dice: _Dice) -> _Triple:
-    """acc is the negated product with some of its 23 lowest bits changed."""
+    """Return factors, and their negated product with some of its 23 lowest bits changed as acc."""
     acc, x, w = dice.triple()
     field, pick = dice.words()
     x, w = _factors(x, w, 1 + _below(field, 0, 253), field)
@@ -173,7 +173,7 @@ def _nearly_cancelled(dice: _Dice) -> _Triple:
 
 
 def _ties_in_product(dice: _Dice) -> _Triple:
-    """acc is larger than the product, whose lowest set bit is worth half a unit of acc.
+    """Return an acc larger than the product, whose lowest set bit is worth half a unit of acc.
 
     The unit of a number is the value of its lowest bit, set or not.
     """
@@ -189,7 +189,7 @@ def _ties_in_product(dice: _Dice) -> _Triple:
 
 
 def _ties_in_acc(dice: _Dice) -> _Triple:
-    """The product is larger than acc, whose lowest set bit is worth half a unit of the product.
+    """Return a product larger than acc, whose lowest set bit is worth half the product's unit.
 
     The exponents differ by 1 to 23. The unit of a number is the value of its lowest bit, set or
     not.
@@ -204,7 +204,7 @@ def _ties_in_acc(dice: _Dice) -> _Triple:
 
 
 def _small_products(dice: _Dice) -> _Triple:
-    """Products from 2**-132 to 2**-121; acc is a zero or a normal number of the same range."""
+    """Return products from 2**-132 to 2**-121; acc is a zero or a normal number in that range."""
     acc, x, w = dice.triple()
     field, pick = dice.words()
     x, w = _factors(x, w, _below(field, 0, 10) - 5, field, spread=48)
@@ -213,7 +213,7 @@ def _small_products(dice: _Dice) -> _Triple:
 
 
 def _small_sums(dice: _Dice) -> _Triple:
-    """acc and product are normal, below 2**-117 and of opposite sign: many sums are flushed."""
+    """Return normal acc and product below 2**-117, of opposite sign: many sums are flushed."""
     acc, x, w = dice.triple()
     field, pick = dice.words()
     product = 1 + _below(field, 0, 8)
@@ -223,7 +223,7 @@ def _small_sums(dice: _Dice) -> _Triple:
 
 
 def _large_products(dice: _Dice) -> _Triple:
-    """Products from 2**123 to beyond 2**128; acc near the upper end of the range."""
+    """Return products from 2**123 to beyond 2**128, and an acc near the upper end of the range."""
     acc, x, w = dice.triple()
     field, pick = dice.words()
     x, w = _factors(x, w, 250 + _below(field, 0, 9), field, spread=48)
@@ -231,7 +231,7 @@ def _large_products(dice: _Dice) -> _Triple:
 
 
 def _large_sums(dice: _Dice) -> _Triple:
-    """acc is close to the largest number; the product is about half a unit of acc, with its sign.
+    """Return an acc close to the largest number, and a product of its sign, about half its unit.
 
     The unit of a number is the value of its lowest bit.
     """

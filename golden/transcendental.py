@@ -148,7 +148,7 @@ def _round(exponent: _Words, value: _Words) -> _Words:
 
 
 def _fields(u: _Words) -> tuple[_Words, _Words, _Words]:
-    """Return fields of fp32 patterns: the sign, in bit 31; biased exponent; fraction."""
+    """Return the fields of fp32 patterns ``u``: the sign, in bit 31; biased exponent; fraction."""
     return u & _SIGN, u >> 23 & 0xFF, u & _FRACTION
 
 
@@ -162,7 +162,10 @@ def _within(fraction: _Words) -> tuple[_Words, _Words]:
 
 
 def _fixed(exponent: _Words, fraction: _Words) -> _Words:
-    """Return operands' magnitudes, below 256, in units of 2**-26, rounded down."""
+    """Return the magnitudes of operands below 256 in units of 2**-26, rounded down.
+
+    ``exponent`` and ``fraction`` are the operands' fields (`_fields`).
+    """
     significand = fraction | 1 << 23
     down = np.clip(124 - exponent, 0, 31)
     up = np.clip(exponent - 124, 0, 31)

@@ -130,7 +130,10 @@ class Config:
 
     @property
     def core_config(self) -> "Config":
-        """Parameters of a core of this chip: equal for all sizes and numbers of channels of HBM."""
+        """The same parameters, but with the least HBM and channels, which do not affect a core.
+
+        Chips that differ only in these have the same core.
+        """
         return replace(self, hbm_bytes=_BOUNDS["hbm_bytes"][0],
                        hbm_channels=_BOUNDS["hbm_channels"][0])
 

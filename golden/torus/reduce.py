@@ -60,7 +60,10 @@ def all_reduced(values: Words, block: int, spread: int = 1) -> Words:
 
 
 def _ring(values: Words, start: int, way: int) -> Words:
-    """Add the elements of ``values`` along the first axis, from number ``start`` on."""
+    """Add the elements of ``values`` along the first axis, round the ring from ``start`` on.
+
+    The sum begins with element ``start``, and goes up if ``way`` is 1, down if it is -1.
+    """
     count = len(values)
     total = values[start]
     for step in range(1, count):

@@ -268,7 +268,7 @@ class CoreControl(wiring.Component):
                 m.d.sync += fault.eq(core.host_fault)
 
     def _take_counters(self, m: Module, block: RegisterBlock) -> None:
-        """Connect the counter registers: a read of CYCLES_LO captures all other counters."""
+        """Connect the counter registers in ``block``: a read of CYCLES_LO captures all others."""
         m.d.comb += [
             block.cycles_lo.eq(self.core.cycles[:32]),
             block.cycles_lo_done.eq(1),
@@ -363,7 +363,10 @@ class ControlSlave(wiring.Component):
 
     def _choose(self, m: Module, access: wiring.PureInterface,
                 blocks: list[wiring.PureInterface]) -> None:
-        """Route accesses to blocks by the upper address bits; refuse those beyond all blocks."""
+        """Route ``access`` to the block that its upper address bits select, or refuse it.
+
+        ``blocks`` are the access ports of the register blocks, in the order of their addresses.
+        """
         number = access.address[OFFSET_BITS:]
         m.d.comb += [access.done.eq(1), access.error.eq(1)]
         for k, block in enumerate(blocks):

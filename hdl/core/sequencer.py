@@ -113,7 +113,8 @@ def _use_semaphores(m: Module, misc: data.View, semaphores: Semaphores, operands
                     issue: Value, lands: Signal | None) -> None:
     """Execute the bundle's semaphore operation, in slot ``misc``; ``issue``: the bundle issues.
 
-    With ``lands``, a read writes its scalar register one cycle later; this register is then set.
+    With ``lands``, a read of a semaphore writes its scalar register one cycle after the issue. In
+    that cycle, ``lands`` is set; this function drives it.
     """
     reads = issue & (misc.op == MiscOp.READ_SEMAPHORE.value)
     stages = lands is not None
@@ -137,8 +138,8 @@ def _share_scalar_memory(m: Module, smem: ScalarMemory, host: HostPort, dma: Dma
                          loads: Value, address: Value, stores: Value | None) -> None:
     """Give the read port of scalar memory to bundles first, then descriptors, then requests.
 
-    ``loads``: a bundle loads from ``address``. ``stores``: the store of an earlier bundle writes,
-    so no request may read; None if stores write at their issue.
+    ``loads`` is set while a bundle loads from ``address``. ``stores`` is set while the store of an
+    earlier bundle writes, so that no request may read; None if stores write at their issue.
     """
     m.d.comb += [smem.descriptor_read.eq(dma.read), smem.descriptor_address.eq(dma.read_address)]
     free = ~dma.read if stores is None else ~dma.read & ~stores

@@ -63,7 +63,7 @@ def pll_divisors(clock_hz: int) -> tuple[int, int, int]:
 
 
 def _divisor(clock_hz: int, baud: int) -> int:
-    """Return the number of cycles of a bit on a UART's line.
+    """Return the number of clock cycles for a bit on a UART's line of ``baud`` bits a second.
 
     Raises
     ------

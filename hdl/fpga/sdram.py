@@ -271,7 +271,7 @@ class SdramController(wiring.Component):
 
     def _command(self, m: Module, command: Command, cycles: int,
                  address: Value | int = 0) -> None:
-        """Give a command; the next one follows after ``cycles`` at the earliest."""
+        """Send a command and an ``address``; the next one follows at least ``cycles`` later."""
         m.d.sync += [self.pins.command.eq(command), self.pins.address.eq(address),
                      self._wait.eq(cycles - 1)]
 
@@ -311,7 +311,7 @@ class SdramController(wiring.Component):
         return self._write & self._flight.any()
 
     def _accept(self, m: Module, sends: Signal) -> None:
-        """Accept a beat if there is none under way, or if its last word is sent."""
+        """Accept the next beat if none is under way, or if ``sends`` marks its last word."""
         access = self.access
         with m.If(sends):
             m.d.sync += [self._word.eq(self._word + 1), self._data.eq(self._data >> _WORD_BITS),

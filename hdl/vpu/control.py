@@ -338,7 +338,9 @@ class HostControl(wiring.Component):
         return m
 
     def _read(self, m: Module, complete: Signal) -> Signal:
-        """Read the next vector before the host_out chain is empty, and load it into the chain then.
+        """Read a vector for the host, and load it into the host_out chain when the chain is empty.
+
+        The read takes place while the chain still holds rows of the vector before.
 
         Return a signal that is set while a read request waits for the chain. ``complete``: all rows
         of a vector have arrived, and its write to memory has priority over the read.

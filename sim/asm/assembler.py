@@ -62,9 +62,10 @@ _BY_NAME: dict[tuple[Slot, str], Operation] = {
     (slot, operation.name): operation for operation in isa.OPERATIONS for slot in operation.slots}
 _M = TypeVar("_M", bound=SlotMethods)
 _Code = tuple[int, int | str | Immediate | None]
-"""The code of an operand, and what the operand needs from the bundle's immediates. That is nothing
-(None), an `Immediate` that the operand names, or a word or label that one of them must hold. In the
-last case, the immediate's number is later added to the code."""
+"""An operand's code in its field, and the immediate that it needs. The latter is None if it needs
+none; an `Immediate` if the program names one; otherwise the word or label that an immediate must
+hold. In that case, the number of this immediate is later added to the code.
+"""
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ class _Memory:
         return buffer
 
     def note(self) -> None:
-        """Note the present use of HBM."""
+        """Report the present use of HBM, by a call of the function ``note`` given to the class."""
         used = self._limit - self._device.free_bytes
         self._peak = max(self._peak, used)
         self._note_stats(used, self._peak, self._count, self._largest, self._limit,
@@ -374,7 +374,7 @@ class Chips:
             [[results[part] for part in chip] for chip in chips], self._look)
 
     def _note_use(self, loaded: _Loaded) -> None:
-        """Note the use of the memories of a program's chips."""
+        """Report the present use of HBM of all chips that run a program."""
         for chip in {self._chip_of(device) for device in loaded.program.assignment.devices}:
             self._memories[chip].note()
 

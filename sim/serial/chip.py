@@ -195,13 +195,13 @@ class SerialChip(Closeable):
     # ---- Registers
 
     def fields(self, register: str, core: int | None = None) -> dict[str, int]:
-        """Read a register's fields, by name."""
+        """Return a register's fields by name; with ``core``, those of this core's register."""
         table = GLOBAL_REGISTERS if core is None else CORE_REGISTERS
         return table[register].unpack(int(self.read(address(register, core))[0]))
 
     def set(self, register: str, core: int | None = None, value: int | None = None,
             **fields: int) -> None:
-        """Write ``value`` to a register, or the named ``fields`` with zeros in all others."""
+        """Write ``value``, or ``fields`` and zeros in all others; ``core`` as in `fields`."""
         table = GLOBAL_REGISTERS if core is None else CORE_REGISTERS
         self.write(address(register, core),
                    [table[register].pack(**fields) if value is None else value])
@@ -277,7 +277,8 @@ class SerialChip(Closeable):
             raise RuntimeError(f"memory answered a transfer of core {core} with an error")
 
     def _queued(self, core: int) -> bool:
-        """Try to start the transfer in the descriptor registers; False if the queue is full."""
+        """Try to start the transfer in the core's descriptor registers; False if the queue is full.
+        """
         try:
             self.set("DMA_START", core, GO=1)
         except RegisterError:

@@ -206,7 +206,7 @@ class _Spans:
         return int(self.layout["bundle"].offset)  # looked up once, because it takes a while
 
     def bundle(self, index: int) -> tuple[int, int]:
-        """Address and encoding of a record's bundle."""
+        """Address and encoding of the bundle in record number ``index``."""
         value = int.from_bytes(self.words[index].astype("<u4").tobytes(), "little")
         return (int(self.pc[index]),
                 value >> self._bundle_offset & (1 << BUNDLE_BITS) - 1)

@@ -95,7 +95,7 @@ class TraceWriter:
         self.event("M", pid, tid=tid, name="thread_sort_index", args={"sort_index": tid})
 
     def process(self, pid: int, name: str) -> None:
-        """Names process ``pid``: a set of tracks, in the words of the trace format."""
+        """Names process ``pid``; the trace format calls a set of tracks a process."""
         self.event("M", pid, name="process_name", args={"name": name})
         self.event("M", pid, name="process_sort_index", args={"sort_index": pid})
 
@@ -110,7 +110,7 @@ class TraceWriter:
                    **({"args": args} if args else {}))
 
     def mark(self, pid: int, tid: int, name: str, at: int, args: dict[str, Any]) -> None:
-        """Writes a mark at the beginning of cycle ``at``; other arguments as of `slice`."""
+        """Writes mark ``name`` at the beginning of cycle ``at``; other arguments as of `slice`."""
         self.event("i", pid, tid=tid, name=name, ts=at, s="t", args=args)
 
     def arrow(self, name: str, start: Place, end: Place) -> None:

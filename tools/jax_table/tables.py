@@ -55,7 +55,7 @@ def _images(make: Maker) -> tuple[Any, Any]:
 
 
 def _spd(make: Maker) -> Any:
-    """A symmetric positive definite matrix."""
+    """Return a symmetric positive definite matrix of random numbers from ``make``."""
     a = make.of((SIDE, SIDE), "float32")
     return (a @ a.T + SIDE * np.eye(SIDE)).astype(np.float32)
 

@@ -515,7 +515,10 @@ class _Importer:
 
 
 def _splat(bounds: Range, shape: tuple[int, ...], scope: Scope, location: Location | None) -> Value:
-    """Append a constant of shape ``shape`` whose elements are all ``bounds[0]``."""
+    """Append a constant of shape ``shape`` whose elements are all equal.
+
+    Both ends of the range ``bounds`` are the value of the elements.
+    """
     type = TensorType(shape, narrow(bounds) or DType.S32)
     value = np.broadcast_to(np.asarray(bounds[0], array_dtype(type.dtype)), shape)
     made = scope.graph.add("constant", (), type, {"value": value}, (), location)

@@ -134,8 +134,8 @@ def _view(operation: Operation, views: dict[Value, _View]) -> _View | None:
 class _Group:
     """Operations that become one fusion.
 
-    ``ancestors`` is a set of groups, as a mask of their bits: those whose results this one needs,
-    directly or indirectly.
+    ``ancestors`` is the set of groups whose results this one needs, directly or indirectly: an
+    integer with a bit for each group (`bit`).
     """
 
     number: int

@@ -65,7 +65,7 @@ class Scheme(Protocol):
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """Vector operations in a step for each vector of rows, of weights, and of results."""
+        """Numbers of vector operations for each vector of rows, weights and results in a step."""
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
         """Compute the settings of `piece` for pass ``number`` and operand ``side``.
@@ -162,7 +162,7 @@ class Split:
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """Vector operations in a step for each vector of rows, of weights, and of results."""
+        """Numbers of vector operations for each vector of rows, weights and results in a step."""
         return 3 + 3 * self.most(ROWS), 3 + 3 * self.most(WEIGHTS), 2
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
@@ -226,7 +226,7 @@ class Stored(Split):
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """Vector operations in a step for each vector of rows, of weights, and of results."""
+        """Numbers of vector operations for each vector of rows, weights and results in a step."""
         return 0, 0, 2
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
@@ -320,7 +320,7 @@ class Passes:
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """Vector operations in a step for each vector of rows, of weights, and of results."""
+        """Numbers of vector operations for each vector of rows, weights and results in a step."""
         return 3, 3, 4
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:

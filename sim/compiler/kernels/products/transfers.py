@@ -44,7 +44,7 @@ _ENTRY = DESCRIPTOR_WORDS + 1
 the number of steps until the next wait.
 """
 _SPARE = 8
-"""Number of words of scalar memory that are reserved for the product's counters."""
+"""Number of words of scalar memory that stay free for the counters of the product's loops."""
 _DEPTHS = (1, 2, 4)
 """Numbers of tiles of the depth in a chunk (`Plan.depths_together`) to try."""
 _SIGNAL = 1 << 12

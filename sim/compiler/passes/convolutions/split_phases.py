@@ -408,7 +408,7 @@ class _Splitter:
         return value
 
     def _reduce(self, operation: Operation, to: Expansion) -> Value | None:
-        """Apply a reduction over columns to a split value: reduce over phases and positions.
+        """Apply a reduction over columns to a value that is split into phases.
 
         Return the result in its original layout; None if the operation must be kept.
         """
@@ -430,7 +430,7 @@ class _Splitter:
         return to.transpose(result, sorted(range(len(was)), key=was.__getitem__))
 
     def _reduce_window(self, operation: Operation, to: Expansion) -> Value | None:
-        """Apply a ``reduce_window`` over lines and columns to a split value.
+        """Apply a ``reduce_window`` over lines and columns to a value that is split into phases.
 
         Return the result in its original layout; None if the operation must be kept.
         """

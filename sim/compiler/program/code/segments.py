@@ -18,8 +18,9 @@ __all__ = ["Load", "Segment", "code_rows", "cut_segments", "occupied", "place_lo
 _ROUNDS = 64
 """Maximum number of attempts to split code so that all segments fit instruction memory."""
 _FEW = 16
-"""Number of bundles of a segment after which the load of the following segment may always be
-placed, however long the following segment is (`place_loads`)."""
+"""The load of the following segment may begin within the first bundles of a segment, at most this
+number, even if too few bundles remain to hide it (`place_loads`).
+"""
 
 
 @dataclass(frozen=True)

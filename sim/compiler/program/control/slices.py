@@ -171,8 +171,8 @@ class Slices:
     def _index(self, value: Value, last: int, word: int, later: int, slots: int | None) -> None:
         """Write code that stores the index ``value``, clamped to 0 … ``last``, in scalar memory.
 
-        It is stored at address ``word``, as it will be in the ``later``-th iteration after the
-        current one; with ``slots``, it is taken modulo ``slots``.
+        ``word`` is the address of the word. The index is the one that the loop will have ``later``
+        iterations after the current one; with ``slots``, it is stored modulo ``slots``.
         """
         stream = self._stream
         if value in self._counters:

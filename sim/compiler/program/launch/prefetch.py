@@ -28,9 +28,11 @@ IN_PLACE = frozenset({"dynamic_update_slice", "fusion", *table.KINDS})
 """Kinds of operations whose result may take the vectors of an operand."""
 
 _SAVED = 4
-"""Number of following operations for which values are saved while a kernel runs, to make room."""
+"""While a kernel runs, values that this number of following operations will evict are copied to
+HBM.
+"""
 _SMALL = 32
-"""A value smaller than 1 / _SMALL of vector memory is copied to HBM only when it is evicted."""
+"""A value smaller than 1 / ``_SMALL`` of vector memory is copied to HBM only when it is evicted."""
 _LARGE = 4
 """An operand of at least 1 / _LARGE of vector memory is not prefetched if the product that uses it
 can load it itself."""
