@@ -22,7 +22,7 @@ def spi_members() -> dict[str, wiring.Member]:
 
 
 class SerialBridge(wiring.Component):
-    """Executes requests of `hdl.fpga.protocol` from a serial line; `golden.fpga` is its model.
+    """Executes requests of `hdl.fpga.protocol` from a line; `golden.fpga.bridge` is its model.
 
     A request is executed after its checksum is verified. Its response is kept, so that the bridge
     can send it again if the host repeats the request.

@@ -28,7 +28,7 @@ _KEPT_BITS = ceil_log2(_WORD_BYTES * MAX_WORDS)
 
 
 class Executor(wiring.Component):
-    """Executes requests from a buffer, and sends responses; `golden.fpga` is its model.
+    """Executes requests from a buffer, and sends responses; `golden.fpga.bridge` is its model.
 
     Attributes
     ----------

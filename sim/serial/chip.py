@@ -277,8 +277,7 @@ class SerialChip(Closeable):
             raise RuntimeError(f"memory answered a transfer of core {core} with an error")
 
     def _queued(self, core: int) -> bool:
-        """Try to start the transfer in the core's descriptor registers; False if the queue is full.
-        """
+        """Try to start the transfer in the core's descriptor registers; False without room."""
         try:
             self.set("DMA_START", core, GO=1)
         except RegisterError:

@@ -22,7 +22,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from golden.sdram import Rule
+from golden.fpga.sdram import Rule
 from hdl.config import Config
 from hdl.fpga.board import CRYSTAL_HZ
 from hdl.fpga.sdram import ADDRESS_BITS, SdramTiming

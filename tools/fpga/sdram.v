@@ -1,4 +1,4 @@
-// An SDRAM of 32 MiB with 16 data bits, as golden/sdram.py defines it.
+// An SDRAM of 32 MiB with 16 data bits, as golden/fpga/sdram.py defines it.
 // `violation` is the first rule that was violated, by the numbers of Rule in that file.
 module sdram #(parameter PERIOD_PS = 40000, parameter START_US = 200) (
   input clk,

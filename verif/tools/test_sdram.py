@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from golden.sdram import Edge, GoldenSdram, Rule
+from golden.fpga.sdram import Edge, GoldenSdram, Rule
 from hdl.fpga.sdram import Command
 from hdl.lint import LINT_WAIVERS
 from sim.verilated.build import build_model

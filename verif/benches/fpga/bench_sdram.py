@@ -12,7 +12,7 @@ import cocotb
 from cocotb.handle import HierarchyObject
 from cocotbext.axi import AxiBurstType, AxiBus, AxiMaster
 
-from golden.sdram import Edge, GoldenSdram
+from golden.fpga.sdram import Edge, GoldenSdram
 from hdl.axi.interface import Resp
 from verif.benches.axi.pauses import set_pauses
 from verif.benches.axi.watch import AxiWatch

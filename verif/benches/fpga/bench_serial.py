@@ -13,7 +13,7 @@ import cocotb
 from cocotb.handle import HierarchyObject
 from cocotbext.axi import AxiBurstType, AxiBus, AxiLiteBus, AxiLiteRam, AxiMaster
 
-from golden.fpga import GoldenBridge
+from golden.fpga.bridge import GoldenBridge
 from hdl.axi.interface import CONTROL_ADDRESS_BITS, Resp
 from hdl.fpga.protocol import FLAG, MAX_WORDS, MEMORY_BASE, Operation, Request, frame
 from verif.benches.axi.memory import BadMemory

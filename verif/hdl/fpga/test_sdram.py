@@ -13,7 +13,7 @@ from amaranth import Cat, Const, Module, Signal
 from amaranth.hdl import Elaboratable
 from amaranth.sim import Simulator, SimulatorContext
 
-from golden.sdram import Edge, GoldenSdram, Rule
+from golden.fpga.sdram import Edge, GoldenSdram, Rule
 from hdl.config import Config
 from hdl.fpga import sdram
 from hdl.fpga.board import Board

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pytest
 
-from golden.fpga import GoldenBridge
+from golden.fpga.bridge import GoldenBridge
 from hdl.fpga.bridge import SerialBridge
 from hdl.fpga.protocol import FLAG, Operation, Request, frame
 from hdl.fpga.spi import MIN_CYCLES

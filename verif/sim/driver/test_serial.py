@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import systolith
+from golden.fpga.sdram import Rule
 from golden.mxu import matmul
-from golden.sdram import Rule
 from hdl.config import Config
 from hdl.isa import Fault
 from sim.asm.text import assemble

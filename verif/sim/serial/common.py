@@ -2,7 +2,7 @@
 
 import random
 
-from golden.fpga import GoldenBridge
+from golden.fpga.bridge import GoldenBridge
 from hdl.chip.registers import IDENTITY, address, parameters
 from hdl.config import Config
 from hdl.fpga.protocol import MEMORY_BASE

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from golden.fpga import GoldenBridge
+from golden.fpga.bridge import GoldenBridge
 from hdl.fpga.protocol import FLAG, MEMORY_BASE
 from sim.errors import BoardError
 from sim.serial.chip import SerialChip

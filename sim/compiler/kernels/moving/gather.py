@@ -226,7 +226,7 @@ def _separate(region: Graph, count: int) -> list[Graph]:
 
 @refuses("scatter")
 def _refused(op: Operation) -> Refusal | None:
-    """Refuse regions in which a result depends on the elements or updates of another result."""
+    """Refuse a scatter in which one result depends on the elements or updates of another."""
     regions = _separate(op.regions[0], len(op.results))
     read = [{value for operation in region.operations for value in operation.operands}
             | set(region.outputs) for region in regions]

@@ -419,10 +419,7 @@ class _Writer:
         b.assign(self._first_weight, self._weight(0, self._weight_mask(), last=True))
 
     def _middle(self, number: int) -> None:
-        """Write waits for transfers, and their starts, before a vector of the `Plan.half_step`.
-
-        ``number`` counts the vectors of rows in the second half of this step, from 0.
-        """
+        """Write waits and starts of transfers before a vector in a step's second half."""
         assert self._transfers is not None
         if not number:
             self._transfers.wait()
@@ -449,15 +446,12 @@ class _Writer:
         return popped
 
     def _store(self, number: int, results: "_Results", last: bool) -> None:
-        """Write the start of the transfer, if any, of results complete after vector ``number``.
-
-        ``number`` counts the vectors of rows that a step pushes. Unless it is the last transfer of
-        the step marked ``last``, the descriptor of the next one is written, too.
-        """
+        """Start the transfer, if any, of the results complete after vector ``number`` of rows."""
         assert self._stores is not None
         split = self._stores.places().get(number)
         if split is not None:
             self._stores.start()
+            # Describe the next transfer, unless the last step has none.
             if not last or split + 1 < len(self._stores.splits):
                 self._stores.describe_after(split, results.at)
 

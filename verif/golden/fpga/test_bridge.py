@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from golden.fpga import GoldenBridge
+from golden.fpga.bridge import GoldenBridge
 from hdl.fpga.protocol import (
     ESCAPE,
     FLAG,
