@@ -38,7 +38,7 @@ class _Dice:
         self._count = count
 
     def words(self) -> tuple[_Words, _Words]:
-        """Return two uniform 32-bit words for each triple."""
+        """Return two uniform random words of 32 bits for each triple of operands."""
         pair = self._rng.integers(0, 1 << 64, self._count, np.uint64).view(np.uint32)
         return pair[0::2], pair[1::2]
 

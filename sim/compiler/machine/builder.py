@@ -287,8 +287,8 @@ class Builder(Flow):
     def push(self, name: str, vector: VectorValue, *, fence: Fence | None = None) -> None:
         """Push a vector; ``name`` is `weights`, `weights_t`, `rows` or `rows_swap`.
 
-        With ``fence``, the block is scheduled like one that starts transfers: loads stay close to
-        the pushes of rows that they precede. On a push, ``fence`` has no other effect.
+        A ``fence`` on a push only marks the block as one that starts transfers: the scheduler then
+        keeps each load close to the push of rows that follows it in the code.
         """
         operation = self._operation(name, _PUSH, "push")
         self._append(operation, self._vector_register(vector), fence=fence)

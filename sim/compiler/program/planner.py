@@ -165,14 +165,14 @@ class Planner:
             write_gather(self.context, operation)
         elif operation.attributes.get("in_hbm"):
             self._slices.write(operation, dying)
-        elif not self._is_view(operation, dying):
+        elif not self._renamed(operation, dying):
             goes = {value: direct[value] for value in operation.results if value in direct}
             self.launcher.kernel(operation, following, dying, goes)
 
-    def _is_view(self, operation: Operation, dying: set[Value]) -> bool:
-        """Give the operand's vectors to the result of a reshape, if possible.
+    def _renamed(self, operation: Operation, dying: set[Value]) -> bool:
+        """Let the result of a reshape take over the operand's vectors, if it needs no copy.
 
-        Return whether this was done. ``dying`` are the operands that are not used again.
+        Return whether it has. ``dying`` are the operands that are not used again.
         """
         if operation.kind != "reshape" or operation.operands[0] not in dying:
             return False

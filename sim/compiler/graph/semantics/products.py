@@ -1,10 +1,10 @@
 """Interpreter rules for products: ``dot_general`` and convolutions.
 
-Floats are accumulated in float64, and the result is rounded once. With `Context.passes`, float32
-operands are first split into bfloat16 parts, as on the device. The product's precision determines
-their number: one part for DEFAULT, two for HIGH, three for HIGHEST. The result is the sum of those
-products of parts that the device adds. Where the product of the unsplit operands is infinite or
-NaN, the result is that product.
+Floats are accumulated in float64, and the result is rounded once. With `Context.passes`, each
+float32 operand is first split into bfloat16 parts whose sum is about the operand, as on the device.
+The product's precision determines the number of parts: one for DEFAULT, two for HIGH, three for
+HIGHEST. The result is the sum of those products of parts that the device adds. Where the product of
+the unsplit operands is infinite or NaN, the result is that product.
 """
 
 from collections.abc import Callable

@@ -1,11 +1,12 @@
 """Collective operations between devices, written with ``exchange``.
 
-In this module, a *team* says which devices execute a collective together: groups of devices, each
-in the order of its replica group. Results are ordered by the groups: on each device, the value of
-the group's first device comes first. A group that consists of whole rings of the torus is served
-ring by ring: first the cores of each chip, then the chips along X, then those along Y. The order of
-all additions depends only on the groups, the shapes and the torus, so all devices of a group get
-the same bits. Functions append operations to the graph of their parameter ``at``.
+In this module, a *team* says which devices execute a collective operation together: it has groups
+of devices, each in the order of its replica group in StableHLO. Where a result joins the values of
+a group, that of the group's first device comes first. If a group consists of whole rings of the
+torus, the devices exchange values ring by ring: first the cores of each chip, then the chips along
+X, then those along Y. The order of all additions depends only on the groups, the shapes and the
+torus, so all devices of a group get the same bits. Functions append operations to the graph of
+their parameter ``at``.
 """
 
 import re

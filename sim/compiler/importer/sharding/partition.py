@@ -79,7 +79,7 @@ class Mesh:
         return Division(counts, tuple(parts))
 
     def moved(self, at: Expansion, value: Value, cuts: Cuts, to: Cuts) -> Value:
-        """Return the device's part with cuts ``to`` of a value; ``value`` is that with ``cuts``."""
+        """Convert ``value``, the device's part of a value with cuts ``cuts``, to cuts ``to``."""
         axes = range(len(self.axes))
         changed = [axis for axis in axes if cuts[axis] != to[axis]]
         # An axis that splits a dimension within the parts of a changed one is joined, too.

@@ -41,10 +41,11 @@ def manual_axes(operation: Any) -> list[str]:
 class Shards:
     """Splits global values into the parts of the devices, and joins the parts.
 
-    Operations outside of a ``manual_computation`` are computed on all devices. The host splits an
-    input that only manual computations use, and joins a result of a manual computation that the
-    program returns. All other values are split by the devices, which exchange parts to join them.
-    Methods append the operations for this to the graph of their parameter ``at``.
+    Inside a ``manual_computation``, each device computes on its parts; all other operations are
+    computed on whole values by every device. At the border, a device takes its part of a whole
+    value; to join the parts, the devices exchange them. The host does this instead for inputs that
+    only manual computations use, and for outputs that a manual computation returns. Methods append
+    the operations for this to the graph of their parameter ``at``.
 
     Attributes
     ----------

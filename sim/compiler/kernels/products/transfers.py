@@ -5,15 +5,16 @@ vectors of an operand that one of these transfers loads (not the *chunk* of `sim
 of the depth*, or *of columns*, is the part of the contracted dimension, or of the result's columns,
 that one weight tile covers.
 
-Chunks arrive in the order in which steps need them (`Product.by_depth`: from the first to the last
-tile of the depth). Chunks for the first tile of the depth are small, so that the array starts
-early. Later chunks are larger, because each start of a transfer holds the core. The weights of the
-last tile of the depth arrive in small chunks again: the array has no other work while it waits.
+Chunks arrive in the order in which steps need them: first those for the first tile of the depth,
+then those for the second, and so on (`Product.by_depth`). Chunks for the first tile are small, so
+that the array starts early. Later chunks are larger, because each start of a transfer holds the
+core. The weights of the last tile arrive in small chunks again, because no other work is left for
+the array while it waits for them.
 
-In the first tile of the depth, the array processes rows as fast as they arrive, but the second tile
-of columns needs its weights, too. So the last block of rows may arrive in two chunks
-(`Plan.halves`). Its step begins when the first half of the rows is in vector memory, and waits for
-the second half in its middle.
+During the first tile of the depth, the array waits for transfers: it processes rows as fast as they
+arrive, and weights must arrive as well. To shorten the wait, the last block of rows may arrive in
+two chunks (`Plan.halves`). Its step begins when the first half of the block is in vector memory,
+and waits for the other half in its middle.
 
 A few chunks are in flight at a time. The step before the one that needs a chunk ends with the start
 of another transfer and a wait for that chunk. Descriptors lie in a table in scalar memory, which is
@@ -98,7 +99,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Plan:
-    """The transfer chunks of a product, in order, and the steps in which they are started.
+    """The chunks that a product's code loads, in order, and the steps that start their transfers.
 
     Attributes
     ----------
@@ -106,10 +107,10 @@ class Plan:
     loads : tuple of (bool, bool)
         Whether the product loads its rows, and its weights.
     depths_together : int
-        Number of tiles of the depth in a chunk. But the first tile of the depth shares no chunk
-        with other tiles; with ``fine_end``, neither do the weights of the last tile.
+        Number of tiles of the depth whose vectors share a chunk. Exceptions: the first tile shares
+        no chunk with others; with ``fine_end``, neither do the weights of the last tile.
     columns_together : int
-        Number of tiles of columns in a chunk of weights, with the same exceptions.
+        Number of tiles of columns whose weights share a chunk, with the same exceptions.
     fine_end : bool
         Whether each tile of weights of the last tile of the depth is a chunk of its own.
     fast : bool

@@ -203,9 +203,10 @@ class _Interference:
     def _late(self, bundles: int) -> dict[int, int]:
         """Find registers that should differ: one is pushed, the other written soon after.
 
-        Soon means in the bundle of the push and the next ``bundles`` - 1 bundles. The array reads a
-        pushed register row by row, and a bundle that overwrites the register before that ends must
-        wait. Returns, for each register, the set of those from which it should differ.
+        The array reads a pushed register row by row, and a bundle that overwrites the register
+        meanwhile must wait. So virtual registers that are written in the bundle of the push, or in
+        the next ``bundles`` - 1 bundles, should get other physical registers. Returns, for each
+        virtual register, the set of those from which it should differ.
         """
         late: dict[int, int] = {}
         for number, pushed in self._pushes if bundles else ():

@@ -147,7 +147,7 @@ class Node:
 
 @dataclass(slots=True)
 class Table:
-    """The resources that are occupied in each cycle of a loop's iteration.
+    """The resources that a schedule of overlapping iterations occupies in each cycle.
 
     Attributes
     ----------

@@ -6,10 +6,10 @@ The columns of the result are sorted by phase. With *S* sublanes and *Q* phases,
 *p* holds column *p* · *Q* + *q*: position *p* of phase *q*. So a transpose of the tiled dimensions
 gives a value split into phases (`split_phases`).
 
-Products with constant matrices of ones and zeros bring the input's columns to that order. There is
-one copy for each column distance that the filter and the stride require. This loses no precision,
-because the array rounds the input to bf16 in any case. But it multiplies all columns of a line by
-zeros, so an infinity or a NaN makes further results of its line NaN.
+The input's columns are brought to that order by products with constant matrices of ones and zeros,
+one for each distance between the columns of the input and of the result. The products lose no
+precision, because the array rounds the input to bf16 in any case. But they multiply all columns of
+a line by zeros, so an infinity or a NaN makes further results of its line NaN.
 """
 
 import math

@@ -4,9 +4,10 @@
     def negate(operation: Operation) -> Iterator[Axis]:
         ...
 
-An axis is a range of indices, for example those of one dimension of the result. A block is a
-subrange. To compute a block, a part of each operand is needed; the block yields a part of each
-result, or updates a result that is carried from block to block.
+An *axis* is a range of indices that can be divided, for example those of one dimension of the
+result. A *block* is a subrange of the axis. The operations of a block read a *part* of each
+operand. They compute a part of each result, or update a result that is *carried* from block to
+block, as a sum is.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -47,7 +48,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Block:
-    """A block, as described to the function that writes its operations.
+    """What the function that writes the operations of a block (`Write`) must know about it.
 
     Attributes
     ----------

@@ -204,10 +204,10 @@ def _connect(source: Segment, target: Segment, at: int) -> None:
 def place_loads(segment: Segment, linear: Linear) -> None:
     """Set `Segment.loads`: where a segment's code starts to load the following segment.
 
-    Transfers complete in order. So the load comes after the operand transfers that the segment
-    starts early, which otherwise would have to wait for it. But the code after the load should have
-    at least as many bundles as the following segment. Every path through the segment must execute
-    the load exactly once.
+    Transfers complete in order, so a transfer of operands that starts after the load waits for it.
+    Therefore the load comes late, after such transfers. But it must be complete when the segment
+    ends: the code after it should have at least as many bundles as the following segment. Every
+    path through the segment must execute the load exactly once.
     """
     assert segment.following is not None
     size = segment.end - segment.first
