@@ -61,7 +61,7 @@ class Block:
     first : tuple of str
         The quickest test files in ``verif/hdl/BLOCK``. The other files there follow.
     elsewhere : tuple of str
-        Other files in ``verif/hdl`` that test the block. They come last.
+        Other files in ``verif`` that test the block, or tests in them. They come last.
     configs : tuple of Config or LinkConfig
         Configurations whose Verilog decides whether a mutant changes anything.
     arguments : tuple
@@ -81,7 +81,7 @@ class Block:
 
 BLOCKS = {
     "axi": Block(("axi.master:HbmPort", "chip.control:ControlSlave"), ("test_limits.py",),
-                 ("chip/test_registers.py",)),
+                 ("hdl/chip/test_registers.py",)),
     "chip": Block(("chip.control:ControlSlave", "chip.node:CoreNode", "chip.chip:Chip"),
                   ("test_wiring.py", "test_coincidences.py", "test_registers.py"),
                   more=(("chip.chip:Chip", LINKED, {}),)),
@@ -90,7 +90,9 @@ BLOCKS = {
         "test_sequencer.py"), more=(("core.core:Core", LINKED, {}),)),
     "dma": Block(("dma.engine:DmaEngine",), ("test_limits.py",),
                  more=(("dma.engine:DmaEngine", LINKED, {}),)),
-    "fpga": Block(("fpga.board:Board",), ("test_fpga.py",),
+    "fpga": Block(("fpga.board:Board",), ("test_fpga.py",), tuple(
+                      f"benches/test_cocotb.py::test_bench_passes[{top}-fpga-2]"
+                      for top in ("sdram", "serial")),
                   configs=(Config.preset("fpga"),), arguments=(25_000_000, 6_250_000),
                   more=(("fpga.board:Board", Config.preset("fpga"),
                          {"clock_hz": 25_000_000, "baud": None, "sdram": True}),)),
@@ -426,10 +428,10 @@ def files(block: str, path: str = "", root: Path = ROOT) -> list[str]:
     folder = root / "verif" / "hdl" / block
     first, elsewhere = BLOCKS[block].first, BLOCKS[block].elsewhere
     rest = sorted(file.name for file in folder.glob("test_*.py") if file.name not in first)
-    own = [f"{block}/{name}" for name in (*first, *rest)]
-    nearest = f"{block}/test_{Path(path).name}"
+    own = [f"hdl/{block}/{name}" for name in (*first, *rest)]
+    nearest = f"hdl/{block}/test_{Path(path).name}"
     own.sort(key=lambda name: name != nearest)
-    return [f"verif/hdl/{name}" for name in (*own, *elsewhere)]
+    return [f"verif/{name}" for name in (*own, *elsewhere)]
 
 
 def _test(block: str, path: str, root: Path, limit: float) -> _Run:

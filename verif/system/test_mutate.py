@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from amaranth.lib import wiring
 
+from verif.benches.runner import BENCHES
 from verif.system import mutate
 from verif.system.mutate import (
     BLOCKS,
@@ -126,7 +127,9 @@ def test_each_package_of_the_design_is_a_block_with_tests() -> None:
             source = f"hdl/{block}/{Path(file).name.removeprefix('test_')}"
             assert mutate.files(block, source)[0] == file
             assert sorted(mutate.files(block, source)) == sorted(files)
-        assert all((ROOT / file).is_file() for file in files)
+        assert all((ROOT / file.partition("::")[0]).is_file() for file in files)
+        benches = {file.rpartition("::")[2] for file in files if "::" in file}
+        assert benches <= {f"test_bench_passes[{bench}]" for bench in BENCHES}
 
 
 def test_a_mutant_is_reverted_also_after_an_error(tmp_path: Path) -> None:

@@ -53,12 +53,17 @@ class SerialTop(wiring.Component):
 
 
 class SdramTop(wiring.Component):
-    """The controller of an SDRAM, with a slave as wide as that of the configuration's chip."""
+    """The controller of an SDRAM, with a slave as wide as that of the configuration's chip.
+
+    ``reset_chip`` resets the slave. ``reset_master`` rises and falls a cycle later: when the
+    outputs of a master that has the same reset change.
+    """
 
     def __init__(self, config: Config) -> None:
         self._data_bits = channel_bits(config)
         super().__init__({
-            "reset_chip": In(1), "access": In(RegisterAccess(SDRAM_BITS)), "pins": Out(SdramPins()),
+            "reset_chip": In(1), "reset_master": Out(1, init=1),
+            "access": In(RegisterAccess(SDRAM_BITS)), "pins": Out(SdramPins()),
             **flat_members({"s_axi": Axi4(SDRAM_BITS, self._data_bits).flip()})})
 
     def elaborate(self, platform: object) -> Module:
@@ -68,6 +73,7 @@ class SdramTop(wiring.Component):
                              reset=self.reset_chip)
         controller = instantiate(m, platform, "controller", "sdram_controller",
                                  lambda: SdramController(TIMING, *size))
+        m.d.sync += self.reset_master.eq(self.reset_chip)
         connect(m, memory.beats, controller.access)
         connect(m, controller.pins, flipped(self.pins))
         connect(m, flipped(self.access), memory.access)
