@@ -54,7 +54,8 @@ def main() -> int:
         parser.error(f"not installed: {', '.join(missing)}; `make fpga` installs them")
     # They import the packages above.
     from tools.fpga import flow
-    from tools.fpga.area import areas
+    from tools.fpga.area import areas, owners
+    from tools.fpga.picture import draw
     from tools.fpga.report import figures, write_report
 
     folder = build_folder() / "fpga"
@@ -69,7 +70,10 @@ def main() -> int:
         print(f"\n{error}", file=sys.stderr)
         return 1
     found = figures(routed, clock_hz)
-    path = write_report(folder, found, areas(netlist, flow.TOP, modules))
+    owner = owners(netlist, flow.TOP, modules)
+    area = areas(netlist, owner)
+    path = write_report(folder, found, area)
+    (folder / "placed.svg").write_text(draw(flow.placed(folder), owner, area))
     print(f"{bitstream}\n{path}\nclock {found['clock_mhz']:g} MHz, "
           f"possible {found['achieved_mhz']:g} MHz")
     return int(found["achieved_mhz"] < found["clock_mhz"])

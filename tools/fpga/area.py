@@ -99,11 +99,15 @@ def _prefixes(path: str) -> Iterator[str]:
     yield ""
 
 
-def areas(netlist: Mapping[str, Any], top: str,
-          modules: Mapping[str, ModuleInterface]) -> dict[str, Counter[str]]:
+def areas(netlist: Mapping[str, Any], owner: Mapping[str, str]) -> dict[str, Counter[str]]:
     """Count the cells of each instance, including those of the instances in it, by path.
 
-    The parameters are those of `owners`.
+    Parameters
+    ----------
+    netlist : mapping
+        As of `owners`.
+    owner : mapping of str to str
+        The path of each cell's instance, from `owners`.
 
     Returns
     -------
@@ -111,11 +115,11 @@ def areas(netlist: Mapping[str, Any], top: str,
         Number of cells of each type, and ``COMB``, the combinational cells that they need.
     """
     cells: dict[str, Counter[str]] = {}
-    for name, owner in owners(netlist, top, modules).items():
-        cells.setdefault(owner, Counter())[netlist["cells"][name]["type"]] += 1
+    for name, path in owner.items():
+        cells.setdefault(path, Counter())[netlist["cells"][name]["type"]] += 1
     totals: dict[str, Counter[str]] = {}
-    for owner, counts in cells.items():
-        for path in _prefixes(owner):
+    for owning, counts in cells.items():
+        for path in _prefixes(owning):
             totals.setdefault(path, Counter()).update(counts)
     for counts in totals.values():
         counts["COMB"] = comb(counts)

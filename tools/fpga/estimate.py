@@ -128,6 +128,17 @@ def fits(part: Part, units: Mapping[str, Unit]) -> bool:
     return all(used[name] <= LIMIT * number for name, number in part.available.items())
 
 
+def _add_units(part: Part, config: Config, units: dict[str, Unit]) -> bool:
+    """Add the other units to ``units``, the tiles, as long as they fit; return whether all do."""
+    if fits(part, units):
+        for name, unit in _units(part, config):
+            units[name] = unit
+            if not fits(part, units):
+                return False
+        return True
+    return False
+
+
 def largest(part: Part, cores: int) -> tuple[Config, dict[str, Unit]]:
     """Find the largest chip with ``cores`` cores that fits ``part``: array first, then sublanes.
 
@@ -147,11 +158,9 @@ def largest(part: Part, cores: int) -> tuple[Config, dict[str, Unit]]:
         for sublanes in _SUBLANES:
             if array % sublanes == 0:
                 config = _config(array, sublanes, cores)
-                # Other units only add to the tiles.
-                if fits(part, _tiles(part, config)):
-                    units = dict(_units(part, config))
-                    if fits(part, units):
-                        return config, units
+                units = _tiles(part, config)
+                if _add_units(part, config, units):
+                    return config, units
     raise ValueError(f"a chip of {cores} cores does not fit a part with {part.available}")
 
 

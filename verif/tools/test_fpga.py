@@ -2,8 +2,10 @@
 
 import json
 import pathlib
+import re
 import sys
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,8 @@ from hdl.tiles import ModuleInterface, VerilogLibrary
 from hdl.vpu.registers import WordSelect
 from tools.bench.fpga import placed_figures
 from tools.fpga import __main__ as command
-from tools.fpga.area import areas
+from tools.fpga.area import areas, owners
+from tools.fpga.picture import draw, parts, tiles
 from tools.fpga.report import figures, write_report
 from tools.fpga.synthesis import CARRY, SELECT, SHIFT, comb, passes
 
@@ -42,7 +45,7 @@ def test_cells_belong_to_the_module_that_drives_them(tmp_path: pathlib.Path) -> 
     yosys.run(f"read_verilog child.v parent.v\n{passes('parent')}\nwrite_json parent.json\n",
               cwd=tmp_path)
     netlist = json.loads((tmp_path / "parent.json").read_text())["modules"]["parent"]
-    found = areas(netlist, "parent", _MODULES)
+    found = areas(netlist, owners(netlist, "parent", _MODULES))
     assert set(found) == {"", "adder"}
     assert (found[""]["TRELLIS_FF"], found["adder"]["TRELLIS_FF"]) == (16, 8)
     # The carry chain and the sum of its bit 0 are the child's, the exclusive or the parent's.
@@ -216,6 +219,39 @@ def test_report_has_clock_path_cells_and_area(tmp_path: pathlib.Path) -> None:
     assert "tiny" not in text
     assert json.loads((tmp_path / "report.json").read_text())["area"]["system.tiny"]["COMB"] == 4
     assert "TOO SLOW" in write_report(tmp_path, figures(_ROUTED, 40_000_000), _AREA).read_text()
+
+
+def _placed(name: str, kind: str, place: str) -> dict[str, dict[str, Any]]:
+    return {name: {"type": kind, "attributes": {"NEXTPNR_BEL": place} if place else {}}}
+
+
+def test_picture_has_the_tiles_of_each_module() -> None:
+    placed = {"cells": {
+        **_placed("chip.core.sum", "TRELLIS_COMB", "X3/Y4/SLICEA.K0"),
+        **_placed("chip.core.add$CCU2_COMB1", "TRELLIS_COMB", "X3/Y4/SLICEA.K1"),
+        **_placed("chip.core.ram.0.0$RAMW_SLICE", "TRELLIS_RAMW", "X4/Y4/SLICEC.RAMW"),
+        **_placed("chip.dma.row", "TRELLIS_FF", "X3/Y4/SLICEB.FF0"),
+        **_placed("chip.dma.last", "TRELLIS_FF", "X5/Y90/SLICEB.FF0"),
+        **_placed("$nextpnr_CCU2C_0$CCU2_COMB0", "TRELLIS_COMB", "X126/Y4/SLICEA.K0"),
+        **_placed("clk", "TRELLIS_IO", "")}}
+    owner = {"chip.core.sum": "chip.core.alu", "chip.core.add": "chip.core",
+             "chip.core.ram.0.0": "chip.core.ram", "chip.dma.row": "chip.dma",
+             "chip.dma.last": "chip.dma"}
+    area = {path: Counter(COMB=share) for path, share in (
+        ("", 1000), ("chip", 990), ("chip.core", 700), ("chip.core.alu", 20), ("chip.dma", 60),
+        ("chip.dma.reader", 49))}
+    assert parts(area) == ["chip.core", "chip.dma"]
+    assert tiles(placed, owner) == {
+        (3, 4): {"chip.core.alu": Counter(TRELLIS_COMB=1), "chip.core": Counter(TRELLIS_COMB=1),
+                 "chip.dma": Counter(TRELLIS_FF=1)},
+        (4, 4): {"chip.core.ram": Counter(TRELLIS_RAMW=1)},
+        (5, 90): {"chip.dma": Counter(TRELLIS_FF=1)}, (126, 4): {"": Counter(TRELLIS_COMB=1)}}
+    text = draw(placed, owner, area)
+    squares = dict(re.findall(r'<path d="([^"]*)" class="(p[0-9] s[0-9])"', text))
+    assert sorted(squares.values()) == ["p0 s1", "p0 s4", "p1 s1", "p2 s1"]
+    assert [path.split("h")[0] for path in squares] == ["M41 80", "M48 80", "M55 682", "M902 80"]
+    assert re.findall(r">([^<]* [0-9.]+ %)<", text) == [
+        "chip.core 70.0 %", "chip.dma 6.0 %", "rest 24.0 %"]
 
 
 def test_pins_are_those_of_the_board() -> None:
