@@ -40,8 +40,9 @@ CORES = 2
 WAYS = 1, -1
 """Directions of the two quarters of a half, as signed hops to the next chip: forward, backward."""
 _MOST_PIECE = 8
+"""Maximum number of vectors in a piece."""
 _PIECES = 8
-"""A block has at least this number of pieces, if these are of at least two vectors."""
+"""A piece has more than two vectors only if a block still has at least this number of pieces."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ class RingPlan:
     Attributes
     ----------
     config : Config
-    Configuration of each chip. shape : tuple of int
+        Configuration of each chip.
+    shape : tuple of int
         Chips along X and along Y.
     arrays : int
         1: a chip has one array. 2: it has two, which are added first, and both get the sum.
@@ -125,7 +127,7 @@ class RingPlan:
 
     @property
     def quarter(self) -> int:
-        """Vectors of a quarter."""
+        """Number of vectors in a quarter of a round."""
         return self.chips // self.spread * self.block
 
     @property

@@ -191,7 +191,7 @@ def _rotated(a: Any, i: Any, j: Any, c: Any, s: Any) -> Any:
 
 
 def _swept(size: int, turn: Any, state: Any) -> Any:
-    """Apply ``state = turn(i, j, state)`` to all pairs i < j < ``size``, once in each sweep.
+    """Apply ``state = turn(i, j, state)`` to all pairs i < j < ``size``, `_SWEEPS` times.
 
     Return the last state.
     """

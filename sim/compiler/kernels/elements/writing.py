@@ -96,9 +96,10 @@ class Writer:
         self._levels = self._find_levels()
 
     def _find_levels(self) -> dict[Node, int]:
-        """Return the level of each node.
+        """Return the level of each node: the number of loops around its operations.
 
-        If the nodes of outer levels need too many registers, all nodes get the innermost level.
+        If results of outer levels need too many registers in inner loops, all nodes get the
+        innermost level.
         """
         levels = {leaf: level for leaf, (level, _) in self._leaves.items()}
         levels[Elements.ALL] = 0

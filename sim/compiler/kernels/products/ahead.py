@@ -1,4 +1,4 @@
-"""Splits the operands of a product into pieces before the product.
+"""Splits the operands of an fp32 product into pieces (`pieces`) before the array multiplies them.
 
 Each number is then split once, not in each step that uses it.
 """
@@ -13,7 +13,7 @@ from sim.compiler.machine.ir import VmemBuffer
 __all__ = ["split_ahead"]
 
 _START = 80
-"""Cycles to start the loops that split the operands; each vector stored takes one more."""
+"""Estimated cycles to start the loops of `split`; they take one more for each vector they store."""
 
 
 def split_ahead(product: Product, at: Lowering) -> Product:

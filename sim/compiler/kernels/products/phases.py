@@ -39,7 +39,7 @@ __all__ = ["PhaseConvolution"]
 
 @dataclass(frozen=True, eq=False)
 class PhaseConvolution:
-    """The computation of a `phase_convolution` on the array.
+    """The computation of a `phase_convolution`, which the module's docstring describes.
 
     Attributes
     ----------

@@ -123,7 +123,7 @@ class Rounded:
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
               mask: MReg | None) -> VReg:
-        """Return ``vector`` itself, which the array rounds, with padding where the mask is 0."""
+        """Return ``vector``, with padding where the mask is 0; the array rounds it."""
         return _masked(b, side, vector, mask)
 
     def total_setting(self, b: Builder, number: Number) -> Number | None:
@@ -150,7 +150,8 @@ class Split:
     Attributes
     ----------
     pairs : tuple of (int, int)
-        For each pass, the piece of the rows and that of the weights: 0 for h, 1 for l, 2 for m.
+        For each pass, the numbers of the pieces of rows and weights that it multiplies. Piece 0 is
+        the most significant one: h, l and m of the module's docstring are 0, 1 and 2.
     """
 
     pairs: tuple[tuple[int, int], ...]
@@ -324,7 +325,7 @@ class Passes:
         return 3, 3, 4
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
-        """Compute the number of bits by which `piece` shifts right to get the byte of a pass."""
+        """Compute the shift that moves the byte for pass ``number`` to the lowest bits."""
         return [self._shift(b, [pair[side.number] for pair in self.pairs], number)]
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],

@@ -1,11 +1,12 @@
 """Stores of a product's results to HBM, by the product's own code, while the array runs.
 
-The sums of a block of results are complete in the last tile of the depth. The blocks follow one
-another in memory, so a transfer need not begin or end where a block does. A step starts a transfer
-after an eighth of its block's vectors has been popped, and another one after a further half; the
-next step's first transfer stores the rest. The DMA engine writes rows no faster than the array
-makes them. So all rows that it has not written when the last results are popped delay the end of
-the product. Therefore, the transfers are small.
+A step of a product multiplies a block of rows by a weight tile, and adds to a block of sums. Here,
+the steps with the last tile of the depth come last: each of them completes a block of sums. The
+blocks follow one another in memory, so a transfer need not begin or end where a block does. Such a
+step starts a transfer after an eighth of its block's vectors has been popped, and another one after
+a further half; the next step's first transfer stores the rest. The DMA engine writes rows no faster
+than the array makes them. So all rows that it has not written when the last results are popped
+delay the end of the product. Therefore, the transfers are small.
 """
 
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ STORE_WORDS = DESCRIPTOR_WORDS + 1
 """Number of words of scalar memory that the stores need: a descriptor, and the number of the
 results' first row of HBM."""
 _PARTS = 2
-"""Number of transfers into which a block is divided after the last step."""
+"""Number of transfers that store a block whose results are popped after the last step."""
 
 
 class Stores:
@@ -90,7 +91,10 @@ class Stores:
                 + product.lag * len(tuple(self.parts())))
 
     def parts(self) -> Iterator[tuple[int, int]]:
-        """Divide a block into transfers after the last step: yield each (first vector, vectors)."""
+        """Yield the transfers of a block that is popped after the last step.
+
+        Each is (first vector, number of vectors).
+        """
         rows = self._product.block_rows
         borders = [rows * part // _PARTS for part in range(_PARTS + 1)]
         for first, end in pairwise(borders):

@@ -251,7 +251,7 @@ def _moves_along_lanes(value: Value, part: Value, start: Value) -> bool:
 
 
 def _place(at: Expansion, start: Value, most: int, lanes: int) -> tuple[Value, Value]:
-    """Clamp a start index to 0 … ``most``; return its row, and its place within the row."""
+    """Clamp an index to 0 … ``most``; return index // ``lanes`` and index % ``lanes``."""
     low, high = (at.constant(number, DType.S32) for number in (0, most))
     start = at.binary("minimum", at.binary("maximum", start, low), high)
     shift = at.constant(lanes.bit_length() - 1, DType.S32)

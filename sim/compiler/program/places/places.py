@@ -434,7 +434,7 @@ class Places:
         return pinned
 
     def restore(self, pinned: dict[Value, VmemBuffer]) -> None:
-        """Save all values; reload those that `lift` returned, ``pinned``, and pin them again."""
+        """Save all values; reload and pin those in ``pinned``, which `lift` returned."""
         self.evict_all()
         for value, buffer in pinned.items():
             self.memory.free.reserve(buffer.address, buffer.vectors)
