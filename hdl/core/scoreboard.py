@@ -144,11 +144,12 @@ class SharedPorts(wiring.Component):
 
 def taken_write_ports(m: Module, platform: object, bundle: data.View, issue: Signal,
                       shared: bool) -> Value:
-    """Instantiate the reservation of the vector slots' write ports; return its ``taken``.
+    """Reserve the vector slots' write ports; return whether a bundle must wait for them.
 
-    ``bundle`` has `BUNDLE_LAYOUT`, and ``issue`` is set if it issues in this cycle. ``shared``:
-    with `SharedPorts`, for an issue in the next cycle. Otherwise with a `WritePort` for each slot,
-    for an issue in this cycle; one bit each.
+    ``bundle`` has `BUNDLE_LAYOUT`, and ``issue`` is set if it issues in this cycle. The result has
+    a bit for each vector slot: the slot's operation must not issue in this cycle, because it would
+    write in the same cycle as an earlier one. If ``shared``, it is one bit: the bundle must not
+    issue in the next cycle, for the reasons that `SharedPorts` gives.
     """
     if shared:
         ports = instantiate(m, platform, "ports", "shared_ports", SharedPorts)

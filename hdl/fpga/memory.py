@@ -271,10 +271,10 @@ class SdramMemory(wiring.Component):
                 m.next = "ANSWER"
 
     def _read(self, m: Module) -> None:
-        """Read a burst; a beat is requested when the one before the last was taken.
+        """Read a burst.
 
-        So when the controller has a beat, the one before it has moved to the port, or is the only
-        other one.
+        At most two beats are requested and not yet taken by the master: there is room for one at
+        the port, and for one in the controller.
         """
         axi, beats = self.axi, self.beats
         asked = Signal(8)  # beats

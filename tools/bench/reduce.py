@@ -102,7 +102,8 @@ def reduce_figures(name: str) -> dict[str, float]:
     Returns
     -------
     dict of str to float
-        ``allreduce_2x2_1MiB``, ``allreduce_2x2_16MiB``, ``allreduce_4x4_1MiB``: bytes a chip.
+        ``allreduce_2x2_1MiB``, ``allreduce_2x2_16MiB``, ``allreduce_4x4_1MiB``: the shares. The
+        keys name the torus and the bytes of each chip's array.
     """
     return {f"allreduce_{side}x{side}_{size}MiB": _least_cycles(side ** 2, size * MIB)
             / reduce_cycles((side, side), name, size * MIB)

@@ -39,7 +39,7 @@ __all__ = ["hoist", "unroll"]
 _SHORT = 8, 48
 """Limits of a loop that is unrolled: iterations, and operations in all iterations together."""
 _ITERATIONS = 16
-"""Limit of the iterations of a loop that is unrolled in code that consists of several kernels."""
+"""Maximum number of iterations of a loop that is unrolled, in code of several kernels."""
 _INVARIANTS: dict[type, int] = {VReg: 10, MReg: 2, SReg: 6}
 """Maximum number of registers of each kind that operations moved out of a nest of loops occupy."""
 _PURE = (Unit.SCALAR, Unit.SIMPLE, Unit.FLOAT, Unit.TRANSCENDENTAL)

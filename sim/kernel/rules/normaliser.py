@@ -87,7 +87,7 @@ class _Series:
     width: int
 
     def replacements(self, graph: Graph, known: set[Node]) -> dict[Node, Node]:
-        """The replacements of the numbers after each step, and of the steps' conditions.
+        """Map the number after each step, and each step's condition, to its replacement.
 
         Only nodes in ``known`` are replaced.
         """

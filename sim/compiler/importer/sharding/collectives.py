@@ -200,7 +200,7 @@ def divided(at: Expansion, value: Value, division: Division) -> Value:
 
 
 def assembled(at: Expansion, value: Value, division: Division, torus: Torus) -> Value:
-    """Return a whole value, divided as ``division`` says; ``value`` is this device's part."""
+    """Return the whole of a value that ``division`` divides; ``value`` is this device's part."""
     devices = range(torus.devices)
     values = dict(zip(reversed(division.parts), reversed(
         _gathered(at, value, Team((tuple(devices),), torus))), strict=True))
