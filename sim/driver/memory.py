@@ -240,7 +240,7 @@ class Memory(Session):
             return backend.read_scalars(number)
 
     def write_scalars(self, core: int, at: int, words: npt.ArrayLike) -> None:
-        """Write scalar registers from number ``at`` on; s0 stays 0. Errors: `read_scalars`."""
+        """Write scalar registers from number ``at`` on; s0 stays 0. Errors as `read_scalars`."""
         given = _words(words)
         with self._open() as backend:
             number = self._core(core)

@@ -244,7 +244,7 @@ class Graph:
         return self._make("shl", (x,), count, (x.bits << count) & ALL)
 
     def shr(self, x: Node, count: int) -> Node:
-        """``x`` divided by 2**count."""
+        """``x`` divided by 2**count, rounded down."""
         if count == 0:
             return x
         if not x.bits >> count:

@@ -201,7 +201,10 @@ class SerialChip(Closeable):
 
     def set(self, register: str, core: int | None = None, value: int | None = None,
             **fields: int) -> None:
-        """Write ``value``, or ``fields`` and zeros in all others; ``core`` as in `fields`."""
+        """Write ``value``, or ``fields`` and zeros elsewhere, to a register.
+
+        With ``core``, this is the core's register.
+        """
         table = GLOBAL_REGISTERS if core is None else CORE_REGISTERS
         self.write(address(register, core),
                    [table[register].pack(**fields) if value is None else value])

@@ -73,9 +73,9 @@ class Together(Protocol):
         """Note that the chips have run so many cycles."""
 
     def blocks(self, chip: "ChipSimulation") -> "Callable[[Run], object]":
-        """Return a function that runs all chips once or more often, for a run of ``chip``.
+        """Return a function whose calls make up a run of ``chip``; they run all chips.
 
-        Each call runs at most ``run.limit`` cycles. It sets ``run.done`` and ``run.ended``.
+        A call runs at most ``run.limit`` cycles, and sets ``run.done`` and ``run.ended``.
         """
 
 

@@ -352,7 +352,7 @@ class ChipTorus(Closeable):
                 for dx, dy in ((1, 0), (-1, 0), (0, 1), (0, -1))]
 
     def _take(self, wires: npt.NDArray[np.uint32], words: npt.NDArray[np.uint32]) -> int:
-        """Copy the frames since the last exchange; see `Ranks.exchange`."""
+        """Copy the frames sent since the last exchange to ``words``; return how many words."""
         return int(self._library.systolith_torus_take(
             self._handle(), wires.ctypes.data, len(wires), self._quantum, words.ctypes.data))
 
@@ -361,7 +361,7 @@ class ChipTorus(Closeable):
                                           self._quantum, words.ctypes.data, len(words))
 
     def blocks(self, chip: ChipSimulation) -> Callable[[Run], object]:
-        """Return a function that runs all chips for a block of a run of ``chip``."""
+        """Return a function that runs all chips for a block of cycles of a run of ``chip``."""
         return _Blocks(self, chip)
 
     def access(self, lists: Mapping[int, Sequence[tuple[bool, int, int]]]) -> dict[int, Words]:

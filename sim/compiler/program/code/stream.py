@@ -196,7 +196,7 @@ class Stream:
         self.bundle((Slot.S1, name, (s[register], value, label)))
 
     def halt(self) -> None:
-        """Append the halt that ends the program; it also sets `STAMP` to 0."""
+        """Append the halt that ends the program; it also sets register `STAMP` to 0."""
         self.bundle((Slot.S1, "halt", ()), (Slot.S0, "add", (STAMP, s[0], 0)))
 
     def kernel(self, code: Code, symbols: Mapping[str, Rows | TransferWords] | None = None) -> None:

@@ -72,7 +72,7 @@ class Overlays:
     row_numbers: tuple[tuple[int, str], ...] = ()
 
     def stopping(self) -> "Overlays":
-        """Return a copy that halts before each kernel, with the kernel's number in `STAMP`."""
+        """Return a copy that halts before each kernel, whose number is then in register `STAMP`."""
         rows, start = self.rows.copy(), self.start.copy()
         flat = (start if self.segments == 1 else rows).reshape(-1)
         stops, _ = encode([[(Slot.S0, "add", (STAMP, s[0], number)), (Slot.S1, "halt", ())]

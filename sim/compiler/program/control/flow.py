@@ -118,7 +118,7 @@ class ControlFlow:
         self._leave_results(operation, buffers, rows)
 
     def _test(self, condition: Graph) -> None:
-        """Write code that evaluates the condition of a loop, and copies the result to `WORK`."""
+        """Write code that evaluates a loop's condition into scalar register `WORK`."""
         self.fixed.update(condition.inputs)
         self.write(condition, {})
         read_scalar(self._places, self._context.config, condition.outputs[0], WORK)

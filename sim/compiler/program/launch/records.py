@@ -52,7 +52,7 @@ class Records:
         ends = self._ends(linear)
 
         def account(end: int) -> None:
-            """Account for the events before bundle ``end``; charge waits to kernel ``number``."""
+            """Account for loads and events up to bundle ``end``; charge waits to a kernel."""
             while coming and coming[0].bundle <= end:
                 event, before = coming.popleft(), clock.lost
                 _account(clock, event)

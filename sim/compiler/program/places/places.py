@@ -232,13 +232,13 @@ class Places:
     # ---- HBM
 
     def reserve(self, vectors: int) -> Rows:
-        """Reserve rows for ``vectors`` vectors in the scratch buffer."""
+        """Reserve rows for ``vectors`` vectors in the program's scratch buffer in HBM."""
         first = self.scratch_rows
         self.scratch_rows += vectors * self._config.sublanes
         return Rows(SCRATCH, first)
 
     def save(self, value: Value) -> None:
-        """Start to copy a value to a new home in the scratch buffer, if it has no home."""
+        """Start to copy a value to a new home in the scratch buffer in HBM, if it has no home."""
         if value not in self.homes:
             home = self.reserve(self._tilings[value].vectors)
             self._stored[value] = self.copy_to(value, home)
