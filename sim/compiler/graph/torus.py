@@ -75,31 +75,36 @@ class Torus:
             ways.append(forward if 2 * forward <= side else forward - side)
         return ways[0], ways[1]
 
-    def ring(self, sources: Sequence[int]) -> str | None:
+    def neighbour(self, device: int, kind: str, steps: int) -> int:
+        """Return the device ``steps`` further on in a device's ring of a kind (one of `RINGS`)."""
+        place, sides = list(self.place(device)), (CORES, self.width, self.height)
+        axis = RINGS.index(kind)
+        place[axis] = (place[axis] + steps) % sides[axis]
+        core, x, y = place
+        number = CORES * (y * self.width + x) + core
+        return self.order.index(number) if self.order else number
+
+    def ring(self, sources: Sequence[int], way: int = 1) -> str | None:
         """Return the kind of ring along which a permutation moves values by one step.
 
         Parameters
         ----------
         sources : sequence of int
             For each device, the device from which it receives; itself if it does not take part.
+        way : int
+            1, or -1 for a step backward.
 
         Returns
         -------
         str or None
             One of `RINGS`, if each device that takes part receives from its predecessor in a ring
-            of that kind; None for any other permutation.
+            of that kind (backward: from its successor); None for any other permutation.
         """
         moved = [(device, source) for device, source in enumerate(sources) if device != source]
-        sides = CORES, self.width, self.height
-        for axis, kind in enumerate(RINGS):
-            if all(self._follows(device, source, axis, sides[axis]) for device, source in moved):
+        for kind in RINGS:
+            if all(self.neighbour(source, kind, way) == device for device, source in moved):
                 return kind
         return None
-
-    def _follows(self, device: int, source: int, axis: int, side: int) -> bool:
-        after = list(self.place(source))
-        after[axis] = (after[axis] + 1) % side
-        return tuple(after) == self.place(device)
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,17 @@
 """Splits a graph with a sharding into the programs of the devices: cores of one or more chips."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 
 from hdl.config import Config
 from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.graph.torus import Torus
-from sim.compiler.program.code.reserved import EXCHANGED
 from sim.compiler.program.code.stream import Linear
-from sim.compiler.program.code.transfers import Peer, TransferWords, Vectors, send
+from sim.compiler.program.code.transfers import Peer, TransferWords
 from sim.compiler.program.places.meeting import Meeting
 from sim.compiler.program.tilings import BARRIER, CONTROL
 
-__all__ = ["connect", "exchanges", "for_device", "hoist", "program_key", "require_cores"]
+__all__ = ["connect", "exchanges", "for_device", "program_key", "require_cores"]
 
 
 def require_cores(graph: Graph, config: Config) -> None:
@@ -85,7 +84,7 @@ class _Specialise:
         """
         self._exchanges += 1
         sources = operation.attributes.get("sources", (1, 0))
-        meeting = Meeting.of(self._torus, self._device, sources)
+        meeting = Meeting.of(self._torus, self._device, sources, operation.attributes.get("way", 1))
         if sources[self._device] == self._device or not operand.type.size:
             same[operation.result] = operand
             return [] if meeting is None or not operand.type.size else [
@@ -111,50 +110,6 @@ def _drop_unused(graph: Graph) -> None:
         live.update(operation.operands)
         kept.append(operation)
     graph.operations = kept[::-1]
-
-
-def hoist(graph: Graph) -> None:
-    """Reorder a graph so that exchanges start early, the largest first.
-
-    Operations that no exchange depends on move to the end, in the order in which the exchanges that
-    they depend on start. Kernels run during an exchange until an operation needs the received
-    value. So the operations that prepare a small exchange run during a larger one, and those that
-    use a large exchange run during smaller ones.
-    """
-    for operation in graph.operations:
-        for region in operation.regions if operation.kind in CONTROL else ():
-            hoist(region)
-    exchanges = [operation for operation in graph.operations if operation.kind == "exchange"]
-    numbers = {value: number for number, operation in enumerate(graph.operations)
-               for value in operation.results}
-    order: dict[int, None] = {}
-    for exchange in sorted(exchanges, key=lambda operation: -operation.result.type.size):
-        order.update(dict.fromkeys(sorted(_needed(graph, numbers[exchange.result], numbers))))
-    waits: list[int] = []
-    # For each value, the position in `order` of the last exchange that it depends on; 0 if none.
-    last: dict[Value, int] = {}
-    positions = {number: position for position, number in enumerate(order, 1)}
-    for number, operation in enumerate(graph.operations):
-        own = positions[number] if operation.kind == "exchange" else 0
-        found = max(own, *(last.get(value, 0) for value in operation.operands), 0)
-        last.update(dict.fromkeys(operation.results, found))
-        waits.append(found)
-    order.update(dict.fromkeys(sorted(range(len(graph.operations)), key=waits.__getitem__)))
-    graph.operations = [graph.operations[number] for number in order]
-
-
-def _needed(graph: Graph, last: int, numbers: dict[Value, int]) -> set[int]:
-    """Return the numbers of operation ``last`` and of all operations that it depends on.
-
-    ``numbers`` maps each value to the number of the operation that computes it.
-    """
-    found, pending = {last}, [last]
-    while pending:
-        new = {numbers[value] for value in graph.operations[pending.pop()].operands
-               if value in numbers} - found
-        found |= new
-        pending.extend(new)
-    return found
 
 
 def exchanges(graph: Graph) -> dict[int, tuple[int, Peer]]:
@@ -186,29 +141,28 @@ def _meeting_key(operation: Operation) -> Hashable:
     meeting = operation.attributes.get("meeting")
     if meeting is None:
         return None
-    return meeting.ring, None if meeting.target is None else meeting.target.is_remote
+    return meeting.ring, meeting.way, meeting.is_whole, (
+        None if meeting.target is None else meeting.target.is_remote)
 
 
-def connect(linear: Linear, config: Config,
-            sent: Mapping[int, tuple[Vectors, int, Peer, int]]) -> Linear:
+def connect(linear: Linear,
+            sent: Mapping[int, tuple[Callable[[Peer], TransferWords] | None, Peer, int]]) -> Linear:
     """Return a core's code with the destinations of its exchanges filled in.
 
     Parameters
     ----------
     linear : Linear
         Code of the core that sends.
-    config : Config
-        The chip.
     sent : dict
-        By the number of each exchange: the first vector to send, the number of vectors, the core
-        that receives them, and their destination in that core's vector memory.
+        By the number of each exchange: the function in `Launcher.sent`, if there is one, the core
+        that receives, and the destination in that core's vector memory.
     """
     def connected(words: TransferWords) -> TransferWords:
         if words.exchange is None:
             return words
-        source, vectors, peer, address = sent[words.exchange]
-        if peer.is_remote:
-            words = send(config, source, vectors, EXCHANGED, words.exchange, peer)
+        made, peer, address = sent[words.exchange]
+        if made is not None:
+            words = made(peer)
         return words.with_destination(address)
 
     return replace(linear, descriptors=tuple(map(connected, linear.descriptors)))

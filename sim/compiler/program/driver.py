@@ -28,12 +28,12 @@ from sim.compiler.program.devices import (
     connect,
     exchanges,
     for_device,
-    hoist,
     program_key,
     require_cores,
 )
 from sim.compiler.program.inputs import absorb, packable
 from sim.compiler.program.launch.kernel import load_rules
+from sim.compiler.program.order import hoist, overlap
 from sim.compiler.program.planner import Planner
 from sim.compiler.program.tilings import BARRIER, assign_tilings
 from sim.errors import Unsupported, UnsupportedError
@@ -204,8 +204,9 @@ def _codes(parts: Sequence[_Part], config: Config, title: str, counts: tuple[int
     shared, made, found = dict[Hashable, CoreCode](), dict[Hashable, CoreCode](), []
     for device, part in enumerate(parts):
         launcher, constants = part.planner.launcher, part.planner.context.constants.words(device)
-        code = connect(linear[part.planner], config, {
-            number: (*launcher.sent[number], peer, parts[target].planner.launcher.received[number])
+        code = connect(linear[part.planner], {
+            number: (launcher.sent.get(number), peer,
+                     parts[target].planner.launcher.received[number])
             for number, (target, peer) in part.exchanges.items()})
         key = part.planner, code.descriptors
         if key not in shared:
@@ -237,7 +238,9 @@ def _plans(graph: Graph, config: Config, sharding: Sharding, standard_inputs: bo
         blocks = graph.copy()
         stream_large(blocks, config, share)
         verify(blocks)
-        if blocks.sharding is not None:
+        if blocks.sharding is not None and blocks.sharding.pod is not None:
+            overlap(blocks, blocks.sharding.torus, config)
+        elif blocks.sharding is not None:
             hoist(blocks)
         packed = packable(blocks, config, inputs=not standard_inputs)
         # Recorded here, because planning removes inputs without elements.

@@ -116,7 +116,10 @@ class Planner:
                 later = [Upcoming(operations[at], self._dying(operations[at], uses, at),
                                   partial(_distance, uses, at))
                          for at in range(index + 1, min(index + 1 + AHEAD, len(operations)))]
-                self._straight(operation, later, self._dying(operation, uses, index), direct)
+                if operation.kind == "exchange":
+                    self.launcher.exchange(operation, operations[index + 1:])
+                else:
+                    self._straight(operation, later, self._dying(operation, uses, index), direct)
             for value in operation.results:
                 if value not in self.launcher.stored:
                     self._copy(value, early.get(value, ()))
@@ -157,10 +160,9 @@ class Planner:
         """
         if operation.kind in HELD:
             self._places.homes[operation.result] = self._constant_home(operation)
-        elif operation.kind == "exchange":
-            self.launcher.exchange(operation)
         elif operation.kind == BARRIER:
-            operation.attributes["meeting"].write(self.context.stream)
+            operation.attributes["meeting"].write_barrier(self.context.stream,
+                                                          self._places.memory.links)
         elif operation.attributes.get("in_hbm") and operation.kind == "gather":
             write_gather(self.context, operation)
         elif operation.attributes.get("in_hbm"):

@@ -9,6 +9,7 @@ torus, so all devices of a group get the same bits. Functions append operations 
 their parameter ``at``.
 """
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,9 +23,10 @@ from sim.compiler.graph.arrays import array_dtype
 from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
 from sim.compiler.graph.semantics.elementwise import ELEMENTWISE
 from sim.compiler.graph.semantics.reductions import reducer_kind
-from sim.compiler.graph.torus import RINGS, Division, Torus
+from sim.compiler.graph.torus import CORES, RINGS, Division, Torus
 from sim.compiler.importer.attributes import python
 from sim.compiler.importer.sharding.positions import chosen, device_scalar, part_of, sent
+from sim.compiler.importer.sharding.rings import ring_sum
 from sim.compiler.passes.expansion import Expansion
 
 __all__ = ["COLLECTIVES", "LARGE", "PAIR", "Groups", "Team", "all_reduced", "assembled",
@@ -37,6 +39,8 @@ LARGE = 1 << 13
 """Least number of elements of a value that an all-reduce over several rings divides between the
 devices of a ring (`_scattered`).
 """
+_NARROW = 64
+"""A value of fewer columns, and more rows, is transposed before an all-reduce."""
 _CHIP = Torus()
 
 
@@ -89,6 +93,19 @@ class Team:
                or not self._is_grid(group) for group in self.groups):
             return [self]
         return [ring for ring in found if ring.size > 1] or [self]
+
+    def whole_rings(self) -> list[str]:
+        """Return the kinds of rings that connect each group, if it has all devices of each ring.
+
+        Otherwise the list is empty.
+        """
+        sides = CORES, self.torus.width, self.torus.height
+        sizes = {kind: {len(ring) for group in self.groups for ring in self._along(group, axis)}
+                 for axis, kind in enumerate(RINGS)}
+        found = [kind for kind, side in zip(RINGS, sides, strict=True)
+                 if side > 1 and sizes[kind] == {side}]
+        whole = math.prod(side for kind, side in zip(RINGS, sides, strict=True) if kind in found)
+        return found if whole == self.size else []
 
     def _along(self, group: tuple[int, ...], axis: int) -> list[tuple[int, ...]]:
         """Divide a group into rings: devices whose places differ only along ``axis``.
@@ -148,7 +165,19 @@ def all_reduced(at: Expansion, region: Graph, value: Value, team: Team = PAIR) -
     divides one of its dimensions: then the remaining rings reduce only the parts, and the ring
     gathers them in the end. Then less data crosses the links, but in more steps.
     """
-    return _reduced(at, region, value, team.rings())
+    rings = team.rings()
+    if len(value.shape) == 2 and value.shape[1] < _NARROW < value.shape[0]:
+        # Rows that fill a small share of a vector's lanes would travel with their padding.
+        across = all_reduced(at, region, at.transpose(value, (1, 0)), team)
+        return at.transpose(across, (1, 0))
+    if value.type.size >= LARGE and reducer_kind(region) is not None:
+        kinds = team.whole_rings()
+        if {*kinds} & {"x", "y"}:
+            found = ring_sum(at, lambda one, other: _apply(at, region, (one, other)), value,
+                             team.torus, kinds)
+            if found is not None:
+                return found
+    return _reduced(at, region, value, rings)
 
 
 def _reduced(at: Expansion, region: Graph, value: Value, rings: Sequence[Team]) -> Value:

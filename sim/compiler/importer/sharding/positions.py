@@ -62,9 +62,15 @@ def chosen(at: Expansion, values: Sequence[Value], candidates: Sequence[Value] =
                               (1, *type.shape)), type.shape)
 
 
-def sent(at: Expansion, value: Value, sources: Sequence[int]) -> Value:
-    """Return, on device number d, the ``value`` of device number ``sources[d]``."""
-    return at.add("exchange", [value] * len(sources), value.type, sources=tuple(sources))
+def sent(at: Expansion, value: Value, sources: Sequence[int], way: int = 1) -> Value:
+    """Return, on device number d, the ``value`` of device number ``sources[d]``.
+
+    If ``way`` is -1, values move backward by one step along rings.
+    """
+    operands = [value] * len(sources)
+    if way == 1:
+        return at.add("exchange", operands, value.type, sources=tuple(sources))
+    return at.add("exchange", operands, value.type, sources=tuple(sources), way=way)
 
 
 def _depends_on_core(items: Sequence[Hashable]) -> bool:

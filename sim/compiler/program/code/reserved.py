@@ -4,9 +4,9 @@ from hdl import isa
 from sim.asm.operands import s
 from sim.compiler.machine.registers.coloring import RESERVED_SCALARS
 
-__all__ = ["BLOCK_READ", "BLOCK_WRITTEN", "EXCHANGED", "EXCHANGED_PARTS", "FED", "FREE", "FREE_X",
-           "FREE_Y", "LOADED", "MOVED", "PAIR", "SCALAR_READ", "SLICES_READ", "STAMP", "TARGET",
-           "WORK"]
+__all__ = ["BLOCK_READ", "BLOCK_WRITTEN", "EXCHANGED", "EXCHANGED_PARTS", "FED", "FREE", "LINKS",
+           "LOADED", "MOVED", "PAIR", "SCALAR_READ", "SENT", "SLICES_READ", "STAMP",
+           "TARGET", "WORK"]
 
 PAIR, TARGET, WORK, STAMP = (
     s[number] for number in range(isa.SCALAR_REGISTERS - RESERVED_SCALARS, isa.SCALAR_REGISTERS))
@@ -18,18 +18,22 @@ counters and indices while control flow needs them. ``STAMP`` is for the profile
 1, of the kernel before which the program has halted, or 0 at the end of the program.
 """
 
-FREE_X, FREE_Y = 5, 6
-"""Semaphores of exchanges between chips. They have the meaning of ``FREE``, but the next chip along
-X, or along Y, signals them."""
+LINKS = {("x", 1): 5, ("x", -1): 2, ("y", 1): 6, ("y", -1): 10}
+"""Semaphores of exchanges along rings of chips, by the kind of ring and the way round it. Each
+counts what arrives from the next chip that way: its signals, which say that its destination vectors
+are free, and its data."""
 SCALAR_READ = 7
 """Semaphore that counts complete transfers to the window of scalar memory; kernels start such
 transfers too."""
 MOVED = 8
 """Semaphore that counts complete transfers of `VectorMemory.issue`, which move values."""
-FREE, EXCHANGED, EXCHANGED_PARTS = 9, 10, (3, 4)
-"""Semaphores of exchanges. ``FREE``: the other core's destination vectors are free. ``EXCHANGED``
-counts complete transfers; each exchange has two: the one sent and the one received. Exchanges in
-two parts have a semaphore for each part instead."""
+FREE, EXCHANGED, EXCHANGED_PARTS = 9, 3, (3, 4)
+"""Semaphores of exchanges that are not along rings of chips. ``FREE``: the other core's destination
+vectors are free. ``EXCHANGED`` counts complete transfers; each exchange has two: the one sent and
+the one received. Exchanges in two parts have a semaphore for each part."""
+SENT = EXCHANGED_PARTS[1]
+"""Semaphore that counts the values that have left along rings of chips. Waiting for the second
+parts of exchanges also waits for these values."""
 BLOCK_READ, BLOCK_WRITTEN = 11, 12
 """Semaphores of streams and gathers: they count the complete transfers that read blocks of
 operands, and those that write blocks of results."""

@@ -234,7 +234,8 @@ def transfer(config: Config, source: Rows | Vectors | Words, destination: Rows |
 
 
 def send(config: Config, source: Vectors, vectors: int, semaphore: int,
-         exchange: int, target: Peer, first: int = 0) -> TransferWords:
+         exchange: int, target: Peer, first: int = 0, remote_semaphore: int | None = None
+         ) -> TransferWords:
     """Return the descriptor of a transfer that copies vectors to another core.
 
     Parameters
@@ -247,7 +248,8 @@ def send(config: Config, source: Vectors, vectors: int, semaphore: int,
         Number of vectors to copy.
     semaphore : int
         Number of the semaphore. 1 is added to it on this core when the source has been read, and on
-        the other core when the data has arrived.
+        the other core when the data has arrived; but there, ``remote_semaphore`` is the number if
+        it is given.
     exchange : int
         Number of the exchange. Until `TransferWords.with_destination` adds the destination's
         address, the destination is ``first``.
@@ -255,13 +257,16 @@ def send(config: Config, source: Vectors, vectors: int, semaphore: int,
         The other core.
     first : int
         Index, in the destination of the exchange, of the first vector that is written.
+    remote_semaphore : int or None
+        For another chip only.
     """
     rows, remote = vectors * config.sublanes, target.is_remote
     made = Descriptor(
         DmaSpace.VMEM, DmaSpace.REMOTE_VMEM if remote else DmaSpace.OTHER_VMEM, rows,
         source.first, destination_address=first + (target.word << 32 if remote else 0),
         semaphore=semaphore, signal=True, signal_other=not remote, signal_remote=remote,
-        remote_semaphore=semaphore if remote else 0)
+        remote_semaphore=(semaphore if remote_semaphore is None else remote_semaphore)
+        if remote else 0)
     fault = made.check(config, config.cores, (abs(target.dx) + 1, abs(target.dy) + 1))
     assert fault is Fault.NONE, (fault, made)
     return TransferWords(made.pack(), (), exchange)

@@ -17,7 +17,7 @@ from sim.compiler.machine.registers.coloring import RegisterPressureError
 from sim.compiler.machine.text import dump_kernel
 from sim.compiler.passes import dump_folder
 from sim.compiler.program.code.reserved import EXCHANGED, FREE
-from sim.compiler.program.code.transfers import Rows, TransferWords, Vectors, send
+from sim.compiler.program.code.transfers import Peer, Rows, TransferWords, Vectors, send
 from sim.compiler.program.compiled import KernelRecord
 from sim.compiler.program.context import Context
 from sim.compiler.program.launch.buffers import KernelBuffers
@@ -25,6 +25,7 @@ from sim.compiler.program.launch.joiner import Joiner, Part
 from sim.compiler.program.launch.kernel import KernelLowering, lower
 from sim.compiler.program.launch.prefetch import IN_PLACE, Prefetch, Upcoming
 from sim.compiler.program.launch.records import Records
+from sim.compiler.program.launch.rings import RingExchanges
 from sim.compiler.program.places.memory import exchange_parts
 from sim.compiler.program.places.places import Splat, VectorMemoryError
 from sim.compiler.program.places.scalars import copy_scalars
@@ -73,8 +74,9 @@ class Launcher:
         Records of the kernels and exchanges that have been written, in order.
     received : dict of int to int
         Number of an exchange -> vector memory address of the value received from another core.
-    sent : dict of int to (Vectors, int)
-        Number of an exchange -> the first vector that is sent, and the number of vectors.
+    sent : dict of int to TransferWords
+        Number of an exchange with a core of another chip -> function that returns the descriptor,
+        given that core.
     too_large : list of str
         Descriptions of operations that do not fit vector memory.
     stored : set of Value
@@ -91,7 +93,8 @@ class Launcher:
         self.records = Records(context.config, context.places.memory.events)
         self._joiner = Joiner(context, self.records)
         self.received: dict[int, int] = {}
-        self.sent: dict[int, tuple[Vectors, int]] = {}
+        self.sent: dict[int, Callable[[Peer], TransferWords]] = {}
+        self.rings = RingExchanges(context)
         self.too_large: list[str] = []
         self.stored: set[Value] = set()
 
@@ -151,35 +154,45 @@ class Launcher:
             return self._lower(operation, dying, goes), lifted
         return None, lifted
 
-    def exchange(self, operation: Operation) -> None:
-        """Write code that sends a value to another core, and receives one from another core."""
+    def exchange(self, operation: Operation, following: Sequence[Operation]) -> None:
+        """Write code that sends a value to another core, and receives one from another core.
+
+        ``following`` are the operations after ``operation``.
+        """
         places, number = self._places, operation.attributes["number"]
         [value], result = operation.operands, operation.result
         lifted: dict[Value, VmemBuffer] = {}
         places.lock((value, result))
         try:
             try:
-                source, target = places.load(value), places.make(result)
+                source, target = places.load(value), self.rings.target(operation)
             except VectorMemoryError:
                 lifted = places.lift()
                 places.lock((value, result))
-                source, target = places.load(value), places.make(result)
+                source, target = places.load(value), self.rings.target(operation)
         except VectorMemoryError:
             self._skip(operation, lifted)
             return
         finally:
             places.lock(())
         self.received[number] = target.address
-        self.sent[number] = Vectors(source.address), source.vectors
-        near = operation.attributes["meeting"].ring == "core"
-        parts = exchange_parts(source.vectors) if near else [(EXCHANGED, range(source.vectors))]
-        places.memory.exchange(source, target, tuple(semaphore for semaphore, _ in parts))
+        meeting = operation.attributes["meeting"]
+        near = meeting.ring == "core"
+        if meeting.link is None:
+            parts = exchange_parts(source.vectors) if near else [(EXCHANGED, range(source.vectors))]
+            places.memory.exchange(source, target, tuple(semaphore for semaphore, _ in parts))
         if near:
             self._joiner.add(self._sends(operation, source, target, parts))
         else:
-            self._sends_far(operation, source)
+            first = self._stream.here
+            self._stream.stamp()
+            self.sent[number] = self.rings.send(operation, source, target)
+            rows = source.vectors * self._config.sublanes
+            self.records.add(KernelRecord(operation.kind, operation.location,
+                                          self._stream.here - first, rows, rows, 0, 0), first)
         if lifted:
             places.restore(lifted)
+        self.rings.invite_next(operation, following)
 
     def _sends(self, operation: Operation, source: VmemBuffer, target: VmemBuffer,
                parts: Sequence[tuple[int, range]]) -> Part:
@@ -203,20 +216,6 @@ class Launcher:
         return Part(machine, code, symbols, KernelRecord(
             operation.kind, operation.location, len(code), rows, rows, 0, 0), estimate(code))
 
-    def _sends_far(self, operation: Operation, source: VmemBuffer) -> None:
-        """Write the code that starts to send ``source`` to a core of another chip.
-
-        Other code does not overlap with the handshake.
-        """
-        first, meeting = self._stream.here, operation.attributes["meeting"]
-        self._stream.stamp()
-        meeting.write(self._stream)
-        self._stream.start(send(self._config, Vectors(source.address), source.vectors, EXCHANGED,
-                                operation.attributes["number"], meeting.target))
-        rows = source.vectors * self._config.sublanes
-        self.records.add(KernelRecord(operation.kind, operation.location,
-                                      self._stream.here - first, rows, rows, 0, 0), first)
-
     def _inherited(self, operation: Operation, dying: Set[Value]) -> dict[Value, Value]:
         """Choose results that take over the vectors of an operand that is not used again.
 
@@ -230,7 +229,8 @@ class Launcher:
         updates = operation.kind == "dynamic_update_slice"
         able = [value for value in (operation.operands[:1] if updates else operation.operands)
                 if operation.operands.count(value) == 1 and value in dying
-                and not isinstance(self._places.homes.get(value), Splat)]
+                and not isinstance(self._places.homes.get(value), Splat)
+                and not self._places.memory.is_leaving(self._places.buffer(value))]
         before, found = self._places.before, dict[Value, Value]()
         carried = set(before.values())
         for result in sorted(operation.results, key=lambda value: before.get(value) not in able):

@@ -14,12 +14,13 @@ from hdl.config import Config
 from hdl.isa import Slot
 from sim.asm.operands import s, v
 from sim.compiler.machine.ir import VmemBuffer
-from sim.compiler.program.code.reserved import EXCHANGED, EXCHANGED_PARTS, MOVED
+from sim.compiler.program.code.reserved import EXCHANGED, EXCHANGED_PARTS, MOVED, SENT
 from sim.compiler.program.code.reuse import Read
 from sim.compiler.program.code.scalars import ScalarMemory
 from sim.compiler.program.code.stream import Stream
 from sim.compiler.program.code.transfers import Rows, Vectors, transfer
 from sim.compiler.program.places.clock import Clock, Event
+from sim.compiler.program.places.meeting import Link, Links
 from sim.compiler.program.places.vectors import FreeVectors
 
 __all__ = ["VectorMemory", "exchange_parts"]
@@ -73,6 +74,8 @@ class VectorMemory:
         ascending order.
     exchanged : list of VmemBuffer
         Buffers that become free when all exchanges complete.
+    links : Links
+        What arrives over the links.
     moved_rows : int
         Number of rows that the transfers written so far move.
     reads : list of Read
@@ -95,6 +98,11 @@ class VectorMemory:
         self._exchanging: dict[VmemBuffer, tuple[int, ...]] = {}
         self._amounts: dict[int, int] = {}
         self.exchanged: list[VmemBuffer] = []
+        # Exchanges along rings of chips: buffers that are being sent, and those that are being
+        # filled, each with the link and the number of the arrival there.
+        self._leaving: set[VmemBuffer] = set()
+        self._coming: dict[VmemBuffer, tuple[Link, int]] = {}
+        self.links = Links(stream)
         self._numbers = count()
         # Transfers from HBM that the code has not waited for: number, first bundle, end.
         self._reading: deque[tuple[int, int, int]] = deque()
@@ -205,14 +213,37 @@ class VectorMemory:
 
     def wait_exchanges(self, semaphores: Iterable[int] | None = None) -> None:
         """Write code that waits for the exchanges that ``semaphores`` count; by default for all."""
+        if semaphores is None:
+            self.links.wait_all()
+            self._coming.clear()
         for semaphore in sorted(self._amounts if semaphores is None else semaphores):
             self.stream.wait(semaphore, self._amounts.pop(semaphore))
+        if SENT not in self._amounts:
+            self._leaving.clear()
         self._exchanging = {buffer: left for buffer, parts in self._exchanging.items() if (
             left := tuple(semaphore for semaphore in parts if semaphore in self._amounts))}
         for buffer in self.exchanged:
-            if buffer not in self._exchanging:
+            if not self._is_busy(buffer):
                 self.free.give(buffer.address, buffer.vectors)
-        self.exchanged = [buffer for buffer in self.exchanged if buffer in self._exchanging]
+        self.exchanged = [buffer for buffer in self.exchanged if self._is_busy(buffer)]
+
+    def exchange_in_ring(self, source: VmemBuffer, target: VmemBuffer, link: Link, number: int
+                         ) -> None:
+        """Record that the code has started to send ``source`` along a ring of chips.
+
+        ``target`` is full after arrival ``number`` over ``link``.
+        """
+        self._leaving.add(source)
+        self._amounts[SENT] = self._amounts.get(SENT, 0) + 1
+        self._coming[target] = link, number
+
+    def is_leaving(self, buffer: VmemBuffer | None) -> bool:
+        """Return whether a buffer is being sent along a ring of chips: it may only be read."""
+        return buffer in self._leaving
+
+    def _is_busy(self, buffer: VmemBuffer) -> bool:
+        """Return whether an exchange that the code has not waited for uses a buffer."""
+        return buffer in self._exchanging or buffer in self._leaving or buffer in self._coming
 
     def parts(self, buffer: VmemBuffer) -> list[range]:
         """Return the vectors of the two parts of an exchange that sends or fills a buffer.
@@ -233,6 +264,9 @@ class VectorMemory:
                       for semaphore in self._exchanging.get(buffer, ())[:parts]}
         if semaphores:
             self.wait_exchanges(semaphores)
+        for buffer in buffers:
+            if buffer in self._coming:
+                self.links.wait(*self._coming.pop(buffer))
         self.wait(max((self._arriving.pop(buffer, 0) for buffer in buffers), default=0))
 
     # ---- buffers
@@ -258,7 +292,7 @@ class VectorMemory:
 
     def give(self, buffer: VmemBuffer, after: int) -> None:
         """Free a buffer when transfer number ``after`` is complete; no transfer may fill it."""
-        if buffer in self._exchanging:
+        if self._is_busy(buffer):
             self.wait(after)
             self.exchanged.append(buffer)
         elif after > self.completed:
@@ -275,7 +309,7 @@ class VectorMemory:
     def has_arrived(self, buffer: VmemBuffer) -> bool:
         """Return whether the code has waited for the transfer or exchange that fills a buffer."""
         return (self._arriving.get(buffer, 0) <= self.completed
-                and buffer not in self._exchanging)
+                and buffer not in self._exchanging and buffer not in self._coming)
 
     def forget_arrivals(self) -> None:
         """Forget which transfers fill buffers; the code must have waited for all of them."""

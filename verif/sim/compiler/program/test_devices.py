@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from sim.compiler.graph.ir import STACKED, Graph, Sharding
+from sim.compiler.graph.torus import Torus
 from sim.compiler.machine.emit import Code
 from sim.compiler.machine.ir import MachineCode
 from sim.compiler.machine.text import code_text
 from sim.compiler.program.compiled import compiled_of, load, save
-from sim.compiler.program.devices import hoist
 from sim.compiler.program.driver import compile_graph
-from systolith import Device
+from sim.compiler.program.order import hoist, overlap
+from systolith import Config, Device
 from verif.sim.compiler.program.common import TINY, Maker, check, f32, s32
 
 
@@ -210,6 +211,23 @@ def test_exchanges_start_early_and_the_largest_first() -> None:
         "add", "exchange", "negate", "exchange", "add"]
     assert graph.operations[0].result is twice
     assert graph.operations[-1].result is late
+
+
+def test_kernels_of_a_pod_run_while_values_cross_links() -> None:
+    """The value that travels furthest leaves first; what waits for it comes last."""
+    torus = Torus(2, 1)
+    there = tuple(torus.neighbour(device, "x", 1) for device in range(torus.devices))
+    at = Maker(f32(64, 64), f32(64, 64))
+    one, two = at.inputs
+    product = at.op("dot_general", two, two, to=f32(64, 64), lhs_contracting_dimensions=(1,),
+                    rhs_contracting_dimensions=(0,), lhs_batching_dimensions=(),
+                    rhs_batching_dimensions=())
+    came = at.op("exchange", *[at.op("negate", one)] * torus.devices, sources=there)
+    back = at.op("exchange", *[came] * torus.devices, sources=there)
+    graph = at.returns(product, back)
+    overlap(graph, torus, Config.preset("tiny", link_bytes=16))
+    assert [operation.kind for operation in graph.operations] == [
+        "negate", "exchange", "dot_general", "exchange"]
 
 
 def test_operations_follow_the_exchanges_that_they_need() -> None:

@@ -23,6 +23,7 @@ from sim.compiler.graph.interpret import interpret
 from sim.compiler.graph.torus import Torus
 from sim.compiler.importer.importer import import_stablehlo
 from sim.compiler.importer.sharding import collectives as module
+from sim.compiler.importer.sharding import rings
 from sim.compiler.importer.sharding.collectives import LARGE
 from sim.compiler.pod import PodExecutable
 from sim.compiler.program import cache, driver
@@ -147,6 +148,31 @@ def test_devices_of_a_ring_get_the_same_bits(torus: Torus) -> None:
     np.testing.assert_allclose(found[:3], sum(np.split(x, count)), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(("torus", "shape"), [
+    (Torus(2, 2), (32, 8)), (Torus(2, 2), (3, 16)), (Torus(4, 2), (8, 32)), (Torus(1, 3), (12, 8))])
+def test_large_sums_go_round_all_rings_both_ways(torus: Torus, shape: tuple[int, int],
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    """All devices get the same bits, those of the graph, whatever arrives first."""
+    monkeypatch.setattr(module, "LARGE", 1)
+    monkeypatch.setattr(rings, "_TILE", (TINY.sublanes, TINY.lanes))
+    count, axes = torus.devices, [(axis, way) for axis, side in (
+        ("x", torus.width), ("y", torus.height)) if side > 1 for way in (1, -1)]
+    x = np.random.default_rng(7).normal(size=(count * shape[0], shape[1])).astype(np.float32)
+    graph = import_stablehlo(lower(on_pod(lambda x: jax.lax.psum(x, "x"), count), x), torus)
+    ways = {(kind, way) for operation in graph.walk() if operation.kind == "exchange"
+            for way in [operation.attributes.get("way", 1)]
+            if (kind := torus.ring(operation.attributes["sources"], way)) != "core"}
+    assert ways == {*axes}
+    [wanted] = bits(interpret(graph, [x]))
+    np.testing.assert_array_equal(wanted, np.tile(wanted[:shape[0]], (count, 1)))
+    np.testing.assert_allclose(wanted.view(np.float32)[:shape[0]], sum(np.split(x, count)),
+                               rtol=1e-4, atol=1e-5)
+    executable = compile_pod(graph, TINY)
+    for seed in range(2):
+        with Pod.open((torus.width, torus.height), TINY, "golden", seed=seed) as pod:
+            np.testing.assert_array_equal(bits(pod.execute(executable, x))[0], wanted)
+
+
 def sums(x: Any) -> Any:
     """Sums whose order and rounding shows, over all devices and in other groups."""
     count = jax.lax.axis_size("x")
@@ -160,12 +186,12 @@ def sums(x: Any) -> Any:
 def test_bits_in_rtl_do_not_depend_on_timing(monkeypatch: pytest.MonkeyPatch) -> None:
     """All devices get the same bits of a sum, whatever wires and memories do."""
     monkeypatch.setattr(module, "LARGE", 24)
-    x = np.random.default_rng(6).normal(size=(12, 8)).astype(np.float32)
+    x = np.random.default_rng(6).normal(size=(16, 8)).astype(np.float32)
     executable = compiled(on_pod(sums, 4), Torus(2, 1), x)
     with Pod.open((2, 1), TINY, "golden") as pod:
         golden = pod.execute(executable, x)
-    np.testing.assert_array_equal(bits(golden[:1])[0], np.tile(bits(golden[:1])[0][:3], (4, 1)))
-    np.testing.assert_allclose(golden[0][:3], sum(np.split(x, 4)), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(bits(golden[:1])[0], np.tile(bits(golden[:1])[0][:4], (4, 1)))
+    np.testing.assert_allclose(golden[0][:4], sum(np.split(x, 4)), rtol=1e-5, atol=1e-5)
     for latency, memory in ((1, None), (37, STALLS)):
         with Pod.open((2, 1), TINY, latency=latency, memory=memory) as pod:
             found = pod.execute(executable, x)

@@ -1,0 +1,252 @@
+"""Orders the operations of devices so that kernels run while values are exchanged."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from hdl.config import Config
+from hdl.link.format import LinkConfig
+from sim.compiler.graph.ir import Graph, Operation, Value
+from sim.compiler.graph.torus import CORES, Torus
+from sim.compiler.program.tilings import CONTROL, HELD
+from sim.compiler.tiling import standard
+
+__all__ = ["hoist", "overlap"]
+
+
+def hoist(graph: Graph) -> None:
+    """Reorder a graph so that exchanges start early, the largest first.
+
+    Operations that no exchange depends on move to the end, in the order in which the exchanges that
+    they depend on start. Kernels run during an exchange until an operation needs the received
+    value. So the operations that prepare a small exchange run during a larger one, and those that
+    use a large exchange run during smaller ones.
+    """
+    for operation in graph.operations:
+        for region in operation.regions if operation.kind in CONTROL else ():
+            hoist(region)
+    exchanges = [operation for operation in graph.operations if operation.kind == "exchange"]
+    numbers = {value: number for number, operation in enumerate(graph.operations)
+               for value in operation.results}
+    order: dict[int, None] = {}
+    for exchange in sorted(exchanges, key=lambda operation: -operation.result.type.size):
+        order.update(dict.fromkeys(sorted(_needed(graph, numbers[exchange.result], numbers))))
+    waits: list[int] = []
+    # For each value, the position in `order` of the last exchange that it depends on; 0 if none.
+    last: dict[Value, int] = {}
+    positions = {number: position for position, number in enumerate(order, 1)}
+    for number, operation in enumerate(graph.operations):
+        own = positions[number] if operation.kind == "exchange" else 0
+        found = max(own, *(last.get(value, 0) for value in operation.operands), 0)
+        last.update(dict.fromkeys(operation.results, found))
+        waits.append(found)
+    order.update(dict.fromkeys(sorted(range(len(graph.operations)), key=waits.__getitem__)))
+    graph.operations = [graph.operations[number] for number in order]
+
+
+def _needed(graph: Graph, last: int, numbers: dict[Value, int]) -> set[int]:
+    """Return the numbers of operation ``last`` and of all operations that it depends on.
+
+    ``numbers`` maps each value to the number of the operation that computes it.
+    """
+    found, pending = {last}, [last]
+    while pending:
+        new = {numbers[value] for value in graph.operations[pending.pop()].operands
+               if value in numbers} - found
+        found |= new
+        pending.extend(new)
+    return found
+
+
+def overlap(graph: Graph, torus: Torus, config: Config) -> None:
+    """Reorder a pod's graph so that kernels run while values cross the links.
+
+    An operation is chosen at a time: the one that its cores can start first, by the estimates of
+    this module. Among several, exchanges come first, then operations that soon lead to an exchange,
+    and then those on the longest path to the end of the graph. All devices execute the same order,
+    so they agree on the order of exchanges. Graphs with control flow are hoisted instead (`hoist`).
+    """
+    if any(operation.kind in CONTROL for operation in graph.operations):
+        hoist(graph)
+        return
+    if any(operation.kind == "exchange" for operation in graph.operations):
+        graph.operations = _Scheduler(graph, torus, config).order()
+
+
+@dataclass
+class _Step:
+    """An operation to order.
+
+    Attributes
+    ----------
+    operation : Operation
+    cores : tuple of int
+        Numbers of the cores that execute it.
+    cycles : float
+        Estimated cycles of its code on each of these cores.
+    travel : float
+        If it is an exchange, estimated cycles until the value has arrived.
+    before : int
+        How many operations that it depends on have not been ordered.
+    after : list of _Step
+        The operations that depend on it.
+    path : float
+        Estimated cycles from its start to the end of the graph.
+    soon : float
+        Estimated cycles of kernels from its start to the next exchange that depends on it.
+    """
+
+    operation: Operation
+    cores: tuple[int, ...]
+    cycles: float
+    travel: float
+    before: int = 0
+    after: "list[_Step]" = field(default_factory=list)
+    path: float = 0
+    soon: float = math.inf
+
+
+class _Scheduler:
+    """Chooses an order of a graph's operations by simulating both cores of a chip, roughly."""
+
+    _KERNEL = 60
+    """Cycles of a kernel that do not depend on its size."""
+    _SOON = 1500
+    """Cycles up to which an operation counts as soon leading to an exchange."""
+    _LATENCY = 150
+    """Cycles from the start of an exchange to the first vector's arrival."""
+
+    def __init__(self, graph: Graph, torus: Torus, config: Config) -> None:
+        self._graph, self._torus, self._config = graph, torus, config
+        link = LinkConfig()
+        self._link_cycles = config.sublanes * config.row_bytes * link.rate_cycles / (
+            link.rate_flits * max(config.link_bytes, 1))
+        self._live = self._cores()
+        self._steps = self._made()
+        self._clock = [0.0] * CORES
+        # When each value is there, by core, and when each link is free.
+        self._ready: dict[tuple[Value, int], float] = {}
+        self._free: dict[object, float] = {}
+
+    def order(self) -> list[Operation]:
+        """Return the graph's operations in the new order."""
+        waiting = [step for step in self._steps if not step.before]
+        found = []
+        while waiting:
+            chosen = min(waiting, key=lambda step: (
+                self._wait(step), step.operation.kind != "exchange", step.soon > self._SOON,
+                -step.path))
+            waiting.remove(chosen)
+            self._run(chosen)
+            found.append(chosen.operation)
+            for step in chosen.after:
+                step.before -= 1
+                if not step.before:
+                    waiting.append(step)
+        assert len(found) == len(self._steps)
+        return found
+
+    def _wait(self, step: _Step) -> float:
+        """Return for how many cycles cores have to wait before they can start an operation."""
+        return max((max(0.0, self._start(step, core) - self._clock[core]) for core in step.cores),
+                   default=0.0)
+
+    def _start(self, step: _Step, core: int) -> float:
+        return max((self._ready.get((value, core), 0.0) for value in step.operation.operands),
+                   default=0.0)
+
+    def _run(self, step: _Step) -> None:
+        for core in step.cores:
+            self._clock[core] = max(self._clock[core], self._start(step, core)) + step.cycles
+        for core in range(CORES):
+            end = self._clock[core] if core in step.cores else self._start(step, core)
+            if step.travel and core in step.cores:
+                # The cores of a chip share its links.
+                way = self._route(step.operation)
+                end = self._free[way] = max(end, self._free.get(way, 0.0)) + step.travel
+                end += self._LATENCY
+            self._ready.update(dict.fromkeys(
+                ((value, core) for value in step.operation.results), end))
+
+    def _route(self, operation: Operation) -> tuple[object, ...]:
+        way = operation.attributes.get("way", 1)
+        return self._torus.ring(operation.attributes.get("sources", (1, 0)), way), way
+
+    def _cores(self) -> dict[Value, set[int]]:
+        """Return the numbers of the cores that need each value."""
+        live: dict[Value, set[int]] = {value: set(range(CORES)) for value in self._graph.outputs}
+        for operation in reversed(self._graph.operations):
+            wanted = set().union(*(live.get(value, ()) for value in operation.results))
+            if operation.kind in ("by_device", "exchange"):
+                if operation.kind == "exchange":
+                    wanted |= self._movers(operation)
+                for device, value in enumerate(operation.operands):
+                    core, *_ = self._torus.place(device)
+                    live.setdefault(value, set()).update({core} & wanted)
+            else:
+                for value in operation.operands:
+                    live.setdefault(value, set()).update(wanted)
+        return live
+
+    def _movers(self, operation: Operation) -> set[int]:
+        """Return the numbers of the cores that send a value."""
+        sources = operation.attributes.get("sources", (1, 0))
+        return {self._torus.place(device)[0] for device, source in enumerate(sources)
+                if device != source}
+
+    def _made(self) -> list[_Step]:
+        makers: dict[Value, _Step] = {}
+        steps = []
+        for operation in self._graph.operations:
+            exchanges = operation.kind == "exchange"
+            wanted = self._movers(operation) if exchanges else set().union(
+                *(self._live.get(value, ()) for value in operation.results))
+            step = _Step(operation, tuple(sorted(wanted)), self._cycles(operation),
+                         self._travel(operation) if exchanges else 0.0)
+            for found in _distinct(makers[value] for value in operation.operands
+                                   if value in makers):
+                step.before += 1
+                found.after.append(step)
+            makers.update(dict.fromkeys(operation.results, step))
+            steps.append(step)
+        for step in reversed(steps):
+            step.path = step.cycles + step.travel + max(
+                (later.path for later in step.after), default=0.0)
+            step.soon = step.cycles + min(
+                (0.0 if later.travel else later.soon for later in step.after), default=math.inf)
+        return steps
+
+    def _vectors(self, values: Iterable[Value]) -> int:
+        return sum(standard(value.shape, self._config).vectors for value in values
+                   if value.type.size)
+
+    def _travel(self, operation: Operation) -> float:
+        vectors = self._vectors(operation.results)
+        if self._route(operation)[0] == "core":
+            return vectors * self._config.sublanes
+        return vectors * self._link_cycles
+
+    def _cycles(self, operation: Operation) -> float:
+        """Estimate the cycles of an operation's code on a core."""
+        kind = operation.kind
+        if kind in HELD or kind in ("by_device", "reshape") or not operation.results[0].type.size:
+            return 0
+        if kind == "exchange":
+            return 10
+        if kind == "dot_general":
+            value = operation.operands[0]
+            contracted = math.prod(value.shape[at] for at in operation.attributes[
+                "lhs_contracting_dimensions"])
+            return 300 + 1.5 * operation.result.type.size * contracted / self._config.lanes ** 2
+        if kind == "dynamic_update_slice":
+            return self._KERNEL + 2 * self._vectors(operation.operands[1:2])
+        if kind in ("slice", "dynamic_slice"):
+            return self._KERNEL + 2 * self._vectors(operation.results)
+        return self._KERNEL + self._vectors((*operation.operands, *operation.results))
+
+
+def _distinct(steps: Iterable[_Step]) -> list[_Step]:
+    found: dict[int, _Step] = {}
+    for step in steps:
+        found[id(step)] = step
+    return list(found.values())
