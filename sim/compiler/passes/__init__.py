@@ -28,6 +28,7 @@ from sim.compiler.passes.fold_constants import fold_constants
 from sim.compiler.passes.fuse import fuse
 from sim.compiler.passes.share_common import share_common
 from sim.compiler.passes.sink_transposes import sink_transposes
+from sim.compiler.passes.split_products import split_products
 
 __all__ = ["PASSES", "SIMPLIFICATIONS", "dump_folder", "run_passes"]
 
@@ -47,6 +48,7 @@ SIMPLIFICATIONS: tuple[tuple[str, _Pass], ...] = (
 PASSES: tuple[tuple[str, _Pass], ...] = (
     *SIMPLIFICATIONS,
     _plain(sink_transposes),
+    _plain(split_products),
     ("split_phases", split_phases),
     ("expand_convolutions", expand_convolutions),
     _plain(expand_products),

@@ -82,6 +82,8 @@ def _dimension(shape: tuple[int, ...], parts: int, chips: int) -> tuple[int, int
     if len(shape) != 2:
         return None
     rows, columns = shape
+    if rows % (parts * chips * _TILE[0]) == 0:
+        return 0, rows // parts
     if columns % (parts * _TILE[1]) == 0:
         return 1, -(-rows // (chips * _TILE[0])) * chips * _TILE[0]
     for dimension, size in ((0, rows // parts), (1, rows)):
