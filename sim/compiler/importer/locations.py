@@ -17,6 +17,10 @@ def location_of(location: Any, call: Location | None) -> Location | None:
     The result is the innermost frame of the location's call stack that is not in an installed
     package. If all frames are in installed packages, it is the innermost frame.
 
+    JAX traces some functions of its own only once, for instance that of `jax.random.split`, and
+    gives their operations the call stack of the first call, which may be in another program. Such a
+    stack does not contain the function; the result is then the line of ``call``.
+
     Parameters
     ----------
     location : jaxlib.mlir.ir.Location
@@ -30,14 +34,15 @@ def location_of(location: Any, call: Location | None) -> Location | None:
     Location or None
         None if nothing is known.
     """
-    own_name = _name(location)
+    foreign = call is not None and _is_foreign(location, call)
+    own_name = _name(location, frames=not foreign)
     name = "/".join([*([call.name] if call and call.name else []),
                      *([] if own_name is None else [own_name])])
     innermost = own = None
-    for frame in _frames(location):
-        innermost = innermost or frame
-        if not any(package in frame[0] for package in _PACKAGES):
-            own = frame
+    for file, line, _ in () if foreign else _frames(location):
+        innermost = innermost or (file, line)
+        if not any(package in file for package in _PACKAGES):
+            own = file, line
             break
     if innermost and (own or not call):
         return Location(*(own or innermost), name)
@@ -46,32 +51,47 @@ def location_of(location: Any, call: Location | None) -> Location | None:
     return Location(name=name) if name else None
 
 
-def _name(at: Any) -> str | None:
-    """The name that a location gives its operation, as opposed to one of the calls around it."""
-    from jaxlib.mlir import ir
+def _is_foreign(location: Any, call: Location) -> bool:
+    """Return whether a call stack is not that of the inlined function around the operation.
 
-    if isinstance(at, ir.NameLoc):
-        return at.name_str
-    parts = ([at.callee] if isinstance(at, ir.CallSiteLoc) else
-             at.locations if isinstance(at, ir.FusedLoc) else [])
-    return next((name for part in parts if (name := _name(part)) is not None), None)
+    ``call`` names this function if it is one of `jax.jit`. The first part of the name is that of
+    the program.
+    """
+    functions = [part[4:-1] for part in call.name.split("/")[1:] if part.startswith("jit(")]
+    return bool(functions) and not any(
+        functions[-1] in function.split(".") for _, _, function in _frames(location))
 
 
-def _frames(at: Any) -> Iterator[tuple[str, int]]:
-    """Files and lines of a location's call stack, the innermost first.
+def _name(at: Any, *, frames: bool = True) -> str | None:
+    """The name that a location gives its operation, as opposed to one of the calls around it.
 
-    Most stacks have dozens of frames, of which the first one or two are needed.
+    For an operation without a name, it is that of the innermost function; None without ``frames``.
     """
     from jaxlib.mlir import ir
 
-    left = [at]
+    if isinstance(at, ir.NameLoc):
+        return at.name_str if frames or not isinstance(at.child_loc, ir.FileLineColLoc) else None
+    parts = ([at.callee] if isinstance(at, ir.CallSiteLoc) else
+             at.locations if isinstance(at, ir.FusedLoc) else [])
+    return next((name for part in parts if (name := _name(part, frames=frames)) is not None), None)
+
+
+def _frames(at: Any) -> Iterator[tuple[str, int, str]]:
+    """Files, lines and functions of a location's call stack, the innermost first.
+
+    A function that is not known has an empty name. Most stacks have dozens of frames, of which the
+    first one or two are needed.
+    """
+    from jaxlib.mlir import ir
+
+    left = [(at, "")]
     while left:
-        at = left.pop()
+        at, function = left.pop()
         if isinstance(at, ir.FileLineColLoc):
-            yield str(at.filename), at.start_line
+            yield str(at.filename), at.start_line, function
         elif isinstance(at, ir.CallSiteLoc):
-            left += [at.caller, at.callee]
+            left += [(at.caller, ""), (at.callee, "")]
         elif isinstance(at, ir.NameLoc):
-            left.append(at.child_loc)
+            left.append((at.child_loc, at.name_str))
         elif isinstance(at, ir.FusedLoc):
-            left += reversed(at.locations)
+            left += [(part, "") for part in reversed(at.locations)]
