@@ -25,7 +25,8 @@ from sim.compiler.machine import Builder, VReg
 from sim.compiler.tiling import Tiling, standard
 from sim.compiler.words import to_words
 
-__all__ = ["broadcast_tiling", "emit_region", "expand_readable", "is_flat", "region_refusal"]
+__all__ = ["Region", "broadcast_tiling", "emit_region", "expand_readable", "is_flat",
+           "region_refusal"]
 
 Dimensions = tuple[int, ...]
 
@@ -69,16 +70,43 @@ def _region_of(operation: Operation) -> Graph:
     return Graph(list(dict.fromkeys(operation.operands)), [inner], list(operation.results))
 
 
-class _Region:
-    """Expands the operations of a region into expressions built from vector-unit operations."""
+class Region:
+    """Expands the operations of a region into expressions built from vector-unit operations.
+
+    Parameters
+    ----------
+    region : Graph
+        The region. Inputs and operations may be appended to it, and its outputs changed, if
+        `update` is called afterwards.
+
+    Attributes
+    ----------
+    elements : Elements
+        Records the operations of the expressions.
+    leaves : dict of Leaf to Node
+        The inputs of the expressions.
+    outputs : list of Node or int
+        The expressions of the region's outputs as words.
+    """
 
     def __init__(self, region: Graph) -> None:
         self.elements = Elements()
         self.leaves: dict[Leaf, Node] = {}
-        self._inputs = {value: number for number, value in enumerate(region.inputs)}
+        self.outputs: list[Any] = []
+        self._region = region
+        self._inputs: dict[Value, int] = {}
         self._values: dict[Value, Any] = {}
-        for operation in region.operations:
+        self._recorded = 0  # number of recorded operations, without those of the outputs
+        self.update()
+
+    def update(self) -> None:
+        """Expand what was appended to the region, and its present outputs."""
+        region = self._region
+        self.elements.forget(self._recorded)
+        self._inputs = {value: number for number, value in enumerate(region.inputs)}
+        for operation in region.operations[len(self._values):]:
             self._values[operation.result] = self._expand(operation)
+        self._recorded = len(self.elements.nodes)
         self.outputs = [self._word(value) for value in region.outputs]
 
     def _leaf(self, leaf: Leaf) -> Node:
@@ -142,7 +170,7 @@ def emit_region(b: Builder, region: Graph, inputs: Sequence[VReg]) -> list[VReg]
     list of VReg
         A register for each of the region's outputs; predicates are 0 or 1.
     """
-    expanded = _Region(region)
+    expanded = Region(region)
     leaves: dict[Node, Any] = {}
     for leaf, node in expanded.leaves.items():
         assert leaf.operand is not None
@@ -247,26 +275,26 @@ def _tilings(operation: Operation, operands: tuple[Tiling, ...], config: Config)
     return choice
 
 
-def expand_readable(fusion: Operation, config: Config
+def expand_readable(fusion: Operation, config: Config, expanded: Region
                     ) -> tuple[Elements, list[Node | int]] | None:
     """Return the expressions of a fusion's results, and the `Elements` that recorded them.
 
     The caller can estimate the cost of the fusion from them. None if the fusion, whose results have
     the standard tiling, cannot read its operands: some of them must be broadcast first.
+    ``expanded`` is the fusion's region.
     """
-    expanded = _Region(_region_of(fusion))
     if _choose_for(fusion, standard(fusion.results[0].shape, config), expanded) is None:
         return None
     return expanded.elements, expanded.outputs
 
 
 def _choose_for(operation: Operation, result: Tiling,
-                expanded: _Region | None = None) -> Choice | None:
+                expanded: Region | None = None) -> Choice | None:
     if stages(operation) is not None:
         return Choice((result,) * len(operation.operands), (result,))
     numbers = _operand_numbers(operation)
     inputs: dict[int, Tiling] = {}
-    for leaf in (expanded or _Region(_region_of(operation))).leaves:
+    for leaf in (expanded or Region(_region_of(operation))).leaves:
         if leaf.operand is None:
             continue
         number = leaf.operand
@@ -359,7 +387,7 @@ class _Kernel:
 
     def __init__(self, operation: Operation, at: Lowering) -> None:
         self._at = at
-        self._region = _Region(_region_of(operation))
+        self._region = Region(_region_of(operation))
         self._results = [at.place(value) for value in operation.results]
         self._tiling = self._results[0].tiling
         numbers = _operand_numbers(operation)

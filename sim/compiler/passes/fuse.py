@@ -7,7 +7,7 @@ Values that cost nothing inside a loop nest are copied into each group that uses
 constants of equal elements, iotas, and broadcasts of operands that can be read repeatedly.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from sim.compiler.kernels.elements import table
 from sim.compiler.kernels.elements.expression import Elements, Node
 from sim.compiler.kernels.elements.iterated import stages
 from sim.compiler.kernels.elements.writing import needed, pressure
-from sim.compiler.kernels.elementwise import broadcast_tiling, expand_readable
+from sim.compiler.kernels.elementwise import Region, broadcast_tiling, expand_readable
 from sim.compiler.tiling import standard
 
 __all__ = ["fuse"]
@@ -130,18 +130,83 @@ def _view(operation: Operation, views: dict[Value, _View]) -> _View | None:
 # Groups.
 
 
+class _Draft:
+    """A fusion to which operations can be appended.
+
+    Most groups grow by one operation at a time; expanding all of them each time would take a time
+    that grows with the square of their number.
+
+    Parameters
+    ----------
+    views : mapping of Value to _View
+        The values that cost nothing inside a loop nest.
+
+    Attributes
+    ----------
+    operations : list of Operation
+        The operations that were appended.
+    """
+
+    def __init__(self, views: Mapping[Value, _View]) -> None:
+        self.operations: list[Operation] = []
+        self._views = views
+        self._region = Graph(name="fusion")
+        self._inside: dict[Value, Value] = {}
+        self._operands: dict[Value, Value] = {}
+        self._expanded: Region | None = None
+
+    def append(self, operation: Operation) -> None:
+        """Append an operation that none of the others reads."""
+        sources = [self._read(value) for value in operation.operands]
+        copy = self._region.add(operation.kind, sources, operation.result.type,
+                                operation.attributes, operation.regions, operation.location)
+        self._inside[operation.result] = copy.result
+        self.operations.append(operation)
+
+    def fusion(self, results: Sequence[Value]) -> Operation:
+        """Return the fusion, whose results are those of some of the operations."""
+        self._region.inputs = list(self._operands.values())
+        self._region.outputs = [self._inside[value] for value in results]
+        return Operation("fusion", tuple(self._operands), tuple(results), {}, (self._region,),
+                         self.operations[-1].location)
+
+    def expanded(self) -> Region:
+        """Return the expressions of the most recent `fusion`."""
+        if self._expanded is None:
+            self._expanded = Region(self._region)
+        else:
+            self._expanded.update()
+        return self._expanded
+
+    def _outer(self, value: Value) -> Value:
+        if value not in self._operands:
+            self._operands[value] = Value(value.type, value.name)
+        return self._operands[value]
+
+    def _read(self, value: Value) -> Value:
+        inside, view = self._inside, self._views.get(value)
+        if value in inside or view is None:
+            return inside[value] if value in inside else self._outer(value)
+        if view.source in inside:
+            return inside[view.source]  # the broadcast does not change the shape
+        source = None if view.source is None else self._outer(view.source)
+        inside[value] = view.write(self._region, value.type, source)
+        return inside[value]
+
+
 @dataclass(eq=False)
 class _Group:
     """Operations that become one fusion.
 
     ``ancestors`` is the set of groups whose results this one needs, directly or indirectly: an
-    integer with a bit for each group (`bit`).
+    integer with a bit for each group (`bit`). ``draft`` is the fusion, if it is at hand.
     """
 
     number: int
     operations: list[Operation]
     ancestors: int = 0
     nodes: int = 0  # number of nodes; 0: the group cannot be part of a fusion
+    draft: _Draft | None = None
 
     @property
     def bit(self) -> int:
@@ -172,7 +237,8 @@ class _Fusion:
                 group.ancestors |= producer.ancestors | producer.bit
             self._group_of.update(dict.fromkeys(operation.results, group))
             if self._fusible(operation):
-                group.nodes = self._count(operation)
+                group.draft = self._draft([operation])
+                group.nodes = self._count(group.draft)
                 for value in operation.operands:
                     if value not in self._views and value in self._group_of:
                         group = self._merged(self._group_of[value], group)
@@ -207,13 +273,31 @@ class _Fusion:
         if any(producer not in (first, second) and producer.ancestors & first.bit
                for operation in second.operations for producer in self._producers(operation)):
             return second  # a third group lies between them
-        joined = sorted((*first.operations, *second.operations), key=self._positions.__getitem__)
-        if first.nodes + second.nodes > self._limit or (
-                self._expressions(joined) is None):
+        if first.nodes + second.nodes > self._limit:
+            return second
+        draft = self._joined(first, second)
+        if self._expressions(draft) is None:
             return second
         self._join(first, second)
-        first.operations = joined
+        first.operations, first.draft = draft.operations, draft
         return first
+
+    def _joined(self, first: _Group, second: _Group) -> _Draft:
+        """Return the draft of two groups together; that of the first may become part of it."""
+        draft, first.draft = first.draft, None
+        at = self._positions
+        if draft is None or len(second.operations) > 1 or (
+                at[second.operations[0]] < at[first.operations[-1]]):
+            return self._draft(sorted((*first.operations, *second.operations), key=at.__getitem__))
+        first.operations = list(first.operations)  # those of the draft grow
+        draft.append(second.operations[0])
+        return draft
+
+    def _draft(self, operations: Sequence[Operation]) -> _Draft:
+        draft = _Draft(self._views)
+        for operation in operations:
+            draft.append(operation)
+        return draft
 
     def _join(self, first: _Group, second: _Group) -> None:
         del self._groups[second.number]
@@ -221,26 +305,27 @@ class _Fusion:
         first.ancestors |= second.ancestors & ~first.bit
         for operation in second.operations:
             self._group_of[operation.result] = first
+        merged, both, joined = ~second.bit, first.bit | second.bit, first.bit | first.ancestors
         for group in self._groups.values():
-            if group is not first and group.ancestors & (first.bit | second.bit):
-                group.ancestors = (group.ancestors & ~second.bit) | first.bit | first.ancestors
+            if group is not first and group.ancestors & both:
+                group.ancestors = (group.ancestors & merged) | joined
 
-    def _count(self, operation: Operation) -> int:
-        """Return the size of an operation's expressions, in nodes; 0 if it cannot be fused."""
-        expressions = self._expressions([operation])
+    def _count(self, draft: _Draft) -> int:
+        """Return the size of a draft's expressions, in nodes; 0 if it cannot be a fusion."""
+        expressions = self._expressions(draft)
         return 0 if expressions is None else max(len(needed(*expressions)), 1)
 
-    def _expressions(self, operations: Sequence[Operation]
-                     ) -> tuple[Elements, list[Node | int]] | None:
-        """Return the expressions of a fusion of operations; None if they do not fit in one."""
-        fused = self._fused(operations)
+    def _expressions(self, draft: _Draft) -> tuple[Elements, list[Node | int]] | None:
+        """Return the expressions of a draft; None if its operations do not fit in one fusion."""
+        fused, operations = self._fused(draft), draft.operations
         if len(fused.operands) + len(fused.results) > _MOST_VALUES:
             return None
         # A fusion that exceeds all of vector memory is computed block by block, whatever its size.
-        if len(operations) > 1 and self._room(operations) < self._vectors(fused) <= (
-                self._config.vmem_vectors):
+        vectors, most = self._vectors(fused), self._config.vmem_vectors
+        if len(operations) > 1 and most // 2 < vectors <= most and (
+                self._room(operations) < vectors):
             return None
-        expressions = expand_readable(fused, self._config)
+        expressions = expand_readable(fused, self._config, draft.expanded())
         if expressions is None:
             return None
         vectors, masks = pressure(*expressions)
@@ -266,52 +351,19 @@ class _Fusion:
 
     # The fusions.
 
-    def _region(self, operations: Sequence[Operation]) -> tuple[Graph, list[Value], list[Value]]:
-        """Make the region of a fusion of operations; return it, its operands, and its results."""
-        region = Graph(name="fusion")
-        inside: dict[Value, Value] = {}
-        operands: dict[Value, Value] = {}
-        members = set(operations)
-
-        def outer(value: Value) -> Value:
-            if value not in operands:
-                operands[value] = Value(value.type, value.name)
-            return operands[value]
-
-        def read(value: Value) -> Value:
-            view = self._views.get(value)
-            if value in inside or view is None:
-                return inside[value] if value in inside else outer(value)
-            if view.source in inside:
-                return inside[view.source]  # the broadcast does not change the shape
-            source = None if view.source is None else outer(view.source)
-            inside[value] = view.write(region, value.type, source)
-            return inside[value]
-
-        results = []
-        for operation in operations:
-            sources = [read(value) for value in operation.operands]
-            copy = region.add(operation.kind, sources, operation.result.type, operation.attributes,
-                              operation.regions, operation.location)
-            inside[operation.result] = copy.result
+    def _fused(self, draft: _Draft) -> Operation:
+        members = set(draft.operations)
+        return draft.fusion([
+            operation.result for operation in draft.operations
             if operation.result in self._returned or any(
-                    user not in members for user in self._users.get(operation.result, ())):
-                results.append(operation.result)
-        region.inputs = list(operands.values())
-        region.outputs = [inside[value] for value in results]
-        return region, list(operands), results
-
-    def _fused(self, operations: Sequence[Operation]) -> Operation:
-        region, operands, results = self._region(operations)
-        return Operation("fusion", tuple(operands), tuple(results), {}, (region,),
-                         operations[-1].location)
+                user not in members for user in self._users.get(operation.result, ()))])
 
     def _replacement(self, group: _Group) -> Operation:
         only = group.operations[0]
         if not group.nodes or (len(group.operations) == 1 and not any(
                 value in self._views for value in only.operands)):
             return only
-        return self._fused(group.operations)
+        return self._fused(group.draft or self._draft(group.operations))
 
     def _used(self, operations: list[Operation]) -> list[Operation]:
         """Return the operations without the constants, iotas and broadcasts that are not read."""

@@ -110,6 +110,13 @@ class Elements:
         self.nodes.append(node)
         return node
 
+    def forget(self, count: int) -> None:
+        """Forget the operations recorded after the first ``count``."""
+        while len(self.nodes) > count:
+            _, known = self._known.popitem()
+            if known is self.nodes[-1]:
+                self.nodes.pop()
+
     def select(self, mask: Source, a: Source, b: Source) -> Any:
         """``a`` where the mask is set, otherwise ``b``."""
         if isinstance(mask, int):

@@ -51,7 +51,7 @@ def pressure(elements: Elements, outputs: Sequence[Node | int]) -> tuple[int, in
     for node, number in last.items():
         ends.setdefault(number, []).append(node)
     live: tuple[set[Node], set[Node]] = (set(), set())  # vectors, masks
-    most = [0, 0]
+    vectors = masks = 0
     for number, node in enumerate(nodes):
         for source in node.sources:
             if isinstance(source, Node) and source in last:
@@ -60,8 +60,11 @@ def pressure(elements: Elements, outputs: Sequence[Node | int]) -> tuple[int, in
             live[end.is_mask].discard(end)
         if node in last:
             live[node.is_mask].add(node)
-        most = [max(most[0], len(live[0])), max(most[1], len(live[1]))]
-    return most[0], most[1]
+        if len(live[0]) > vectors:
+            vectors = len(live[0])
+        if len(live[1]) > masks:
+            masks = len(live[1])
+    return vectors, masks
 
 
 class Writer:

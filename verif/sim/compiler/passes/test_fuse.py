@@ -10,6 +10,8 @@ from hdl.config import Config
 from sim.compiler.graph.interpret import interpret
 from sim.compiler.graph.ir import DType, Graph, TensorType, Value
 from sim.compiler.graph.verify import verify
+from sim.compiler.kernels.elements.writing import pressure
+from sim.compiler.kernels.elementwise import Region
 from sim.compiler.passes.fuse import fuse
 from verif.sim.compiler.kernels.harness import check
 
@@ -123,6 +125,36 @@ def test_many_masks_are_split() -> None:
     for mask in reversed(masks):
         value = m("select", mask, m("negate", value), value)
     m.fused(value)
+
+
+def code(expanded: Region) -> list[Any]:
+    """The recorded operations and the outputs of a region, with sources as numbers."""
+    numbers: dict[Any, Any] = {node: -1 - at for at, node in enumerate(expanded.leaves.values())}
+    numbers |= {node: at for at, node in enumerate(expanded.elements.nodes)}
+    return [(node.name, *(numbers.get(source, source) for source in node.sources))
+            for node in expanded.elements.nodes] + [
+                (numbers.get(output, output),) for output in expanded.outputs]
+
+
+def test_a_region_that_grows_has_the_expressions_of_one_expanded_at_once() -> None:
+    """After each operation, its result is the only output; results of predicates are words."""
+    m = Maker((5, 6), (5, 6))
+    x, y = m.inputs
+    half = m.broadcast(m.constant(0.5), (5, 6))
+    less = m("compare", x, half, dtype=PRED, comparison_direction="LT", compare_type="FLOAT")
+    more = m("compare", y, x, dtype=PRED, comparison_direction="GT", compare_type="FLOAT")
+    both = m("and", less, more, dtype=PRED)
+    m("tanh", m("select", both, m("add", x, y), m("convert", less, dtype=F32)))
+    region = Graph(outputs=[])
+    grown = Region(region)
+    region.inputs = [x, y]
+    for operation in m.graph.operations:
+        region.operations.append(operation)
+        region.outputs = [operation.result]
+        grown.update()
+        whole = Region(region.copy())
+        assert code(grown) == code(whole)
+        assert pressure(grown.elements, grown.outputs) == pressure(whole.elements, whole.outputs)
 
 
 ATTRIBUTES: dict[str, dict[str, Any]] = {
