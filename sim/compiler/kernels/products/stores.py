@@ -63,9 +63,9 @@ class Stores:
                      if split + late + 1 < rows) or (0,)
 
     def places(self) -> dict[int, int]:
-        """Map the number of a vector of rows to the number of a split.
+        """Map the number of a vector of rows to the number of one of `splits`.
 
-        After the push of this vector, the sums up to the split are complete. Their transfer starts
+        After the push of this vector, the sums up to that split are complete. Their transfer starts
         after the push of the next vector, so that the array has rows while the start holds the
         core.
         """
@@ -110,11 +110,11 @@ class Stores:
         b.smem_store(self._what, self._descriptor[0])
 
     def describe_first(self) -> None:
-        """Write the first transfer's descriptor: up to the first split, or a block if that is 0."""
+        """Write the first descriptor: up to the first of `splits`, or a block if that is 0."""
         self.describe(0, self.splits[0] or self._product.block_rows)
 
     def describe_after(self, number: int, block: SReg) -> None:
-        """Write the descriptor of the transfer after the one that ends at split ``number``.
+        """Write the descriptor of the transfer that begins at number ``number`` of `splits`.
 
         ``block`` is the index of the first vector of the block that is being popped.
         """
@@ -122,7 +122,7 @@ class Stores:
         self.describe(block + self.splits[number], following - self.splits[number])
 
     def describe_rest(self, block: SReg) -> None:
-        """Write the descriptor of a transfer of the vectors after the last split of a block.
+        """Write the descriptor of the transfer of a block's vectors after the last of `splits`.
 
         ``block`` is the index of the block's first vector.
         """
