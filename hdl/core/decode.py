@@ -400,7 +400,7 @@ class UnitDecoder(wiring.Component):
     ld_address, st_address : In(32)
         Addresses of load and store before truncation; they are in range if the bundle issues.
     v0, v1, load, store, push_x, push_w, pop, xlu : Out
-        Operations for the units, see `unit_ports`; same as in `Sequencer`.
+        Operations for the units, see `unit_ports`; same as in `hdl.core.sequencer.Sequencer`.
     """
 
     combinational = True

@@ -72,7 +72,7 @@ class ProgramControl(wiring.Component):
     Attributes
     ----------
     start, start_pc, stop, watchdog : In(1), In(32), In(1), In(32)
-        Same as in `Sequencer`.
+        Same as in `hdl.core.sequencer.Sequencer`.
     issue : In(1)
         The bundle at ``pc`` issues in this cycle; only if ``valid``.
     next_pc, halt : In(32), In(1)
@@ -85,7 +85,7 @@ class ProgramControl(wiring.Component):
     bus_error : In(1)
         The HBM answered a transfer with an error.
     running, fault, pc : Out(1), Out(4), Out(32)
-        Same as in `Sequencer`.
+        Same as in `hdl.core.sequencer.Sequencer`.
     valid : Out(1)
         The bundle at ``pc`` has been fetched and can issue.
     fetching : Out(1)
@@ -206,8 +206,8 @@ class Examination(wiring.Component):
     known : Out(FAULT_BITS)
         The fault that the examination found, or `NONE`; `Fault.ILLEGAL` until it is complete.
     keep, late : Out(1)
-        Control of `ScalarOperands`, which reads the operands that faults depend on in stage 1, and
-        the others, or the host's register, at any other time.
+        Control of `hdl.core.scalar.ScalarOperands`, which reads the operands that faults depend on
+        in stage 1, and the others, or the host's register, at any other time.
     """
 
     def __init__(self) -> None:

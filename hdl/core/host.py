@@ -167,7 +167,7 @@ class WriteArbiter(wiring.Component):
     word_write : In(stream of word_write)
         Writes by transfers.
     imem, smem : Out
-        The write ports of `InstructionMemory` and `ScalarMemory`.
+        The write ports of `hdl.core.fetch.InstructionMemory` and `hdl.core.scalar.ScalarMemory`.
     """
 
     combinational = True

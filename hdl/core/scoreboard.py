@@ -146,10 +146,10 @@ def taken_write_ports(m: Module, platform: object, bundle: data.View, issue: Sig
                       shared: bool) -> Value:
     """Reserve the vector slots' write ports; return whether a bundle must wait for them.
 
-    ``bundle`` has `BUNDLE_LAYOUT`, and ``issue`` is set if it issues in this cycle. The result has
-    a bit for each vector slot: the slot's operation must not issue in this cycle, because it would
-    write in the same cycle as an earlier one. If ``shared``, it is one bit: the bundle must not
-    issue in the next cycle, for the reasons that `SharedPorts` gives.
+    ``bundle`` has `hdl.isa.BUNDLE_LAYOUT`, and ``issue`` is set if it issues in this cycle. The
+    result has a bit for each vector slot: the slot's operation must not issue in this cycle,
+    because it would write in the same cycle as an earlier one. If ``shared``, it is one bit: the
+    bundle must not issue in the next cycle, for the reasons that `SharedPorts` gives.
     """
     if shared:
         ports = instantiate(m, platform, "ports", "shared_ports", SharedPorts)
@@ -175,8 +175,8 @@ class Scoreboard(wiring.Component):
     Attributes
     ----------
     vector_reads, vector_writes, vector_loads : In(VECTOR_REGISTERS)
-        The bundle's registers, from `BundleDecoder`; so are ``mask_reads``, ``mask_writes``,
-        ``scalar_reads`` and ``scalar_writes``.
+        The bundle's registers, from `hdl.core.decode.BundleDecoder`; so are ``mask_reads``,
+        ``mask_writes``, ``scalar_reads`` and ``scalar_writes``.
     issue : In(1)
         The bundle issues in this cycle.
     scalar_load, scalar_d : In(1), In(5)

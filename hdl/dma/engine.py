@@ -33,12 +33,12 @@ __all__ = ["DmaEngine"]
 class DmaEngine(wiring.Component):
     """Moves rows between memories, according to descriptors of the program and of the host.
 
-    Transfers wait in a queue of `QUEUE_DEPTH`. Rows are read and written in the order of the
-    transfers, one a cycle; but scalar memory is read a word a cycle, and scalar and instruction
-    memory are written `hdl.core.interface.write_words` words a cycle. Transfers overlap: the rows
-    of a transfer are requested, and read, while earlier transfers are still being written. So a
-    transfer is sure to read the data that another one wrote only if it starts after the other has
-    signalled its completion. Transfers complete, and signal, in order.
+    Transfers wait in a queue of `hdl.dma.interface.QUEUE_DEPTH`. Rows are read and written in the
+    order of the transfers, one a cycle; but scalar memory is read a word a cycle, and scalar and
+    instruction memory are written `hdl.core.interface.write_words` words a cycle. Transfers
+    overlap: the rows of a transfer are requested, and read, while earlier transfers are still being
+    written. So a transfer is sure to read the data that another one wrote only if it starts after
+    the other has signalled its completion. Transfers complete, and signal, in order.
 
     A failed read or write raises ``bus_error``. The transfer continues with its other rows, but
     does not signal its completion.

@@ -125,7 +125,7 @@ class Collector(wiring.Component):
     ask, ask_address, granted, word : Out(1), Out(address_bits), In(1), In(32)
         Reads of scalar memory, see `WordGatherer`.
     output : Out(stream of hbm_row)
-        The rows, to a `RowBuffer`.
+        The rows, to a `hdl.dma.rows.RowBuffer`.
     failed, failed_at : Out(1), Out(2)
         A row with an error leaves in this cycle; ``failed_at``: its transfer's place in the queue.
     stop : In(1)

@@ -33,7 +33,7 @@ class Executor(wiring.Component):
     Attributes
     ----------
     received, length, check, dropped : In
-        From `FrameReceiver`.
+        From `hdl.fpga.frames.FrameReceiver`.
     hold : Out(1)
         The buffer's request is being executed, so the buffer must not be written.
     read, read_address, read_data : Out(1), Out(ADDRESS_BITS), In(8)

@@ -34,7 +34,7 @@ class FrameReceiver(wiring.Component):
     Attributes
     ----------
     valid, data, error : In(1), In(8), In(1)
-        Bytes from `UartReceiver`; ``error`` marks a byte without its stop bit.
+        Bytes from `hdl.fpga.uart.UartReceiver`; ``error`` marks a byte without its stop bit.
     hold : In(1)
         The buffer is in use: frames of which a byte arrives meanwhile are dropped.
     write, address, byte : Out(1), Out(ADDRESS_BITS), Out(8)

@@ -25,7 +25,8 @@ class SpiTarget(wiring.Component):
         SCLK, CS#, MOSI and MISO; the inputs are asynchronous. While ``select`` is 1, the line is
         idle, and ``line_out`` has no meaning.
     valid, data, error : Out(1), Out(8), Out(1)
-        A byte was received, as from `UartReceiver`; ``error``: ``select`` rose within it.
+        A byte was received, as from `hdl.fpga.uart.UartReceiver`; ``error``: ``select`` rose within
+        it.
     input : In(stream of 8)
         Bytes to send; a byte is accepted when the host reads its first bit.
     """

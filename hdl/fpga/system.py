@@ -25,7 +25,7 @@ class SerialSystem(wiring.Component):
         Parameters of a chip with one core and one memory channel, and at most 2 GiB of memory: with
         an SDRAM, 32 MiB.
     divisor : int or None
-        As of `SerialBridge`: cycles of a bit on the line, or None for SPI.
+        As of `hdl.fpga.bridge.SerialBridge`: cycles of a bit on the line, or None for SPI.
     sdram : SdramTiming, optional
         The memory is an SDRAM with this clock and these times. None: block RAM.
 
@@ -34,7 +34,7 @@ class SerialSystem(wiring.Component):
     line_in, line_out : In(1), Out(1)
         The serial line of `SerialHost`; ``line_in`` is asynchronous.
     spi_clock, spi_select : In(1), In(1)
-        As of `SerialBridge`.
+        As of `hdl.fpga.bridge.SerialBridge`.
     interrupt : Out(1)
         The chip's interrupt output.
     sdram : Out(SdramPins)

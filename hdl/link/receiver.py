@@ -58,7 +58,7 @@ class LinkReceiver(wiring.Component):
     received, channel, flit : Out(1), Out(1), Out(flit_layout)
         A flit, for one cycle. The buffer of its channel has room: the other end counts credits.
     report : Out(report_layout)
-        To the `LinkSender` of this end.
+        To the `hdl.link.sender.LinkSender` of this end.
 
     Raises
     ------

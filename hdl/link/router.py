@@ -200,7 +200,7 @@ class Router(wiring.Component):
     Attributes
     ----------
     received, from_channel, from_flit : In(1).array(4), In(1).array(4), In(flit_layout).array(4)
-        From the `LinkReceiver` of each `Direction`.
+        From the `hdl.link.receiver.LinkReceiver` of each `Direction`.
     freed : Out(CHANNELS).array(4)
         A flit that arrived on this channel of this port has left its buffer.
     room, send, to_channel, to_flit : In(CHANNELS).array(4), Out(1).array(4), Out(1).array(4), \

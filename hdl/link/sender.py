@@ -34,7 +34,7 @@ class LinkSender(wiring.Component):
     freed : In(CHANNELS)
         A flit of this channel leaves the buffer behind this end's receiver.
     report : In(report_layout)
-        From the `LinkReceiver` of this end.
+        From the `hdl.link.receiver.LinkReceiver` of this end.
     valid, frame : Out(1), Out(frame_layout)
         To the wire.
     down : Out(1)

@@ -22,7 +22,7 @@ class MxuLane(wiring.Component):
     """Operand and result FIFOs of lane i, for array row i and column i. Outputs are registered.
 
     The FIFOs have no full or empty flags. All lanes do the same work with fixed delays, so one
-    counter in `Mxu` prevents overflow in all of them.
+    counter in `hdl.mxu.mxu.Mxu` prevents overflow in all of them.
 
     Parameters
     ----------

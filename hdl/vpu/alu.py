@@ -88,12 +88,12 @@ class VectorAlu(wiring.Component):
     read, a, b, p, q : In(1), In(32), In(32), In(1), In(1)
         ``read`` loads the operands: the words ``a`` and ``b``, and the mask bits ``p`` and ``q``.
     op : In(OP_BITS)
-        With ``simple_0``: the `VectorOp` that the simple unit executes.
+        With ``simple_0``: the `hdl.isa.VectorOp` that the simple unit executes.
     subtract : In(1)
         With ``add_0``: computes a - b instead of a + b.
     functions : In(FUNCTION_PORT_BITS)
-        To the port of the same name of `Transcendental`: the `Function` for each stage. Present
-        only if ``transcendental`` is true.
+        To the port of the same name of `Transcendental`: the `hdl.vpu.tables.Function` for each
+        stage. Present only if ``transcendental`` is true.
     {unit}_{stage} : In(1)
         Enables of the stages, see `enable_ports`.
     lane, sublane : In(LANE_BITS), In(SUBLANE_BITS)

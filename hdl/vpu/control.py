@@ -62,7 +62,7 @@ class SlotControl(wiring.Component):
     Parameters
     ----------
     transcendental, iterative : bool
-        As for `VectorAlu`.
+        As for `hdl.vpu.alu.VectorAlu`.
 
     Attributes
     ----------

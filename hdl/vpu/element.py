@@ -208,9 +208,10 @@ class VectorElement(wiring.Component):
         ``words`` and ``bits`` are the vector operands and mask bits that were read, by input.
         ``masks`` is the file to which mask results are written.
 
-        The two slots never enable the same stage of a unit in one cycle: v1 is `V1_DELAY` cycles
-        behind v0, and bundles issue at most every third cycle. They never write in one cycle,
-        because the sequencer reserves the write port for one of them.
+        The two slots never enable the same stage of a unit in one cycle: v1 is
+        `hdl.vpu.interface.V1_DELAY` cycles behind v0, and bundles issue at most every third cycle.
+        They never write in one cycle, because the sequencer reserves the write port for one of
+        them.
         """
         alu = instantiate(m, platform, "alu", VectorAlu.module(True, True),
                           lambda: VectorAlu(True, True))

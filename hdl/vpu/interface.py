@@ -67,9 +67,9 @@ class _Ports(wiring.Signature):
 class VectorIssue(_Ports):
     """An operation of a vector slot at issue, from the sequencer to the vector unit.
 
-    ``op`` is a `VectorOp`. ``d``, ``a`` and ``b`` are the numbers of vector registers, or of masks
-    in the low bits. If ``use_scalar`` is set, operand b of every element is ``scalar``. ``m`` is
-    the number of the mask of a `SELECT`.
+    ``op`` is a `hdl.isa.VectorOp`. ``d``, ``a`` and ``b`` are the numbers of vector registers, or
+    of masks in the low bits. If ``use_scalar`` is set, operand b of every element is ``scalar``.
+    ``m`` is the number of the mask of a `SELECT`.
     """
 
     def __init__(self) -> None:

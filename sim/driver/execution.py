@@ -238,7 +238,8 @@ class Execution(Cores):
         Raises
         ------
         TypeError, ValueError, MemoryError, CoreFaultError, RuntimeError
-            As `execute`; TypeError also if `compile_graph` did not make the executable.
+            As `execute`; TypeError also if `sim.compiler.program.driver.compile_graph` did not make
+            the executable.
         """
         compiled = compiled_of(executable)
         if compiled.queues is not None:

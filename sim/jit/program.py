@@ -71,7 +71,7 @@ def compile_imported(graph: Graph, config: Config, name: str | None, *,
 
     ``name`` is the program's name in messages; None for the graph's name. ``fed`` lists the indices
     of the inputs that come from the infeed, and ``outfeed`` tells whether there is an outfeed, as
-    in `compile_graph`.
+    in `sim.compiler.program.driver.compile_graph`.
     """
     return CompiledProgram(compile_cached(graph, config, name=name, fed=fed, outfeed=outfeed))
 

@@ -94,7 +94,7 @@ def record_layout(config: Config) -> data.StructLayout:
     ``pc``, ``bundle``
         Address and encoding of this bundle.
     ``fault``
-        The core's fault (`Fault`).
+        The core's fault (`hdl.isa.Fault`).
     ``amount``
         Amount of the bundle's operation on a semaphore of this core, or 0.
     ``write``, ``write_index``, ``write_value``

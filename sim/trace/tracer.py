@@ -229,8 +229,8 @@ class Tracer:
                 ) -> Place | None:
         """Place where the arrow for an addition to a semaphore begins.
 
-        ``adder``, one of `ADDERS`, is the source of the addition; in ``cycle``, it adds ``amount``
-        to semaphore ``index`` of ``core``. None if no slice shows the source.
+        ``adder``, one of `sim.trace.probes.ADDERS`, is the source of the addition; in ``cycle``, it
+        adds ``amount`` to semaphore ``index`` of ``core``. None if no slice shows the source.
         """
         other = len(self._cores) - 1 - core
         if adder == "host":

@@ -268,8 +268,8 @@ class Op:
     operation : hdl.isa.Operation
     operands : tuple
     access : Access or None
-        The address, if the operation has one. From it, `addresses` sets the operands base and
-        offset.
+        The address, if the operation has one. From it, `sim.compiler.machine.addresses` sets the
+        operands base and offset.
     fence : Fence or None
         For a transfer or a wait: the accesses it is ordered with; None means all accesses to
         memory.
@@ -341,7 +341,7 @@ class Loop:
         Condition, tested at the end of each iteration, under which another one follows; None if
         ``count`` is given.
     steps : list of (SReg, int)
-        Registers to which each iteration adds a constant; set by `addresses`.
+        Registers to which each iteration adds a constant; set by `sim.compiler.machine.addresses`.
     """
 
     variable: LoopVariable

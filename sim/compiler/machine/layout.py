@@ -285,7 +285,7 @@ def _results(block: Block, config: Config) -> int:
 def lay_out(code: MachineCode, options: Options) -> Layout:
     """Schedule code as ``options`` say, and lay it out.
 
-    `lower_addresses` must have lowered the indexes of the code.
+    `sim.compiler.machine.addresses.lower_addresses` must have lowered the indexes of the code.
     """
     layout = Layout(code, options)
     layout.block(code.body)

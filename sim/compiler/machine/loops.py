@@ -155,7 +155,7 @@ def _at(op: Op, variable: LoopVariable, iteration: int) -> Op:
 def hoist(code: MachineCode, *, constants: int, invariants: bool) -> MachineCode:
     """Return the code with operations and constants moved out of loops.
 
-    Call this after `lower_addresses`.
+    Call this after `sim.compiler.machine.addresses.lower_addresses`.
 
     Parameters
     ----------

@@ -95,8 +95,8 @@ class ShardedArray:
     part : TiledArray
         Layout of each part; both parts have the same shape.
     dimension : int
-        Dimension along which the array is split, or `STACKED` if the host array has a first
-        dimension of size 2, with one index for each core.
+        Dimension along which the array is split, or `sim.compiler.graph.ir.STACKED` if the host
+        array has a first dimension of size 2, with one index for each core.
     """
 
     part: TiledArray

@@ -47,7 +47,7 @@ def _chip(config: Config) -> list[Unsupported]:
 def without_kernel(graph: Graph) -> list[Unsupported]:
     """Return all operations that have no kernel, including those in loops and conditionals.
 
-    The graph must have passed `canonicalize`.
+    The graph must have passed `sim.compiler.passes.canonicalize.canonicalize`.
     """
     load_rules()
     found = []

@@ -246,7 +246,8 @@ def compiled_of(executable: Executable) -> Compiled:
     Raises
     ------
     TypeError
-        If the executable was not made by `compile_graph` or `Compiled.executable`.
+        If the executable was not made by `sim.compiler.program.driver.compile_graph` or
+        `Compiled.executable`.
     """
     if not isinstance(executable.link, _Link):
         raise TypeError(f"executable must come from compile_graph, unlike {executable.name!r}")

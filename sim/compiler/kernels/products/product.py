@@ -96,7 +96,7 @@ class Product:
         Index, in the buffer of the rows, of the first vector that the first step pushes.
     apart : tuple of (int, int)
         For the rows, and for the weights: vectors from one stored piece to the next. 0 unless
-        `split_ahead` has stored pieces.
+        `sim.compiler.kernels.products.ahead.split_ahead` has stored pieces.
     by_depth : bool
         Whether the steps of all blocks and columns for one tile of the depth (`lanes` elements)
         precede those for the next tile. Operands are then needed as late as possible, and sums stay

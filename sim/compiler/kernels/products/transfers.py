@@ -394,8 +394,9 @@ def plan_transfers(product: Product, loads: tuple[bool, bool], smem: range) -> P
     Returns
     -------
     Plan or None
-        None if the product cannot transfer its operands: it has several passes, a `Finish`, too few
-        steps, or other levels than a product of two matrices; or ``smem`` has too few words.
+        None if the product cannot transfer its operands: it has several passes, an epilogue
+        (`Product.finish`), too few steps, or other levels than a product of two matrices; or
+        ``smem`` has too few words.
     """
     block = product.block
     matrices = (len(product.sums) == 1 and len(product.others) == 1

@@ -115,7 +115,7 @@ class Node:
         Whether it writes its result through the write port of its slot.
     constants : set
         The immediates that it needs. An operation that adds an offset to a scalar register that
-        `pipeline` advances needs an immediate for the changed offset.
+        `sim.compiler.machine.schedule.pipeline` advances needs an immediate for the changed offset.
     """
 
     op: Op
@@ -132,8 +132,9 @@ class Node:
            eager: bool = False) -> "Node":
         """Make the node of an operation.
 
-        ``moving`` has the scalar registers that `pipeline` advances. With ``eager``, an operation
-        of the array may issue a few cycles before the array can accept it.
+        ``moving`` has the scalar registers that `sim.compiler.machine.schedule.pipeline` advances.
+        With ``eager``, an operation of the array may issue a few cycles before the array can accept
+        it.
         """
         unit, busy = occupancy(op, config) or (None, 0)
         if eager and op.operation.unit is Unit.MXU:

@@ -49,8 +49,8 @@ def overlay(linear: Linear, constants: Image, config: Config, name: str = "progr
     Parameters
     ----------
     linear : Linear
-        The code. It must end with a halt, and must use neither the semaphore `LOADED` nor the
-        scalar registers `PAIR` and `TARGET`.
+        The code. It must end with a halt, and must use neither the semaphore
+        `sim.compiler.program.code.reserved.LOADED` nor the scalar registers `PAIR` and `TARGET`.
     constants : array of uint32, shape (rows, lanes)
         Constants: the first rows of the buffer.
     config : Config

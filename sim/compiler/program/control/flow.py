@@ -60,7 +60,8 @@ class ControlFlow:
              early: Mapping[Value, Sequence[Rows]]) -> None:
         """Write a ``while``. Each carried value stays in vector memory, or in its own rows of HBM.
 
-        Each iteration writes results in the outfeed (`connect_queues`) to the rows of the outputs.
+        Each iteration writes results in the outfeed
+        (`sim.compiler.passes.streaming.queues.connect_queues`) to the rows of the outputs.
 
         Parameters
         ----------

@@ -14,7 +14,8 @@ __all__ = ["KernelBuffers"]
 class KernelBuffers:
     """Buffers of a kernel's operands, results and scratch in vector memory.
 
-    All methods that allocate vectors raise `VectorMemoryError` if there is no room.
+    All methods that allocate vectors raise `sim.compiler.program.places.places.VectorMemoryError`
+    if there is no room.
 
     Parameters
     ----------

@@ -126,7 +126,7 @@ class VectorMemory:
 
         This is the number with which `wait` waits for all rows; transfers are numbered from 1, in
         the order in which they start. ``source`` and ``destination`` are `Rows`, `Vectors` or
-        `Words`.
+        `sim.compiler.program.code.transfers.Words`.
         """
         first = self.stream.here
         started = self.start_transfer(source, destination, rows, MOVED)
