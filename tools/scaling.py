@@ -66,7 +66,8 @@ def measured(cores: int, batch: int, config: Config, backend: str = "rtl") -> Po
     batch : int
         Examples for each core.
     config : Config
-        Each chip. With arrays smaller than 128 x 128, the perceptron is a small one.
+        Configuration of each chip. With arrays smaller than 128 x 128, the perceptron is a small
+        one.
     backend : str
         "rtl" or "golden", which has no cycles.
     """

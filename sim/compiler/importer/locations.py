@@ -52,10 +52,10 @@ def location_of(location: Any, call: Location | None) -> Location | None:
 
 
 def _is_foreign(location: Any, call: Location) -> bool:
-    """Return whether a call stack is not that of the inlined function around the operation.
+    """Return whether the call stack of ``location`` lacks the inlined function around an operation.
 
-    ``call`` names this function if it is one of `jax.jit`. The first part of the name is that of
-    the program.
+    The name of ``call``, such as ``jit(main)/jit(split)``, contains this function if it is one of
+    `jax.jit`; the first part names the program.
     """
     functions = [part[4:-1] for part in call.name.split("/")[1:] if part.startswith("jit(")]
     return bool(functions) and not any(

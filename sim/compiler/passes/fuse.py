@@ -283,7 +283,10 @@ class _Fusion:
         return first
 
     def _joined(self, first: _Group, second: _Group) -> _Draft:
-        """Return the draft of two groups together; that of the first may become part of it."""
+        """Return a draft of the operations of two groups.
+
+        It may be the draft of the first group, extended.
+        """
         draft, first.draft = first.draft, None
         at = self._positions
         if draft is None or len(second.operations) > 1 or (

@@ -112,7 +112,7 @@ class _Scheduler:
     _KERNEL = 60
     """Cycles of a kernel that do not depend on its size."""
     _SOON = 1500
-    """Cycles up to which an operation counts as soon leading to an exchange."""
+    """An operation leads to an exchange soon if `_Step.soon` is at most this number of cycles."""
     _LATENCY = 150
     """Cycles from the start of an exchange to the first vector's arrival."""
 
@@ -173,7 +173,7 @@ class _Scheduler:
         return self._torus.ring(operation.attributes.get("sources", (1, 0)), way), way
 
     def _cores(self) -> dict[Value, set[int]]:
-        """Return the numbers of the cores that need each value."""
+        """Return, for each value, the numbers of the cores that need it."""
         live: dict[Value, set[int]] = {value: set(range(CORES)) for value in self._graph.outputs}
         for operation in reversed(self._graph.operations):
             wanted = set().union(*(live.get(value, ()) for value in operation.results))
@@ -189,7 +189,7 @@ class _Scheduler:
         return live
 
     def _movers(self, operation: Operation) -> set[int]:
-        """Return the numbers of the cores that send a value."""
+        """Return the numbers of the cores that send a value in an exchange."""
         sources = operation.attributes.get("sources", (1, 0))
         return {self._torus.place(device)[0] for device, source in enumerate(sources)
                 if device != source}

@@ -95,9 +95,9 @@ class Team:
         return [ring for ring in found if ring.size > 1] or [self]
 
     def whole_rings(self) -> list[str]:
-        """Return the kinds of rings that connect each group, if it has all devices of each ring.
+        """Return the kinds of rings that connect the devices of each group.
 
-        Otherwise the list is empty.
+        The list is empty if a group has only some of the devices of a ring.
         """
         sides = CORES, self.torus.width, self.torus.height
         sizes = {kind: {len(ring) for group in self.groups for ring in self._along(group, axis)}

@@ -25,7 +25,7 @@ Combine = Callable[[Value, Value], Value]
 """A function of two values of one shape, elementwise; the order of the two does not matter."""
 _WAYS = 1, -1
 _TILE = 8, 128
-"""Sizes of which parts should be multiples: a vector's at `v2`. Other parts cost more cycles."""
+"""Parts cost fewer cycles if their sizes are multiples of these, which are a vector's at `v2`."""
 
 
 def ring_sum(at: Expansion, combine: Combine, value: Value, torus: Torus, kinds: Sequence[str]
@@ -42,7 +42,8 @@ def ring_sum(at: Expansion, combine: Combine, value: Value, torus: Torus, kinds:
     torus : Torus
         The torus of chips.
     kinds : sequence of str
-        The kinds of rings (`sim.compiler.graph.torus.RINGS`), at least one of them a ring of chips.
+        The kinds of rings (`sim.compiler.graph.torus.RINGS`) that connect the devices; at least one
+        is a ring of chips.
 
     Returns
     -------
@@ -129,7 +130,7 @@ def _over_chips(at: Expansion, combine: Combine, pieces: Sequence[Value], torus:
 
 
 def _padded(at: Expansion, value: Value, rows: int) -> Value:
-    """Return a value of two dimensions with zeros as additional rows."""
+    """Pad a value of two dimensions with zeros to ``rows`` rows."""
     if value.shape[0] == rows:
         return value
     return at.add("pad", (value, at.constant(0, value.dtype)),
@@ -162,7 +163,7 @@ class _Ring:
             for device in range(torus.devices)) for way in _WAYS}
 
     def scattered(self, combine: Combine, values: Sequence[Value]) -> list[Value]:
-        """Reduce the indices of the first dimension; each chip gets one, that of its place."""
+        """Reduce-scatter: chip n of a ring gets index n of the first dimension, reduced."""
         made = [self._own(value, way, 1) for value, way in zip(values, _WAYS, strict=True)]
         for step in range(2, self.size + 1):
             came = self._moved(made)
@@ -171,7 +172,7 @@ class _Ring:
         return made
 
     def gathered(self, parts: Sequence[Value]) -> list[Value]:
-        """Return arrays with the parts of all chips as indices of the first dimension."""
+        """All-gather: the part of chip n of a ring becomes index n of the first dimension."""
         at, [shape, *_] = self._at, [(1, *part.shape) for part in parts]
         kind = TensorType((self.size, *shape[1:]), parts[0].dtype)
         made = [at.add("constant", (), kind, value=np.broadcast_to(
@@ -190,7 +191,10 @@ class _Ring:
                 for value, way in zip(values, _WAYS, strict=True)]
 
     def _own(self, value: Value, way: int, steps: int) -> Value:
-        """Return the index of the first dimension ``steps`` places before a chip's own."""
+        """Return one index of a value's first dimension.
+
+        It is the one ``steps`` places before the chip's own in the ring, in direction ``way``.
+        """
         at, shape = self._at, (1, *value.shape[1:])
         zeros = [at.constant(0, DType.S32)] * (len(shape) - 1)
         return at.add("dynamic_slice", (value, self._index(way, steps), *zeros),

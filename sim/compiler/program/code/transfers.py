@@ -258,7 +258,7 @@ def send(config: Config, source: Vectors, vectors: int, semaphore: int,
     first : int
         Index, in the destination of the exchange, of the first vector that is written.
     remote_semaphore : int or None
-        For another chip only.
+        Number of the semaphore on the other core, if that belongs to another chip.
     """
     rows, remote = vectors * config.sublanes, target.is_remote
     made = Descriptor(

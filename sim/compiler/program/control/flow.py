@@ -60,8 +60,7 @@ class ControlFlow:
              early: Mapping[Value, Sequence[Rows]]) -> None:
         """Write a ``while``. Each carried value stays in vector memory, or in its own rows of HBM.
 
-        Each iteration writes results in the outfeed
-        (`sim.compiler.passes.streaming.queues.connect_queues`) to the rows of the outputs.
+        Each iteration writes results in the outfeed to the rows of the program's outputs.
 
         Parameters
         ----------

@@ -51,15 +51,18 @@ class Links:
     def invite(self, link: Link, core: int) -> int:
         """Write code that allows the chip before this one to send a value over its ``link``.
 
-        ``core`` is the number of this core. Return the number of the arrival, over ``link``, of the
-        same permission for this core.
+        ``core`` is the number of this core. The next chip does the same, so a permission for this
+        core will arrive over ``link``. Return the number of this arrival.
         """
         self._stream.bundle((Slot.S0, "add", (s[1], s[0], peer(opposite(link), core).word)))
         self._stream.bundle((Slot.MISC, "signal_remote", (sem[LINKS[link]], s[1], 1)))
         return self.expect(link)
 
     def expect(self, link: Link) -> int:
-        """Return the number of the next arrival over ``link``, which must be in order."""
+        """Count one more arrival over ``link``, and return its number.
+
+        Call this once for each arrival, in their order.
+        """
         self._coming[link] += 1
         return self._coming[link]
 
