@@ -74,9 +74,9 @@ class Launcher:
         Records of the kernels and exchanges that have been written, in order.
     received : dict of int to int
         Number of an exchange -> vector memory address of the value received from another core.
-    sent : dict of int to TransferWords
-        Number of an exchange with a core of another chip -> function that returns the descriptor,
-        given that core.
+    sent : dict of int to callable
+        Number of an exchange with cores of other chips -> function of the receiving core that
+        returns the descriptor of its transfer.
     too_large : list of str
         Descriptions of operations that do not fit vector memory.
     stored : set of Value

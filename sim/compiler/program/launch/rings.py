@@ -80,9 +80,9 @@ class RingExchanges:
     def invite_next(self, operation: Operation, following: Sequence[Operation]) -> None:
         """Write code that allows the next exchange over the link of exchange ``operation``.
 
-        It is the next one among the operations ``following`` before any control flow. All cores
-        with one number do the same at the same place of their programs, so this is only done if all
-        of them take part in both exchanges.
+        It is the next one among the operations ``following``, before any control flow. All cores
+        with the same number must do this at the same place of their programs. So nothing is written
+        unless all of them take part in both exchanges.
 
         Raises
         ------
