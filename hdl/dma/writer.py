@@ -167,8 +167,8 @@ class Writer(wiring.Component):
     def _write_vectors(self, m: Module) -> tuple[Signal, Signal, Signal]:
         """Offer the row to the vector unit of the destination.
 
-        Return three signals: a vector unit accepts the row; the address walk advances; no vector is
-        incomplete.
+        Return three signals: a vector unit accepts the row; the next row has another address; no
+        vector is incomplete.
         """
         sublanes = self._config.sublanes
         sublane = Signal(range(sublanes))

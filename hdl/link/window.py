@@ -12,8 +12,9 @@ __all__ = ["Credits", "RateLimiter", "RetryTimer", "Window"]
 class RateLimiter(wiring.Component):
     """Limits the frames of a link to ``rate_flits`` in ``rate_cycles`` cycles.
 
-    A bucket gains ``rate_flits`` tokens a cycle, and a frame takes ``rate_cycles`` of them. So in
-    any *n* cycles there are at most ``(n * rate_flits - 1) // rate_cycles + 1`` frames.
+    This is a token bucket: it gains ``rate_flits`` tokens a cycle, and a frame takes
+    ``rate_cycles`` of them. It never saves tokens for more than one frame. So in any *n* cycles
+    there are at most ``(n * rate_flits - 1) // rate_cycles + 1`` frames.
 
     Parameters
     ----------

@@ -119,9 +119,10 @@ class _Streams:
         graph.outputs = list(map(current, graph.outputs))
 
     def _rewrite(self, operation: Operation, graph: Graph) -> Sequence[Value] | None:
-        """Replace an operation that neither fits nor can be divided by others that can be divided.
+        """Replace an operation that neither fits nor can be divided.
 
-        Return the results; None if the operation fits, or there are no such others.
+        The new operations fit or can be divided. Return their results; None if the operation fits,
+        or cannot be replaced.
         """
         if not self._can_divide(operation) or self._needed(operation) <= self._vectors:
             return None
