@@ -93,7 +93,8 @@ def coefficients() -> tuple[Coefficients, ...]:
 def words() -> tuple[int, ...]:
     """Return the table's 64-bit words in hardware, in the order of their addresses.
 
-    From the lowest bits: c0, c1, c2 in two's complement, falling.
+    A word has the fields of `Coefficients`, from the lowest bits: c0, c1, c2 in two's complement,
+    and the bit ``falling``.
     """
     return tuple(
         entry.c0 | entry.c1 << C0_BITS | entry.c2 % (1 << C2_BITS) << (C0_BITS + C1_BITS)

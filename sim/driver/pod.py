@@ -374,7 +374,7 @@ class PodCores(Closeable):
                 self._by_place(self._model.read_cores(["STATUS", "PC"])).items()}
 
     def _by_place(self, cores: Sequence[Sequence[_T]]) -> dict[Place, _T]:
-        """Return values that are listed by chip and core, by place."""
+        """Return ``cores``, a value for each core of each chip, as a dict by place (x, y, core)."""
         return {(chip % self._shape[0], chip // self._shape[0], core): value
                 for chip, values in enumerate(cores) for core, value in enumerate(values)}
 

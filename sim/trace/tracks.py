@@ -347,7 +347,7 @@ class CoreTracks:
         self._fault = int(faults[-1])
 
     def _events(self, spans: _Spans) -> list[Event]:
-        """Returns the events at semaphores and transfers."""
+        """Returns the events of semaphores and transfers in these records."""
         on, probe = spans.on, spans.probe
         events: list[Event] = []
 

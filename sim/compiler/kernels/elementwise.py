@@ -31,7 +31,7 @@ __all__ = ["Region", "broadcast_tiling", "emit_region", "expand_readable", "is_f
 Dimensions = tuple[int, ...]
 
 _LEAVES = frozenset({"constant", "iota", "broadcast_in_dim"})
-"""Kinds of operations that a region may contain in addition to those of the table."""
+"""Kinds of operations that a region may contain in addition to `table.KINDS`."""
 
 _LONG = 40
 """Code is *long* if it has at least this number of operations for a vector (`_Kernel._copies`)."""

@@ -52,8 +52,8 @@ def unroll(code: MachineCode, *, joined: int | None = None) -> MachineCode:
 
     Only loops that are within other loops, or use the cross-lane unit, are unrolled; in code that
     consists of several kernels, so are all others, because their iterations can overlap with the
-    code before and after them. ``joined`` is then the limit of the operations in all iterations
-    together.
+    code before and after them. ``joined`` is given for such code: the maximum number of operations
+    in all iterations of a loop together.
     """
     limits = _SHORT if joined is None else (_ITERATIONS, joined)
     reads = Counter(register for op in operations(code.body) for register in op.reads)

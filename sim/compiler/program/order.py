@@ -61,7 +61,7 @@ def _needed(graph: Graph, last: int, numbers: dict[Value, int]) -> set[int]:
 def overlap(graph: Graph, torus: Torus, config: Config) -> None:
     """Reorder a pod's graph so that kernels run while values cross the links.
 
-    An operation is chosen at a time: the one that its cores can start first, by the estimates of
+    Operations are chosen one at a time: the one that its cores can start first, by the estimates of
     this module. Among several, exchanges come first, then operations that soon lead to an exchange,
     and then those on the longest path to the end of the graph. All devices execute the same order,
     so they agree on the order of exchanges. Graphs with control flow are hoisted instead (`hoist`).
