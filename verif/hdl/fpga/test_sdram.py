@@ -46,12 +46,24 @@ class Probed(Elaboratable):
         return m
 
 
+def _edge(pins: int) -> Edge:
+    """Return the levels of the pins at a clock edge, from the bits that `Probed` joins."""
+    return Edge(pins & 15, pins >> 4 & 3, pins >> 6 & 0x1FFF, pins >> 19 & 3,
+                pins >> 23 if pins >> 22 & 1 else None, pins >> 21 & 1)
+
+
+def _written(old: bytes, new: bytes, strobe: int) -> bytes:
+    """Return ``old`` with those bytes of ``new`` whose bit of ``strobe`` is set."""
+    return bytes(after if strobe >> place & 1 else before
+                 for place, (before, after) in enumerate(zip(old, new, strict=True)))
+
+
 def check(timing: SdramTiming, *, beats: int = 40, seed: int = 1,
           pause: int = 0) -> tuple[GoldenSdram, str]:
     """Write and read random beats of some rows, with an SDRAM behind the pads.
 
-    Return the SDRAM, and the name of the first rule that was violated, "DATA_READ" if a beat
-    differs, or "".
+    After the last beat, ``pause`` cycles pass; 40 if it is 0. Return the SDRAM, and the name of the
+    first rule that was violated, "DATA_READ" if a beat differs, or "".
     """
     dut = Probed(timing)
     access, pins = dut.controller.access, dut.controller.pins
@@ -72,9 +84,7 @@ def check(timing: SdramTiming, *, beats: int = 40, seed: int = 1,
                     failed = "DATA_READ"
                 done += 1
             ctx.set(pins.data_in, rng.getrandbits(16) if word is None else word)
-            word, rule = golden.edge(Edge(
-                now & 15, now >> 4 & 3, now >> 6 & 0x1FFF, now >> 19 & 3,
-                now >> 23 if now >> 22 & 1 else None, now >> 21 & 1))
+            word, rule = golden.edge(_edge(now))
             failed = failed or (rule.name if rule else "")
 
     async def master(ctx: SimulatorContext) -> None:
@@ -91,8 +101,7 @@ def check(timing: SdramTiming, *, beats: int = 40, seed: int = 1,
             ctx.set(access.strobe, strobe)
             ctx.set(access.valid, 1)
             if write:
-                model[row] = bytes(new if strobe >> place & 1 else old for place, (old, new)
-                                   in enumerate(zip(model[row], data, strict=True)))
+                model[row] = _written(model[row], data, strobe)
             else:
                 expected.append(model[row])
             await ctx.tick().until(access.ready)
