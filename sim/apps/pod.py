@@ -64,16 +64,20 @@ class Task:
 
 
 def task(sizes: Sequence[int], examples: int, seed: int = SEED) -> Task:
-    """Make a task: a perceptron with layers of these sizes, and the first digits of MNIST."""
+    """Make a task: a perceptron with layers of these sizes, and the first digits of MNIST.
+
+    If there are fewer digits than ``examples``, they are used again.
+    """
     rng, digits = np.random.default_rng(seed), mnist()
-    images = digits.images[:examples]
+    chosen = np.arange(examples) % len(digits.images)
+    images = digits.images[chosen]
     if sizes[0] != images.shape[1]:
         side = round(sizes[0] ** 0.5)
         images = images.reshape(-1, side, 28 // side, side, 28 // side).mean((2, 4))
         images = images.reshape(len(images), -1)
     weights = [(rng.standard_normal(shape) * np.sqrt(2 / shape[0])).astype(np.float32)
                for shape in pairwise(sizes)]
-    return Task(weights, images, np.eye(CLASSES, dtype=np.float32)[digits.labels[:examples]])
+    return Task(weights, images, np.eye(CLASSES, dtype=np.float32)[digits.labels[chosen]])
 
 
 def _loss(weights: Any, x: Any, wanted: Any) -> Any:

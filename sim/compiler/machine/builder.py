@@ -321,12 +321,15 @@ class Builder(Flow):
         self._append(_MISC["signal_other"], Semaphore(semaphore), self._source(amount),
                      fence=fence)
 
-    def dma(self, descriptor: ScalarValue, *, fence: Fence | None = None) -> None:
+    def dma(self, descriptor: ScalarValue | str, *, fence: Fence | None = None) -> None:
         """Start the transfer whose descriptor begins at address ``descriptor`` of scalar memory.
 
-        The start is ordered with all accesses to memory, or as ``fence`` says.
+        The start is ordered with all accesses to memory, or as ``fence`` says. If ``descriptor`` is
+        the name of a symbol, linking fills in the address. Code may be cut into segments between
+        any bundles, and each segment has its own descriptors: so no register keeps this address.
         """
-        self._append(_MISC["dma"], self._source(descriptor), fence=fence)
+        operand = descriptor if isinstance(descriptor, str) else self._source(descriptor)
+        self._append(_MISC["dma"], operand, fence=fence)
 
     # Helpers.
 

@@ -210,7 +210,7 @@ class Launcher:
             symbol, sent = f"exchange{number}from{part.start}", source.part(part)
             symbols[symbol] = send(self._config, Vectors(sent.address), sent.vectors, semaphore,
                                    number, operation.attributes["meeting"].target, part.start)
-            builder.dma(builder.symbol(symbol), fence=Fence((sent,), paced=False))
+            builder.dma(symbol, fence=Fence((sent,), paced=False))
         machine, code = self._emit(operation, builder, None)
         rows = source.vectors * self._config.sublanes
         return Part(machine, code, symbols, KernelRecord(
