@@ -138,12 +138,13 @@ opt_clean
 opt_dff
 opt_clean -purge
 memory_collect"""
-"""Processes become multiplexers, and registers with enables and resets."""
+"""Yosys passes that turn processes into multiplexers and registers with enables and resets."""
 
 _WIRE_PASSES = "opt_clean -purge"
-"""The last of the passes that change a module without `_LOGIC`: only wires between instances.
+"""Yosys passes for a module without logic (`_LOGIC`), which only wires instances together.
 
-In a module with many wide wires, the others take three quarters of the time.
+The other `_LOGIC_PASSES` would not change it. In a module with many wide wires, they take three
+quarters of the time.
 """
 
 _NETLIST_SCRIPT = """\

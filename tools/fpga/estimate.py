@@ -38,7 +38,7 @@ _RESOURCES: dict[str, dict[str, float]] = {
     "multipliers": {"DSP48E1": 1, "DSP48E2": 1}}
 """Number of each resource that a cell of the netlist takes, by type."""
 _FREE = {"CARRY4", "CARRY8", "MUXF7", "MUXF8", "MUXF9", "VCC", "GND"}
-"""Cells that come with the lookup tables."""
+"""Types of cells that take none of these resources: they come with the lookup tables."""
 
 
 @dataclass(frozen=True)

@@ -34,23 +34,24 @@ class Word(IntEnum):
     """
 
     FIRST = 0
-    """The chip's coordinate along the first axis of the core."""
+    """Holds the chip's coordinate along the core's first axis."""
     SOURCE = 1
-    """Address of the first array in HBM."""
+    """Holds the address of the first array in HBM."""
     SOURCE_STEP = 2
-    """Distance in bytes from the first array to the second."""
+    """Holds the distance in bytes from the first array to the second."""
     RESULT = 3
     RESULT_STEP = 4
+    """`RESULT` and `RESULT_STEP`: likewise, for the sums in HBM."""
     BLOCK = 5
-    """For each way, the number of the block that the chip sends first in each segment."""
+    """Holds, for each way, the number of the block that the chip sends first in each segment."""
     RANK = 7
-    """For each way, the chip's rank (`RingPlan.rank`)."""
+    """Holds, for each way, the chip's rank (`RingPlan.rank`)."""
     SHIFT = 9
-    """For each way, vectors of a block if the chip has the greatest rank, else 0: by so much, the
-    neighbour keeps a block further from its quarter's start than this chip.
+    """Holds, for each way, the vectors of a block if the chip has the greatest rank, else 0: by so
+    much, the neighbour keeps a block further from its quarter's start than this chip.
     """
     SENDS = 11
-    """Number of pieces that the core sends in a round, both ways together."""
+    """Holds the number of pieces that the core sends in a round, both ways together."""
 
 
 _SENDS = 12
@@ -66,19 +67,23 @@ _LOADED, _STORED, _SENT, _FREE = 4, 5, 6, 7
 
 # Scalar registers.
 _AT = "s1"
-"""Position of the current piece: its distance in vectors from the start of its quarter."""
+"""Register of the current piece's position: its distance in vectors from its quarter's start."""
 _COUNT = "s2"
 _BASE, _STEP = "s11", "s12"
-"""Address in HBM of the forward quarter; distance in bytes from the first array to the second."""
+"""Registers of two numbers: the address in HBM of the forward quarter, and the distance in bytes
+from the first array to the second.
+"""
 _T, _U = "s13", "s14"
 _SUM, _ADDEND = "s15", "s16"
 _RETURN = "s17"
 _LOAD_AT, _LOADS_LEFT = "s18", "s19"
 _ROUNDS, _ROUND = "s20", "s21"
-"""Number of rounds left; offset in bytes of the current round in the array."""
+"""Registers of two numbers: rounds left; offset in bytes of the current round in the array."""
 _TO = "s22"
 _FOLLOW_AT, _LAG = _LOAD_AT, _LOADS_LEFT
-"""Position of the piece that subroutine ``follow`` stores next; number of calls that it skips."""
+"""Registers of two numbers: the position of the piece that subroutine ``follow`` stores next, and
+the number of calls that it skips.
+"""
 _FOLLOWED = "s31"
 _AHEAD = 3
 """Number of pieces, for each way, whose loads from HBM start before the first piece is used."""
@@ -115,7 +120,7 @@ class _Walk:
 
 _WALK = _Walk(("s3", "s4"), ("s5", "s6"), ("s7", "s8"), "s9", "s10", "next")
 _LATER = _Walk(("s23", "s24"), ("s25", "s26"), ("s27", "s28"), "s29", "s30", "next_later")
-"""The main walk, and in phase 4 the walk through all segments but the last."""
+"""`_WALK`: the main walk. `_LATER`: in phase 4, the walk through all segments but the last."""
 
 
 @dataclass(frozen=True)
