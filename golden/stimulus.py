@@ -145,7 +145,7 @@ def _aligned(dice: _Dice) -> _Triple:
 
 
 def _edge_fractions(dice: _Dice) -> _Triple:
-    """Return operands as `_aligned`, up to 27 apart, with fractions from `_FRACTIONS`."""
+    """Return normal numbers with fractions from `_FRACTIONS`; exponents differ by up to 27."""
     acc, x, w = dice.triple()
     field, pick = dice.words()
     x, w = _factors((x & 0xFF80) | (_FRACTIONS[(pick >> 16) & 7] >> 16),

@@ -269,7 +269,7 @@ def _run_as_user(root: pathlib.Path, shares: Iterable[str], command: Sequence[st
 
 
 def _run_in(root: pathlib.Path, command: Sequence[str], *, quiet: bool = False) -> None:
-    """Run a command as root of the fresh machine; ``quiet`` as in `_run_isolated`."""
+    """Run a command as root of the fresh machine; if ``quiet``, print only a failure's output."""
     proxies = {name: value for name, value in _settings().items() if "proxy" in name.lower()}
     environment = {"PATH": _PATH, "LANG": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", **proxies}
     _run_isolated([

@@ -152,7 +152,8 @@ class SlotControl(wiring.Component):
         """Last cycle of an operation: select the result and write it to its register or mask.
 
         ``op`` and ``d``: the operation that reads its operands in this cycle, and the register or
-        mask that it writes. ``starts``: as in `_execute`.
+        mask that it writes. ``starts`` has a bit for each unit: an operation of that unit reads its
+        operands now.
         """
         depth = max(len(names) for names in self._enables.values())
         numbers = [d]

@@ -259,7 +259,8 @@ class Residents(Execution):
                buffer: Buffer) -> None:
         """Write a buffer's address to all words of constants that refer to this buffer.
 
-        ``key`` has the part (see `_places`) and the buffer's name in the executable.
+        ``key`` has the position of the buffer's core in ``resident.cores``, and the buffer's name
+        in the executable.
         """
         if resident._written.get(key) == buffer.address:
             return

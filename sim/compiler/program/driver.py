@@ -268,8 +268,9 @@ def _plan(graph: Graph, config: Config, sharding: Sharding, core: int,
           own_transfers: bool, packed: Collection[Value], queues: Queues | None) -> Planner:
     """Plan one core's program; this changes the graph.
 
-    The parameters are those of `_plans`, except ``packed``, the packed inputs and constants, and
-    ``own_transfers``: whether kernels may start transfers of inputs themselves.
+    ``sharding`` says how the host's arrays are split between cores, and ``queues`` has the infeed
+    and outfeed, if any. ``own_transfers``: whether kernels may start transfers of inputs
+    themselves. ``packed`` are the packed inputs and constants.
     """
     arguments = _rows("input", graph.inputs, sharding.inputs, core, config, packed)
     if queues is not None:

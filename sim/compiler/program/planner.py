@@ -91,7 +91,7 @@ class Planner:
     # ---- blocks
 
     def _region(self, graph: Graph, early: Mapping[Value, Sequence[Rows]]) -> None:
-        """Write the code of a region whose outputs are all used; ``early`` is that of `_block`."""
+        """Write the code of a region whose outputs are all used; ``early`` is as for `_block`."""
         self._block(graph, early, graph.outputs)
 
     def _block(self, graph: Graph, early: Mapping[Value, Sequence[Rows]],

@@ -99,8 +99,8 @@ def register_pointer(plan: Plan, register: int | None, row: str = "row + 1",
                      lane: str = "lane") -> str:
     """C++ pointer to an entry in the array of register number ``register``, wider than one bit.
 
-    ``row`` and ``lane`` are C++ expressions: a row of the array, counted from the row beyond the
-    north edge, and the column of a tile.
+    ``row`` and ``lane`` are C++ expressions: a row of the array, and the column of a tile. Row 0
+    holds the values that enter the grid at its north edge, and row n + 1 those of the grid's row n.
     """
     assert register is not None
     return f"&g.r{register}[{row}][{padding(plan.registers[register].width)} + {lane}]"

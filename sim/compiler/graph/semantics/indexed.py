@@ -76,7 +76,7 @@ def _origins(vectors: Array, rank: int, mapped: tuple[int, ...], batching: tuple
 
 
 def _batch_positions(dimensions: tuple[int, ...], vector: int) -> tuple[int, ...]:
-    """Renumber batch dimensions of an indices array as `_index_vectors` moves them.
+    """Renumber batch dimensions of an array of indices for the result of `_index_vectors`.
 
     That function makes dimension ``vector``, along which index vectors lie, the last one, so the
     numbers of the dimensions after it fall by 1.

@@ -112,8 +112,9 @@ def _masks(b: Builder) -> list[MReg]:
 def _square(b: Builder, vectors: Sequence[VReg], masks: Sequence[MReg]) -> list[VReg]:
     """Exchange vectors and sublanes: sublane s of result n is sublane n of vector s.
 
-    ``masks`` are those of `_masks`. There are as many results as sublanes. If there are fewer
-    vectors, the last sublanes of the results are padding.
+    ``masks`` has, for each bit of a sublane's number, the mask of the sublanes in which it is 1.
+    There are as many results as sublanes. If there are fewer vectors, the last sublanes of the
+    results are padding.
     """
     high = b.config.sublanes
     # Missing vectors become padding: any vector will do.

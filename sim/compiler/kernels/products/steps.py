@@ -225,7 +225,7 @@ class _Writer:
 
         A step that ends with a wait for a transfer (`Transfers.stops`), and the steps after it that
         do not wait, are one iteration of a loop. A loop has consecutive iterations that are alike:
-        all start a transfer, or none does. ``results`` is that of `_step`.
+        all start a transfer, or none does. ``results`` has the tags of results to pop; None: none.
         """
         for part in self._parts(steps):
             first = self._product.late if part.start == self._product.lag else 0
@@ -245,7 +245,7 @@ class _Writer:
     def _part(self, part: range, step: "partial[None]") -> None:
         """Write the steps with the numbers ``part``, some of which start or wait for a transfer.
 
-        ``step`` writes one of them; its arguments ``starts`` and ``waits`` are those of `_step`.
+        ``step`` writes one; if ``starts``, it starts a transfer; it waits for ``waits`` chunks.
         """
         transfers = self._transfers
         if transfers is None:

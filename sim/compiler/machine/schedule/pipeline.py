@@ -123,7 +123,7 @@ class Pipeline:
 
         ``cycle`` is the cycle of this execution. Registers in `copies` are replaced by those of the
         iteration. An offset from a register of `steps` makes up for the steps that the register has
-        not yet taken (``distance``, as for `_lines`).
+        not yet taken: ``distance(iteration, register, cycle)``.
         """
         op = self.graph.nodes[number].op
         operands = list(op.operands)

@@ -101,7 +101,7 @@ class _Group:
     """Ready operations that occupy the same resources and write the same kind of register.
 
     An operation is ready when all operations on which it depends are scheduled. The lists hold the
-    operations' ranks (see `_Scheduler`), in ascending order.
+    operations' ranks, their positions in the order of priorities, ascending.
 
     Attributes
     ----------

@@ -310,7 +310,7 @@ class Launcher:
 
     def _code(self, operation: Operation, lowering: KernelLowering, taken: KernelBuffers
               ) -> tuple[MachineCode, Code, int]:
-        """Write the code of a kernel; return it as in `_Lowered.codes`.
+        """Write a kernel; return its machine code, its bundles, and its predicted cycles.
 
         ``taken`` has the kernel's buffers.
         """
