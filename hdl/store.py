@@ -103,7 +103,7 @@ def kept_text(kind: str, name: str, key: str) -> str | None:
 def keep_text(kind: str, name: str, key: str, text: str) -> None:
     """Store ``text`` in the cache, unless the entry exists.
 
-    ``kind``, ``name`` and ``key`` are those of `entry`; `kept_text` returns the text.
+    ``kind``, ``name`` and ``key`` are those of the function `entry`; `kept_text` returns the text.
     """
     path = _path(kind, name, key)
     _make_folder(path.parent)

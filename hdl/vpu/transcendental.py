@@ -481,7 +481,11 @@ class EarlyBias(Transcendental):
 
     @staticmethod
     def power(m: Module, negate: Value, integer: Value, fixed: Value) -> Value:
-        """Return the exponent of 2**x, as `Transcendental.power`."""
+        """Return the exponent of 2**x: x rounded down, plus the bias.
+
+        ``integer`` and ``fixed`` are the integer part and the fraction of abs(x); ``negate`` is the
+        sign of x.
+        """
         whole = Signal(signed(9), name="whole")
         m.d.comb += whole.eq(Mux(negate, Cat(~integer, 1), integer))
         return Mux(negate & (fixed == 0), whole + (BIAS + 1), whole + BIAS)

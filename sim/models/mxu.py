@@ -147,7 +147,7 @@ class MxuModel(Closeable):
         return results
 
     def _work(self, job: _Job, progress: Callable[[int], object] | None) -> None:
-        """Runs ``job`` until all its result rows have been read; ``progress`` as in `multiply`."""
+        """Runs ``job`` to its end; calls ``progress`` with numbers of rows of results."""
         total = job.steps * job.rows
         try:
             while job.result_rows < total:

@@ -97,7 +97,7 @@ def unshard(parts: Sequence[Array], dimension: int | None) -> Array:
 def unsharded_shape(shape: tuple[int, ...], dimension: int | None) -> tuple[int, ...]:
     """Return the shape of the host array whose parts on the devices have ``shape``.
 
-    ``dimension`` is that of `shard`.
+    ``dimension`` is the one along which the array is split, `STACKED`, or None.
     """
     if dimension is None:
         return shape

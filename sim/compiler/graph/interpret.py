@@ -99,7 +99,7 @@ def _run_all(graph: Graph, sharding: Sharding, inputs: Sequence[Array],
     """Execute a graph on all devices, each in a thread; they wait for each other at exchanges.
 
     ``inputs`` are whole arrays; ``sharding`` says how they, and the returned arrays, are split.
-    ``passes`` is that of `interpret`.
+    ``passes`` tells whether products are computed in passes of bf16 parts, as on the device.
     """
     devices = sharding.torus.devices
     link = _Link([np.empty(0)] * devices, Barrier(devices))

@@ -163,8 +163,8 @@ def _with_spills(code: MachineCode, config: Config, allocate: Callable[[int], Vm
                  error: RegisterPressureError) -> Code:
     """Translate code whose registers did not suffice: keep some vectors in vector memory.
 
-    ``allocate`` is that of `emit`. If all attempts fail, the last `RegisterPressureError` is
-    raised; ``error`` is that of the attempts without spilling.
+    ``allocate`` returns a buffer for a number of vectors. If all attempts fail, the last
+    `RegisterPressureError` is raised; ``error`` is that of the attempts without spilling.
     """
     for most in _FEWER:
         try:

@@ -14,7 +14,7 @@ _COMMA = ",\n"
 def verilog_shim(grid: TileGrid, plan: Plan, *, parallel: bool) -> str:
     """Verilog of a module with the grid's name and ports that calls the kernel's functions.
 
-    ``parallel`` is that of `sim.kernel.compile.compile_grid`.
+    ``parallel``: the kernel's steps may run on another thread.
     """
     ports = Ports(grid)
     inputs, outputs = ports.inputs.values(), ports.outputs.values()

@@ -22,7 +22,7 @@ __all__ = ["cpp_source"]
 def cpp_source(grid: TileGrid, plan: Plan, *, parallel: bool) -> str:
     """C++ source of a grid's kernel, with the functions that `sim.kernel.compile.Kernel` lists.
 
-    ``parallel`` is that of `sim.kernel.compile.compile_grid`.
+    ``parallel``: steps may run on another thread.
     """
     ports = Ports(grid)
     uniform = UniformValues(plan)

@@ -254,7 +254,10 @@ class _Block:
             self._moved(combine, mask)
 
     def _whole(self, combine: Combine | None) -> None:
-        """Copy whole vectors, with as few loops as possible; ``combine`` is that of `run`."""
+        """Copy whole vectors, with as few loops as possible.
+
+        ``combine``, if given, computes what is stored from the old vector and the moved elements.
+        """
         tilings = (self.source.tiling, self.destination.tiling)
         loops = [(self.axes[number].size, (self.stride(0, number), self.stride(1, number)))
                  for number in self.around]
@@ -280,7 +283,8 @@ class _Block:
     def _moved(self, combine: Combine | None, mask: MReg | None) -> None:
         """Copy blocks that are masked, or whose elements move to other lanes or sublanes.
 
-        ``combine`` and ``mask`` are those of `run`.
+        ``combine``, if given, computes what is stored from the old vector and the moved elements.
+        Only elements in ``mask`` are stored.
         """
         spans = (self.lanes, self.rows)
         for span, name in zip(spans, ("lane", "sublane"), strict=True):
@@ -314,8 +318,9 @@ class _Block:
         """Copy the first tile along the sublanes of all blocks, then the second, and so on.
 
         Thus the inner loop, over the blocks, is long, and the mask of each tile is computed once,
-        before that loop. ``around`` are the numbers of the axes that enumerate the blocks;
-        ``combine`` and ``mask`` are those of `run`.
+        before that loop. ``around`` are the numbers of the axes that enumerate the blocks.
+        ``combine``, if given, computes what is stored from the old vector and the moved elements.
+        Only elements in ``mask`` are stored.
         """
         for tile in range(self.rows.count):
             part = self.rows.mask(tile)

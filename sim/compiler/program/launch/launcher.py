@@ -140,8 +140,9 @@ class Launcher:
                              ) -> tuple[_Lowered | None, dict[Value, VmemBuffer]]:
         """Lower an operation, and free vector memory for it step by step if necessary.
 
-        ``dying`` and ``goes`` are those of `kernel`. Return the kernel, or None if there is no
-        room; and the pinned values that `Places.lift` has moved to HBM, for `Places.restore`.
+        ``dying`` are the operands that are not used again, and ``goes`` has the HBM rows to which
+        results are to be copied. Return the kernel, or None if there is no room; and the pinned
+        values that `Places.lift` has moved to HBM, for `Places.restore`.
         """
         with suppress(VectorMemoryError):
             return self._lower(operation, dying, goes), {}
@@ -260,7 +261,8 @@ class Launcher:
                goes: Mapping[Value, Rows]) -> _Lowered:
         """Allocate a kernel's vectors and generate its code.
 
-        ``dying`` and ``goes`` are those of `kernel`.
+        ``dying`` are the operands that are not used again, and ``goes`` has the HBM rows to which
+        results are to be copied.
 
         Raises
         ------
