@@ -107,7 +107,8 @@ class GoldenCore(ArchitecturalState):
                 raise ValueError(f"bundle {number} must fit {isa.BUNDLE_BITS} bits, "
                                  f"not {bundle:#x}")
         if at + len(new) > size:
-            raise ValueError(f"bundles must lie within {size} bundles, not {len(new)} from {at} on")
+            raise ValueError(f"bundles must lie within {size} bundles of instruction memory, "
+                             f"not {len(new)} from {at} on")
         self.program[at:at + len(new)] = map(int, new)
 
     def start(self, pc: int = 0) -> None:

@@ -286,8 +286,8 @@ class Cores(Memory, Counters):
                 loads[self._core(core)] = bundles = [
                     _bundle(number, bundle) for number, bundle in enumerate(program)]
                 if first + len(bundles) > size:
-                    raise ValueError(f"program must lie within {size} bundles, not {len(bundles)} "
-                                     f"from {first} on")
+                    raise ValueError(f"program must lie within {size} bundles of instruction "
+                                     f"memory, not {len(bundles)} from {first} on")
             for core in loads:
                 self._require_stopped(backend, core)
             for core in loads:

@@ -566,7 +566,7 @@ class _Core(_Writer):
         self._call("add")
 
     def _send(self, send: _Send, way: int) -> None:
-        """Write the transfer that sends the piece whose address is in register `_SUM`."""
+        """Write the transfer that sends the piece at the address in `_SUM`, as ``send`` says."""
         at = _SENDS + _PITCH * (len(WAYS) * send.axis + way)
         buffer = self._arrivals[send.axis] if send.scatters else self._sums
         offset = buffer[way] - self._sums[way] + send.offset

@@ -111,7 +111,10 @@ class Fusion:
         return {node for node in added - otherwise - set(roots) if node.op in COMPARES}
 
     def _fuse(self, node: Node) -> None:
-        """Merges operands into ``node``; the operands must have been fused before."""
+        """Lets one processor instruction compute ``node`` and operands that only it uses.
+
+        It must have been called for the operands before.
+        """
         if node.op == "notb" and self._single(node.args[0]) and node.args[0].op in COMPARES:
             self.merged.add(node.args[0])
         elif node.op == "andb":

@@ -15,7 +15,7 @@ from sim.kernel.transform import substitute
 __all__ = ["rare_bits", "without"]
 
 _LEAST_SAVING = 3
-"""Minimum number of operations that a bit must save to be chosen."""
+"""Minimum number of operations that a bit must save to be chosen as a rare bit."""
 
 
 def rare_bits(graph: Graph, values: Sequence[Node], outside: Callable[[Node], bool]) -> list[Node]:

@@ -242,7 +242,7 @@ def test_nothing_works_after_close(use: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(("use", "error", "message"), [
     (lambda d: d.start(2), ValueError, "core must be from 0 to 1, not 2"),
     (lambda d: d.start(0, 512), ValueError, "pc must be from 0 to 511, not 512"),
-    (lambda d: d.load(0, [0] * 2, 511), ValueError, "program must lie within 512 bundles, not 2 "),
+    (lambda d: d.load(0, [0] * 2, 511), ValueError, "program must lie within 512 bundles of "),
     (lambda d: d.load(0, [0, 1 << 288]), ValueError,
      r"bundle 1 must be from 0 to 2\*\*288 - 1, not 0x10{72}$"),
     (lambda d: d.load(0, [-1]), ValueError, r"bundle 0 must be from 0 to .*, not -0x1$"),
