@@ -1,5 +1,6 @@
 """Clock, reset and the count of cycles that drivers and monitors share."""
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -78,6 +79,9 @@ class ClockDomain:
 
     def start(self) -> None:
         """Starts the clock, which rises at once and runs until the test ends."""
+        # Looking for garbage would take a twentieth of the time of a bench.
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 50)
         self._origin = int(get_sim_time("ns"))
         Clock(self._clk, PERIOD_NS, unit="ns").start()
 

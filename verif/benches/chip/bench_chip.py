@@ -226,7 +226,8 @@ async def which_chip_it_is(dut: HierarchyObject) -> None:
 async def two_cores_multiply_and_exchange(dut: HierarchyObject) -> None:
     """Cores load tiles, exchange products and store sums, at several speeds of memory."""
     bench = await ChipBench.started(dut)
-    for pause in (0.0, 0.3, 0.7):
+    pauses = (0.3, 0.0, 0.7)[:rounds(bench, 3)]
+    for pause in pauses:
         bench.set_pauses(pause)
         await bench.command(0, "CLEAR_COUNTERS")
         await run_exchange(bench)
@@ -236,7 +237,7 @@ async def two_cores_multiply_and_exchange(dut: HierarchyObject) -> None:
         assert counts["CYCLES"] == sum(counts.values()) - counts["CYCLES"]
         assert counts["MXU_ACTIVE_CYCLES"] == bench.config.array
         assert counts["SEMAPHORE_WAIT_CYCLES"] > 0
-    assert bench.compared == 3
+    assert bench.compared == len(pauses) > 0
     bench.finished()
 
 
@@ -244,7 +245,8 @@ async def two_cores_multiply_and_exchange(dut: HierarchyObject) -> None:
 async def cores_contend(dut: HierarchyObject) -> None:
     """Programs, both engines and the host use all memories at once; nothing is lost or mixed."""
     bench = await ChipBench.started(dut, whole=True)
-    for pause, shared in ((0.0, False), (0.4, True), (0.2, True)):
+    speeds = ((0.4, True), (0.0, False), (0.2, True))[:rounds(bench, 3)]
+    for pause, shared in speeds:
         contention = Contention(bench, together=True)
         await contention.load()
         bench.set_pauses(pause, shared=shared)
@@ -260,7 +262,7 @@ async def cores_contend(dut: HierarchyObject) -> None:
         await bench.finish()
         assert not any(golden.running for golden in bench.golden.cores)
         await bench.compare()
-    assert bench.compared == 3
+    assert bench.compared == len(speeds) > 0
     bench.finished()
 
 
@@ -336,7 +338,7 @@ async def stream(bench: ChipBench, victim: int, *, reads: bool) -> None:
 async def neither_core_starves(dut: HierarchyObject) -> None:
     """Both cores saturate one vector memory, or HBM that serves a random core in each cycle."""
     bench = await ChipBench.started(dut)
-    for victim, shared in ((0, False), (1, False), (0, True)):
+    for victim, shared in ((0, True), (0, False), (1, False))[:rounds(bench, 3)]:
         bench.set_pauses(0.3 if shared else 0.0, shared=shared)
         # What is read goes back to memory, where it is compared.
         await stream(bench, victim, reads=True)
