@@ -21,7 +21,7 @@ from verif.sim.driver.common import HALT, SEED, TINY, assert_same_bits, check_pr
 def test_random_shapes_equal_golden(preset: str) -> None:
     rng = np.random.default_rng(SEED)
     with Device.open(preset) as device, Device.open(preset, backend="golden") as golden:
-        for _ in range(60):
+        for _ in range(20):
             rows, depth, columns = rng.integers(1, 5 * device.config.array, 3)
             transpose = bool(rng.integers(2))
             a, b = operands(rng, rows, depth, columns, transpose)

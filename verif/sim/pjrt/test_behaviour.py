@@ -284,7 +284,7 @@ def test_interrupts_end_a_wait(kind: str) -> None:
         import jax.numpy as jnp
         import numpy as np
 
-        steps = [jax.jit(lambda x: jax.lax.fori_loop(0, 4_000, lambda i, v: jnp.sin(v), x)),
+        steps = [jax.jit(lambda x: jax.lax.fori_loop(0, 2_000, lambda i, v: jnp.sin(v), x)),
                  jax.jit(lambda x: x + 1)]
         steps[1](np.ones(3, np.float32)).block_until_ready()
         value = steps[0](np.ones(3, np.float32))
