@@ -1,10 +1,12 @@
 """Cache on disk of results that depend only on the project's code and a few parameters."""
 
 import ast
+import contextlib
 import functools
 import inspect
 import json
 import pathlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from importlib import metadata
@@ -12,7 +14,7 @@ from typing import Any
 
 from hdl.store import digest, keep_text, kept_text
 
-__all__ = ["cached_json", "code_text"]
+__all__ = ["cached_json", "code_digest", "code_text"]
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _PACKAGES = ("golden", "hdl", "sim", "systolith", "tools", "verif")
@@ -26,6 +28,11 @@ _parser = threading.Lock()
 def code_text(source: str) -> str:
     """``source`` without the parts that cannot change a result: comments, docstrings, layout."""
     return _dump(_parse(source))
+
+
+def code_digest(path: pathlib.Path) -> str:
+    """Return a digest of a module's code: of its `code_text`, which is not made again each time."""
+    return _read(path, path.stat().st_mtime_ns)[0]
 
 
 def _parse(source: str) -> ast.Module:
@@ -48,22 +55,37 @@ def _dump(tree: ast.Module) -> str:
 def _read(path: pathlib.Path, _modified: int) -> tuple[str, tuple[str, ...]]:
     """Digest of a module's code, and the names that it imports.
 
-    Calls are cached; ``_modified``, the file's modification time, is only part of the key.
+    Calls are cached; ``_modified``, the file's modification time, is only part of the key. Results
+    are kept on disk, too: parsing all modules of a chip takes a second of CPU time.
     """
-    tree = _parse(path.read_text(encoding="utf-8"))
-    return digest(_dump(tree)), tuple(_imports(tree, path))
+    text = path.read_text(encoding="utf-8")
+    folder = path.parent.relative_to(_ROOT).parts if path.is_relative_to(_ROOT) else ()
+    key = digest([text, folder, _reader()])
+    kept = kept_text("code", "module.json", key)
+    if kept is None:
+        tree = _parse(text)
+        kept = json.dumps([digest(_dump(tree)), list(_imports(tree, folder))])
+        with contextlib.suppress(OSError):  # the cache may be read-only
+            keep_text("code", "module.json", key, kept)
+    code, imported = json.loads(kept)
+    return code, tuple(imported)
 
 
-def _imports(tree: ast.Module, path: pathlib.Path) -> Iterator[str]:
-    """Names that the module at ``path`` imports; some of them may be functions or classes."""
+@functools.cache
+def _reader() -> list[object]:
+    """What `_read` finds in a text depends on this, too."""
+    return [sys.version_info[:3], inspect.getsource(_dump), inspect.getsource(_imports)]
+
+
+def _imports(tree: ast.Module, folder: tuple[str, ...]) -> Iterator[str]:
+    """Names that a module in ``folder`` imports; some of them may be functions or classes."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
-                folder = path.parents[node.level - 1].relative_to(_ROOT)
-                base = ".".join([*folder.parts, *([base] if base else [])])
+                base = ".".join([*folder[:len(folder) - node.level + 1], *([base] if base else [])])
             yield base
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
@@ -83,6 +105,7 @@ def _code(start: pathlib.Path) -> dict[str, str]:
     The C++ files in a module's folder are treated as part of the module.
     """
     digests: dict[str, str] = {}
+    names: set[str] = set()
     left = {start}
     while left:
         path = left.pop()
@@ -92,7 +115,9 @@ def _code(start: pathlib.Path) -> dict[str, str]:
         digests[name], imported = _read(path, path.stat().st_mtime_ns)
         for cpp in (*path.parent.glob("*.cpp"), *path.parent.glob("*.hpp")):
             digests[f"{name} {cpp.name}"] = digest(cpp.read_text(encoding="utf-8"))
-        left |= {file for module in imported if (file := _file(module)) is not None}
+        new = set(imported) - names
+        names |= new
+        left |= {file for module in new if (file := _file(module)) is not None}
     return digests
 
 

@@ -19,6 +19,7 @@ from sim.compiler.passes import dump_folder
 from sim.compiler.pod import PodExecutable
 from sim.compiler.program.compiled import compiled_of, load, save
 from sim.compiler.program.driver import compile_graph, compile_pod, pod_arrays
+from sim.verilated.cache import code_digest
 
 __all__ = ["compile_cached", "compile_pod_cached", "digest", "source_digest"]
 
@@ -27,7 +28,7 @@ _Made = TypeVar("_Made")
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
 _SOURCES = ("sim/compiler", "sim/asm", "golden", "hdl/checks.py", "hdl/config.py",
             "hdl/core/counters.py", "hdl/core/interface.py", "hdl/dma/format.py",
-            "hdl/dma/interface.py", "hdl/encoding.py", "hdl/isa.py")
+            "hdl/dma/interface.py", "hdl/encoding.py", "hdl/isa.py", "hdl/link/format.py")
 """Files and folders of sources on which compiled programs depend."""
 
 
@@ -148,12 +149,15 @@ def digest(graph: Graph, config: Config, name: str | None = None, *options: obje
 
 @functools.cache
 def source_digest(*more: str) -> bytes:
-    """Return a digest of the compiler's sources and of ``more``: project files or folders."""
+    """Return a digest of the compiler's code and of ``more``: project files or folders.
+
+    Comments and docstrings do not change it.
+    """
     state = hashlib.sha256()
     for source in (*_SOURCES, *more):
         path = _ROOT / source
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            state.update(f"{file.relative_to(_ROOT)}\0".encode() + file.read_bytes() + b"\0")
+            state.update(f"{file.relative_to(_ROOT)} {code_digest(file)}\n".encode())
     return state.digest()
 
 

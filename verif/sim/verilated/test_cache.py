@@ -32,7 +32,8 @@ class Maker:
 
 
 def files(folder: pathlib.Path) -> list[str]:
-    return sorted(path.name for path in folder.rglob("*")
+    """Names of the kept results."""
+    return sorted(path.name for path in (folder / "sources").rglob("*")
                   if path.is_file() and path.suffix != ".lock")
 
 
@@ -101,6 +102,33 @@ def test_result_depends_on_what_its_maker_imports_and_on_nothing_else(
                        ("hdl/isa.py", '"""Codes."""\n\nA = 2  # of two\n"""A number."""\n')):
         write(path, text)
         assert not remade(), path
+
+
+def test_a_module_is_parsed_once(folder: pathlib.Path, tmp_path: pathlib.Path,
+                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes read what the first one found: `_read` without its cache in memory."""
+    module = tmp_path / "hdl" / "cell.py"
+    module.parent.mkdir()
+    module.write_text("from .mxu import cell\nimport hdl.isa\n")
+    monkeypatch.setattr(cache, "_ROOT", tmp_path)
+    found = cache._read.__wrapped__(module, 0)
+    assert found[1] == ("hdl.mxu", "hdl.mxu.cell", "hdl.isa")
+    with monkeypatch.context() as context:
+        context.setattr(cache, "_parse", lambda source: pytest.fail("parsed again"))
+        assert cache._read.__wrapped__(module, 1) == found
+    # A relative import in another folder is another module.
+    moved = module.parent / "mxu" / "cell.py"
+    moved.parent.mkdir()
+    moved.write_text(module.read_text())
+    assert cache._read.__wrapped__(moved, 0)[1][0] == "hdl.mxu.mxu"
+    # A cache that cannot be written is no error.
+    def fail(*arguments: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(cache, "keep_text", fail)
+    module.write_text("import hdl.dma\n")
+    assert cache._read.__wrapped__(module, 2)[1] == ("hdl.dma",)
+    assert list(folder.iterdir()) == [folder / "code"]
 
 
 def test_result_is_remade_when_its_maker_has_changed(folder: pathlib.Path, tmp_path: pathlib.Path,

@@ -1,6 +1,8 @@
 """Compiled programs on disk."""
 
 import ast
+import itertools
+import os
 import pathlib
 import signal
 import subprocess
@@ -122,6 +124,27 @@ def test_digest_depends_on_all_of_the_graph(monkeypatch: pytest.MonkeyPatch) -> 
     found.append(digest(example(), TINY))
     assert len(set(found)) == len(found)
     assert digest(example(), TINY) == found[-1]
+
+
+def test_digest_of_the_compiler_changes_with_its_code_alone(
+        tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_ROOT", tmp_path)
+    monkeypatch.setattr(cache, "_SOURCES", ("golden", "one.py"))
+    (tmp_path / "golden").mkdir()
+    texts = {"golden/a.py": "A = 1\n", "one.py": "B = 2\n"}
+    times = itertools.count()
+
+    def changed(name: str, text: str) -> bytes:
+        for file, content in (texts | {name: text}).items():
+            (tmp_path / file).write_text(content)
+            os.utime(tmp_path / file, (time := next(times), time))
+        return cache.source_digest.__wrapped__()
+
+    same = changed("one.py", texts["one.py"])
+    assert changed("one.py", '"""Numbers."""\n\nB = 2  # of two\n') == same
+    others = {changed("one.py", "B = 3\n"), changed("golden/a.py", "A = 2\n"),
+              changed("golden/b.py", "")}
+    assert len(others | {same}) == 4
 
 
 def test_sources_of_the_compiler_are_all_in_the_digest() -> None:
