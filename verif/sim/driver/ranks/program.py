@@ -12,6 +12,7 @@ from hdl.dma.format import pack_remote
 from sim.asm.text import assemble
 from sim.driver.pod import Pod
 from sim.errors import CoreFaultError, DeviceTimeoutError
+from sim.models.ranks import lifeline
 from sim.models.ranks.ranks import default_communicator
 from verif.models.ring import ring_program
 
@@ -83,6 +84,7 @@ def main() -> None:
         reduce(pod)
         sys.stdout.write("ready\n")
         sys.stdout.flush()
+        lifeline._PATIENCE = 0.5  # ranks that wait keep a processor busy
         if rank == 2:
             if what == "dies":
                 os.kill(os.getpid(), signal.SIGKILL)
