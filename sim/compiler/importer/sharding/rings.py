@@ -26,6 +26,8 @@ Combine = Callable[[Value, Value], Value]
 _WAYS = 1, -1
 _TILE = 8, 128
 """Parts cost fewer cycles if their sizes are multiples of these, which are a vector's at `v2`."""
+_MOST_PADDED = 2
+"""Padding to such multiples makes a part at most this number of times as large."""
 
 
 def ring_sum(at: Expansion, combine: Combine, value: Value, torus: Torus, kinds: Sequence[str]
@@ -85,8 +87,9 @@ def _dimension(shape: tuple[int, ...], parts: int, chips: int) -> tuple[int, int
     rows, columns = shape
     if rows % (parts * chips * _TILE[0]) == 0:
         return 0, rows // parts
-    if columns % (parts * _TILE[1]) == 0:
-        return 1, -(-rows // (chips * _TILE[0])) * chips * _TILE[0]
+    padded = -(-rows // (chips * _TILE[0])) * chips * _TILE[0]
+    if columns % (parts * _TILE[1]) == 0 and padded <= _MOST_PADDED * rows:
+        return 1, padded
     for dimension, size in ((0, rows // parts), (1, rows)):
         if shape[dimension] % parts == 0 and size % chips == 0:
             return dimension, size
