@@ -279,10 +279,11 @@ def _plan(graph: Graph, config: Config, sharding: Sharding, core: int,
             slots = Value(replace(value.type, shape=(queues.slots, *value.shape[1:])))
             [rows] = _rows("input", [slots], [sharding.inputs[number]], core, config)
             arguments[number] = replace(rows, buffer=f"input{number}")
-    # Core 0 alone writes the outputs that both cores compute.
-    results = [None if core and dimension is None else rows for rows, dimension in zip(
-        _rows("output", graph.outputs, sharding.outputs, core, config), sharding.outputs,
-        strict=True)]
+    fixed = range(len(graph.outputs)) if graph.sharding is None else (
+        () if queues is None else queues.outputs)
+    writers = _writers(graph.outputs, sharding.outputs, fixed, config)
+    results = [rows if writer in (core, None) else None for rows, writer in zip(
+        _rows("output", graph.outputs, sharding.outputs, core, config), writers, strict=True)]
     given, wanted = _with_elements(graph.inputs), _with_elements(graph.outputs)
     # Values without elements have no rows in HBM, and no vectors.
     graph.inputs = [graph.inputs[number] for number in given]
@@ -293,6 +294,26 @@ def _plan(graph: Graph, config: Config, sharding: Sharding, core: int,
     planner.program(graph, [arguments[number] for number in given],
                     [results[number] for number in wanted])
     return planner
+
+
+def _writers(values: Sequence[Value], cuts: Sequence[int | None], fixed: Collection[int],
+             config: Config) -> list[int | None]:
+    """Choose the core that writes each output; None: each core writes its part.
+
+    Both cores compute the outputs that are not split, and each core writes about half of their
+    rows. ``values`` are the outputs, and ``cuts`` has the dimension along which each is split; None
+    if it is not. Core 0 writes those with the numbers ``fixed``: those that the host reads early,
+    or all, if the program has one core.
+    """
+    sizes = {number: tiled(value.type, config).rows for number, (value, dimension)
+             in enumerate(zip(values, cuts, strict=True)) if dimension is None}
+    found: list[int | None] = [None] * len(values)
+    written = [0, 0]
+    for number in sorted(sizes, key=lambda number: (number not in fixed, -sizes[number])):
+        core = 0 if number in fixed or written[0] <= written[1] else 1
+        found[number] = core
+        written[core] += sizes[number]
+    return found
 
 
 def _with_elements(values: Sequence[Value]) -> list[int]:

@@ -152,6 +152,19 @@ def test_a_value_both_devices_have_is_written_once() -> None:
     assert shapes == {"input0": (4, 3), "input1": (2, 3), "output0": (2, 3), "output1": (2, 3)}
 
 
+def test_cores_share_the_writes_of_outputs_that_both_compute() -> None:
+    """Each core writes about half of their rows; it writes its part of any other output."""
+    shapes = (2, 3), (3 * TINY.sublanes, 3), (5 * TINY.sublanes, 3), (2, 2)
+    at = Maker(*(f32(*shape) for shape in shapes))
+    graph = at.returns(*(at.op("negate", x) for x in at.inputs))
+    graph.sharding = Sharding((None, None, None, 0), (None, None, None, 0))
+    with Device.open("tiny", "golden") as device:
+        written = [core.times.written for core in compiled_of(check(graph, device)).cores]
+    # An output that a core does not write counts as written at the end.
+    assert [[time < max(times) for time in times] for times in written] == [
+        [False, False, True, True], [True, True, False, True]]
+
+
 def test_kernels_overlap_with_the_start_of_an_exchange() -> None:
     """The kernel before the start is one piece of code with it."""
     at = Maker(f32(9))
