@@ -120,7 +120,7 @@ class ShardedArray:
     def pack(self, array: npt.NDArray[Any], memory: Words) -> None:
         """Write both parts to ``memory``, shape (rows, lanes)."""
         for part, rows in zip(shard(array, self.dimension), self._halves(memory), strict=True):
-            self.part.pack(np.ascontiguousarray(part), rows)
+            self.part.pack(np.asarray(part, order="C"), rows)
 
     def unpack(self, memory: Words) -> npt.NDArray[Any]:
         """Return a new array, joined from both parts in ``memory``, shape (rows, lanes)."""

@@ -18,7 +18,8 @@ TOLERANCE = 2e-5
 """Error of one rough operation, relative to the largest number of its result."""
 
 
-def compare(seed: int, device: Device, operations: int = 6, *, large: bool = False) -> list[str]:
+def compare(seed: int, device: Device, operations: int = 6, *, large: bool = False,
+            exchanges: bool = False) -> list[str]:
     """Compile and run a random graph; return where its results differ from the interpreter's.
 
     Parameters
@@ -31,8 +32,10 @@ def compare(seed: int, device: Device, operations: int = 6, *, large: bool = Fal
         Number of the graph's operations.
     large : bool
         Make values larger than the vector memory of `tiny`.
+    exchanges : bool
+        Make a graph for both cores, which exchange values.
     """
-    random = random_graph(seed, operations, large=large)
+    random = random_graph(seed, operations, large=large, exchanges=exchanges)
     expected = interpret(random.graph, random.inputs, passes=True)
     executable = compile_graph(random.graph, device.config, name=f"seed {seed}")
     found = device.execute(executable, *random.inputs)
@@ -48,13 +51,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--operations", type=int, default=6)
     parser.add_argument("--large", action="store_true")
+    parser.add_argument("--exchanges", action="store_true")
     options = parser.parse_args(arguments)
     failed: Counter[str] = Counter()
     with Device.open(options.config, options.backend) as device:
         seeds = range(options.seed, options.seed + options.count)
         for seed in tqdm(seeds, unit="graph", disable=None):
             try:
-                texts = compare(seed, device, options.operations, large=options.large)
+                texts = compare(seed, device, options.operations, large=options.large,
+                                exchanges=options.exchanges)
             except MemoryError:
                 # The chip is too small for one operation of this graph.
                 failed["too large"] += 1

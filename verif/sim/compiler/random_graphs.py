@@ -14,7 +14,15 @@ import numpy as np
 
 from sim.compiler.graph.arrays import Array, array_dtype
 from sim.compiler.graph.infer import infer
-from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
+from sim.compiler.graph.ir import (
+    STACKED,
+    DType,
+    Graph,
+    Operation,
+    Sharding,
+    TensorType,
+    Value,
+)
 from sim.compiler.graph.verify import verify
 
 __all__ = ["RandomGraph", "differences", "random_graph"]
@@ -52,7 +60,7 @@ class RandomGraph:
 
 
 def random_graph(seed: int, operations: int = 6, kinds: Sequence[str] = (), *,
-                 large: bool = False) -> RandomGraph:
+                 large: bool = False, exchanges: bool = False) -> RandomGraph:
     """Make a graph.
 
     Parameters
@@ -65,17 +73,27 @@ def random_graph(seed: int, operations: int = 6, kinds: Sequence[str] = (), *,
         Names in `MAKERS` to choose from; all of them, if empty.
     large : bool
         Make values of up to three times the vector memory of `tiny`.
+    exchanges : bool
+        Make a graph for both cores of a chip, which exchange values, and results of products. All
+        arrays have a first dimension with one index for each core.
     """
     maker = _Maker(np.random.default_rng(seed))
     if large:
         maker.sizes, maker.limit = LARGE_SIZES, LARGEST_LIMIT
     names = list(kinds) or sorted(MAKERS)
     while maker.made < operations:
+        if exchanges:
+            maker.choice((_exchange, _exchanged_product))(maker)
         MAKERS[names[int(maker.rng.integers(len(names)))]](maker)
         maker.made += 1
     used = {value for operation in maker.graph.operations for value in operation.operands}
     ends = [value for value in maker.pool if value not in used and value not in maker.graph.inputs]
     maker.graph.outputs = [*maker.rough, *ends] or maker.pool[-1:]
+    if exchanges:
+        maker.graph.sharding = Sharding((STACKED,) * len(maker.graph.inputs),
+                                        (STACKED,) * len(maker.graph.outputs))
+        # Core 1 has the same numbers at other places.
+        maker.inputs = [np.stack([array, np.flip(array)]) for array in maker.inputs]
     verify(maker.graph)
     return RandomGraph(seed, maker.graph, maker.inputs,
                        [value not in maker.rough for value in maker.graph.outputs])
@@ -513,6 +531,25 @@ def _while(at: _Maker) -> None:
     body.outputs = [body.add("add", (body.inputs[0], one), scalar).result,
                     body.add("add", body.inputs[1:], x.type).result, body.inputs[2]]
     at.add("while", [at.number(0), x, step], regions=[condition, body])
+
+
+def _exchange(at: _Maker) -> None:
+    x = at.value()
+    at.add("exchange", [x, x if at.rng.random() < 0.5 else at.like(x)])
+
+
+def _exchanged_product(at: _Maker) -> None:
+    """A product that is large enough to be sent in two parts, and a sum with the received one."""
+    rows, depth, columns = (at.integer(*sizes) for sizes in ((9, 20), (1, 12), (9, 20)))
+    operands = [at.new(TensorType(shape, DType.F32), finite=True)
+                for shape in ((rows, depth), (depth, columns))]
+    at.add("dot_general", operands, TensorType((rows, columns), DType.F32), rough=True,
+           lhs_contracting_dimensions=(1,), rhs_contracting_dimensions=(0,),
+           lhs_batching_dimensions=(), rhs_batching_dimensions=(),
+           precision_config=(at.choice(("DEFAULT", "HIGHEST")),) * 2)
+    product = at.rough[-1]
+    at.add("exchange", [product, product], rough=True)
+    at.add("add", [at.rough[-1], product], rough=True)
 
 
 MAKERS: dict[str, Callable[[_Maker], None]] = {

@@ -26,11 +26,18 @@ def test_random_graph_larger_than_vector_memory(seed: int, golden: Device) -> No
     assert compare(seed, golden, 3, large=True) == []
 
 
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_random_graph_with_exchanges(seed: int, golden: Device) -> None:
+    assert compare(seed, golden, 2, exchanges=True) == []
+
+
 @pytest.mark.slow
 def test_random_graphs_on_hardware() -> None:
     with Device.open("tiny", "rtl") as device:
         for seed in range(1, 7):
             assert compare(seed, device) == []
+        for seed in range(1, 5):
+            assert compare(seed, device, 2, exchanges=True) == []
 
 
 def test_differences_are_found() -> None:
