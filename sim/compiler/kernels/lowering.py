@@ -77,6 +77,14 @@ class Lowering(Protocol):
         Only elementwise kernels without nested loops (`is_flat`) have a section.
         """
 
+    @property
+    def send(self) -> Callable[[], None] | None:
+        """Writes code that starts to send the first vectors of a product's result to another core.
+
+        Their number is that of `sim.compiler.kernels.products.dot.sent_early`. None if the kernel
+        sends nothing; a kernel need not send them.
+        """
+
     def place(self, value: Value) -> Place:
         """Return the location of an operand or a result.
 

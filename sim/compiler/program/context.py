@@ -26,6 +26,8 @@ class Context:
     own_transfers : bool
         Whether kernels may themselves start transfers of their operands from HBM, and of their
         results to HBM. The code then contains the addresses of these buffers.
+    alike : bool
+        Whether all devices execute the same operations.
     stream : Stream
         Collects the code.
     places : Places
@@ -41,6 +43,7 @@ class Context:
     config: Config
     tilings: Tilings
     own_transfers: bool = True
+    alike: bool = False
     stream: Stream = field(init=False)
     places: Places = field(init=False)
     constants: Constants = field(init=False)

@@ -248,13 +248,15 @@ def _plans(graph: Graph, config: Config, sharding: Sharding, standard_inputs: bo
         graphs = [blocks] if blocks.sharding is None else [
             for_device(blocks, device) for device in range(blocks.sharding.torus.devices)]
         planners, parts = dict[Hashable, Planner](), []
+        programs = [program_key(part) for part in graphs]
+        alike = len(set(programs)) == 1
         try:
             for device, part in enumerate(graphs):
                 core, *_ = sharding.torus.place(device)
-                key, sent = (core, program_key(part)), exchanges(part)
+                key, sent = (core, programs[device]), exchanges(part)
                 if key not in planners:
-                    planners[key] = _plan(part, config, sharding, core, own_transfers, packed,
-                                          queues)
+                    planners[key] = _plan(part, config, sharding, core, (own_transfers, alike),
+                                          packed, queues)
                 parts.append(_Part(planners[key], sent))
         except MemoryError as error:
             failure = failure or error
@@ -265,12 +267,13 @@ def _plans(graph: Graph, config: Config, sharding: Sharding, standard_inputs: bo
 
 
 def _plan(graph: Graph, config: Config, sharding: Sharding, core: int,
-          own_transfers: bool, packed: Collection[Value], queues: Queues | None) -> Planner:
+          options: tuple[bool, bool], packed: Collection[Value], queues: Queues | None
+          ) -> Planner:
     """Plan one core's program; this changes the graph.
 
     ``sharding`` says how the host's arrays are split between cores, and ``queues`` has the infeed
-    and outfeed, if any. ``own_transfers``: whether kernels may start transfers of inputs
-    themselves. ``packed`` are the packed inputs and constants.
+    and outfeed, if any. ``options`` are `Context.own_transfers` and `Context.alike`. ``packed`` are
+    the packed inputs and constants.
     """
     arguments = _rows("input", graph.inputs, sharding.inputs, core, config, packed)
     if queues is not None:
@@ -290,7 +293,7 @@ def _plan(graph: Graph, config: Config, sharding: Sharding, core: int,
     graph.outputs = [graph.outputs[number] for number in wanted]
     graph.operations = [operation for operation in graph.operations if operation.kind == BARRIER
                         or any(value.type.size for value in operation.results)]
-    planner = Planner(Context(config, assign_tilings(graph, config, packed), own_transfers))
+    planner = Planner(Context(config, assign_tilings(graph, config, packed), *options))
     planner.program(graph, [arguments[number] for number in given],
                     [results[number] for number in wanted])
     return planner

@@ -27,7 +27,8 @@ from sim.compiler.machine.ir import VmemBuffer, VReg
 from sim.compiler.tiling import Tiling, standard
 
 __all__ = ["COPY_CYCLES", "TRANSPOSE_CYCLES", "Dot", "Dots", "cheapest", "dot_cycles", "finisher",
-           "loads_itself", "merged", "precision", "relaid", "strides", "takes_packed"]
+           "loads_itself", "merged", "precision", "relaid", "sent_early",
+           "strides", "takes_packed"]
 
 TRANSPOSE_CYCLES = 16
 COPY_CYCLES = 64
@@ -423,6 +424,16 @@ def loads_itself(operation: Operation, value: Value, tilings: Mapping[Value, Til
     return _planned(product, values, (values[0] is value, values[1] is value), smem) is not None
 
 
+def sent_early(operation: Operation, tilings: Mapping[Value, Tiling], config: Config) -> int:
+    """Return how many vectors of its result a product can send before it is complete.
+
+    These are the first vectors. ``tilings`` has the tilings of the operands and of the result.
+    """
+    taken = [tilings[value] for value in (*operation.operands, operation.result)]
+    buffers = [VmemBuffer("", 0, tiling.vectors) for tiling in taken]
+    return _cheapest(operation, taken, buffers, config, None)[0].early
+
+
 @lowers("dot_general")
 def _lower_dot(operation: Operation, at: Lowering) -> None:
     places = [at.place(value) for value in (*operation.operands, operation.result)]
@@ -430,7 +441,8 @@ def _lower_dot(operation: Operation, at: Lowering) -> None:
                               [place.buffer for place in places], at.config,
                               finisher(at.builder, operation.result.dtype))
     values = operation.operands[rows], operation.operands[1 - rows], operation.result
-    write_product(at.builder, *_with_transfers(split_ahead(product, at), values, at))
+    product, smem, transfers = _with_transfers(split_ahead(product, at), values, at)
+    write_product(at.builder, product, smem, transfers, None if transfers else at.send)
 
 
 def _planned(product: Product, values: tuple[Value, Value], loads: tuple[bool, bool],

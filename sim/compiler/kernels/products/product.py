@@ -15,6 +15,7 @@ Where the depth is padded, rows are pushed as +0 and weights as -0, which change
 padding of the results.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -199,6 +200,32 @@ class Product:
         latency = config.array_latency + spare * config.sublanes
         wanted = -(-latency // self.step_cycles(rows))
         return min(wanted, config.result_vregs // rows - 1, self.steps - 1)
+
+    @cached_property
+    def early(self) -> int:
+        """Number of vectors, the first of the results, that are complete before the last step.
+
+        0 for products in several passes or by depth.
+        """
+        if self.by_depth or self.scheme.passes > 1:
+            return 0
+        # The last result of a step is stored one step after the others.
+        unfinished = range(max(0, self.steps - self.lag - 2), self.steps)
+        depth = math.prod(level.count for level in self.sums)
+        return min(self._result_of(step // depth) for step in unfinished)
+
+    def _result_of(self, total: int) -> int:
+        """Return the number of the first vector of a block's sums.
+
+        ``total`` is the number of the block, in the order of the steps.
+        """
+        total, block = divmod(total, self.blocks(self.block_rows))
+        first = min(block * self.block_rows, self.block.count - self.block_rows)
+        address = first * self.block.results
+        for level in self.others:
+            total, number = divmod(total, level.count)
+            address += number * level.results
+        return address
 
     @property
     def late(self) -> int:

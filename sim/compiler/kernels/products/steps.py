@@ -15,7 +15,7 @@ If the product computes by depth, the lag is not a whole number of steps (`Produ
 pops of an iteration then take the last results of the step before.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, pairwise
@@ -39,7 +39,8 @@ next 5 bits are the scheme's setting, and the bits above are the address of the 
 
 
 def write_product(b: Builder, product: Product, smem: range,
-                  transfers: Transfers | None = None) -> None:
+                  transfers: Transfers | None = None,
+                  send: Callable[[], None] | None = None) -> None:
     """Write the code of a product.
 
     Parameters
@@ -51,8 +52,11 @@ def write_product(b: Builder, product: Product, smem: range,
         Words of scalar memory that the code may use.
     transfers : Transfers, optional
         Transfers of the operands that the kernel loads itself, and of results that it stores.
+    send : callable, optional
+        Writes code before the last step, when the first `Product.early` vectors of the results are
+        complete. It is not called if there are none.
     """
-    _Writer(b, product, smem, transfers).write()
+    _Writer(b, product, smem, transfers).write(send)
 
 
 class _Counters:
@@ -186,8 +190,8 @@ class _Writer:
                     self._sublane_mask = b.compare("lt", self._sublane, rest)
         self._sums = _Sums(b, product)
 
-    def write(self) -> None:
-        """Write the code of the whole product."""
+    def write(self, send: Callable[[], None] | None) -> None:
+        """Write the code of the whole product; ``send`` is that of `write_product`."""
         b, product, transfers = self._b, self._product, self._transfers
         if transfers is not None:
             transfers.begin()
@@ -213,6 +217,8 @@ class _Writer:
             return
         self._pending = b.variable(0)
         self._steps(range(product.lag, product.steps - 1), results)
+        if send is not None and product.early:
+            send()
         self._last_step(results)
         if product.lag:
             self._shift_tags()

@@ -70,6 +70,8 @@ class KernelLowering:
         Whether the kernel copies vectors to the window of scalar memory.
     section : range or None
         The vectors of the results to compute; None for all.
+    send : callable or None
+        That of `Lowering`.
     """
 
     def __init__(self, config: Config, places: Mapping[Value, Place], allocate: Allocate,
@@ -92,6 +94,7 @@ class KernelLowering:
         self.cycles: int | None = None
         self.reads_window = False
         self.section: range | None = None
+        self.send: Callable[[], None] | None = None
         self._memory = ScalarMemory(config)
         self._constants: dict[bytes, VmemBuffer] = {}
 

@@ -8,19 +8,21 @@ from functools import partial
 
 from sim.compiler.graph.ir import Operation, Value
 from sim.compiler.kernels.elementwise import is_flat
+from sim.compiler.kernels.products.dot import sent_early
 from sim.compiler.machine import VmemBuffer, emit
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.emit import Code
 from sim.compiler.machine.estimate import estimate, vector_operations
-from sim.compiler.machine.ir import Fence, MachineCode
+from sim.compiler.machine.ir import MachineCode
 from sim.compiler.machine.registers.coloring import RegisterPressureError
 from sim.compiler.machine.text import dump_kernel
 from sim.compiler.passes import dump_folder
-from sim.compiler.program.code.reserved import EXCHANGED, FREE
-from sim.compiler.program.code.transfers import Peer, Rows, TransferWords, Vectors, send
+from sim.compiler.program.code.reserved import EXCHANGED
+from sim.compiler.program.code.transfers import Peer, Rows, TransferWords
 from sim.compiler.program.compiled import KernelRecord
 from sim.compiler.program.context import Context
 from sim.compiler.program.launch.buffers import KernelBuffers
+from sim.compiler.program.launch.exchange import NearExchange
 from sim.compiler.program.launch.joiner import Joiner, Part
 from sim.compiler.program.launch.kernel import KernelLowering, lower
 from sim.compiler.program.launch.prefetch import IN_PLACE, Prefetch, Upcoming
@@ -51,6 +53,8 @@ class _Lowered:
         HBM rows that the kernel transfers itself, by the symbol for the first row's number.
     rows : int
         Number of HBM rows that the kernel transfers itself.
+    sent : dict of str to TransferWords
+        Descriptors of the transfers to another core that the kernel starts, by symbol.
     """
 
     codes: list[tuple[MachineCode, Code, int]]
@@ -58,6 +62,7 @@ class _Lowered:
     own: list[VmemBuffer]
     symbols: dict[str, Rows]
     rows: int
+    sent: dict[str, TransferWords]
 
 
 class Launcher:
@@ -95,6 +100,8 @@ class Launcher:
         self.received: dict[int, int] = {}
         self.sent: dict[int, Callable[[Peer], TransferWords]] = {}
         self.rings = RingExchanges(context)
+        # Exchanges whose first parts products may send, by number, until their code is complete.
+        self._near: dict[int, NearExchange] = {}
         self.too_large: list[str] = []
         self.stored: set[Value] = set()
 
@@ -114,19 +121,22 @@ class Launcher:
             HBM rows to which results are to be copied. The kernel may copy a result itself; then
             the result is added to `stored`.
         """
-        lowered, lifted = self._make_room_and_lower(operation, dying, goes)
+        near = self._sending(operation, following)
+        lowered, lifted = self._make_room_and_lower(operation, dying, goes, near)
         if lowered is None:
             self._skip(operation, lifted)
             return
         # Prefetches must not delay the transfers that a kernel starts itself.
         if not lifted and not lowered.symbols:
-            Prefetch(self._context, following, lowered.own, dying, operation.results).write()
+            # Neither the results nor the value that is received can be saved yet.
+            absent = *operation.results, *(near.operation.results if near is not None else ())
+            Prefetch(self._context, following, lowered.own, dying, absent).write()
         for number, (machine, code, cycles) in enumerate(lowered.codes, 1):
             self._places.memory.settle(lowered.used, first=number < len(lowered.codes))
             self._places.memory.clock.run(cycles)
             self._places.memory.moved_rows += lowered.rows
             moved = self._places.memory.moved_rows
-            self._joiner.add(Part(machine, code, lowered.symbols, KernelRecord(
+            self._joiner.add(Part(machine, code, {**lowered.symbols, **lowered.sent}, KernelRecord(
                 operation.kind, operation.location, len(code), cycles, moved - self._counted_rows,
                 _products(operation), vector_operations(code)), cycles))
             self._counted_rows = moved
@@ -136,16 +146,17 @@ class Launcher:
             self._places.restore(lifted)
 
     def _make_room_and_lower(self, operation: Operation, dying: Set[Value],
-                             goes: Mapping[Value, Rows]
+                             goes: Mapping[Value, Rows], near: NearExchange | None
                              ) -> tuple[_Lowered | None, dict[Value, VmemBuffer]]:
         """Lower an operation, and free vector memory for it step by step if necessary.
 
         ``dying`` are the operands that are not used again, and ``goes`` has the HBM rows to which
-        results are to be copied. Return the kernel, or None if there is no room; and the pinned
-        values that `Places.lift` has moved to HBM, for `Places.restore`.
+        results are to be copied. ``near``, if given, is an exchange whose first part the kernel may
+        send. Return the kernel, or None if there is no room; and the pinned values that
+        `Places.lift` has moved to HBM, for `Places.restore`.
         """
         with suppress(VectorMemoryError):
-            return self._lower(operation, dying, goes), {}
+            return self._lower(operation, dying, goes, near), {}
         # If all values are evicted, the operands may fit, because there are no gaps between them.
         self._places.evict_all()
         with suppress(VectorMemoryError):
@@ -161,61 +172,95 @@ class Launcher:
         ``following`` are the operations after ``operation``.
         """
         places, number = self._places, operation.attributes["number"]
-        [value], result = operation.operands, operation.result
+        [value], result, near = operation.operands, operation.result, None
+        if operation.attributes["meeting"].ring == "core":
+            near = self._near.pop(number, None) or NearExchange(
+                self._config, operation, exchange_parts(self._tilings[value].vectors))
         lifted: dict[Value, VmemBuffer] = {}
         places.lock((value, result))
         try:
             try:
-                source, target = places.load(value), self.rings.target(operation)
+                source, target = places.load(value), self._target(operation, near)
             except VectorMemoryError:
                 lifted = places.lift()
                 places.lock((value, result))
-                source, target = places.load(value), self.rings.target(operation)
+                source, target = places.load(value), self._target(operation, near)
         except VectorMemoryError:
             self._skip(operation, lifted)
             return
         finally:
             places.lock(())
         self.received[number] = target.address
-        meeting = operation.attributes["meeting"]
-        near = meeting.ring == "core"
-        if meeting.link is None:
-            parts = exchange_parts(source.vectors) if near else [(EXCHANGED, range(source.vectors))]
-            places.memory.exchange(source, target, tuple(semaphore for semaphore, _ in parts))
-        if near:
-            self._joiner.add(self._sends(operation, source, target, parts))
+        if near is not None:
+            near.target = target
+            places.memory.exchange(source, target, near.parts)
+            self._joiner.add(self._sends(near, source))
         else:
-            first = self._stream.here
-            self._stream.stamp()
-            self.sent[number] = self.rings.send(operation, source, target)
-            rows = source.vectors * self._config.sublanes
-            self.records.add(KernelRecord(operation.kind, operation.location,
-                                          self._stream.here - first, rows, rows, 0, 0), first)
+            self._sends_far(operation, source, target)
         if lifted:
             places.restore(lifted)
         self.rings.invite_next(operation, following)
 
-    def _sends(self, operation: Operation, source: VmemBuffer, target: VmemBuffer,
-               parts: Sequence[tuple[int, range]]) -> Part:
-        """Make the code that starts to send ``source``, and to receive into ``target``.
+    def _target(self, operation: Operation, near: NearExchange | None) -> VmemBuffer:
+        """Return the vectors into which an exchange receives.
 
-        ``parts`` are the transfers, as `exchange_parts` returns them. Each core first signals that
-        the vectors into which it receives are free, and then waits for the same signal from the
-        other core. So no vectors are overwritten that are in use, and the cores cannot deadlock.
+        ``near`` is the exchange if it is one between the cores of a chip.
+
+        Raises
+        ------
+        VectorMemoryError
+            If there is no room.
         """
-        number, builder = operation.attributes["number"], Builder(self._config)
-        symbols: dict[str, TransferWords] = {}
-        builder.signal_other(FREE, 1, fence=Fence((target,), paced=False))
-        builder.wait(FREE, 1, fence=Fence(paced=False))
-        for semaphore, part in parts:
-            symbol, sent = f"exchange{number}from{part.start}", source.part(part)
-            symbols[symbol] = send(self._config, Vectors(sent.address), sent.vectors, semaphore,
-                                   number, operation.attributes["meeting"].target, part.start)
-            builder.dma(symbol, fence=Fence((sent,), paced=False))
+        if near is None:
+            return self.rings.target(operation)
+        return near.target or self._places.make(operation.result)
+
+    def _sending(self, operation: Operation, following: Sequence[Upcoming]
+                 ) -> NearExchange | None:
+        """Return the exchange whose first part the kernel of an operation may send, or None.
+
+        The operation is a product, and the next one exchanges its result. ``following`` are the
+        next operations. The exchange is noted for `exchange`, because its parts do not depend on
+        what the kernel does, which may differ between the cores.
+        """
+        exchange = following[0].operation if following else None
+        if (operation.kind != "dot_general" or exchange is None or exchange.kind != "exchange"
+                or exchange.operands[0] is not operation.result or not self._context.alike
+                or exchange.attributes["meeting"].ring != "core"):
+            return None
+        early = sent_early(operation, self._tilings, self._config)
+        parts = exchange_parts(self._tilings[operation.result].vectors, early)
+        near = NearExchange(self._config, exchange, parts)
+        self._near[exchange.attributes["number"]] = near
+        return near if len(parts) > 1 and parts[0][1].stop == early else None
+
+    def _sends(self, near: NearExchange, source: VmemBuffer) -> Part:
+        """Make the code that starts the transfers of an exchange that have not been started.
+
+        ``source`` is the buffer of the value that is sent.
+        """
+        operation, builder = near.operation, Builder(self._config)
+        started = set(near.symbols)
+        near.start(builder, source, len(near.parts))
         machine, code = self._emit(operation, builder, None)
         rows = source.vectors * self._config.sublanes
+        symbols = {name: words for name, words in near.symbols.items() if name not in started}
         return Part(machine, code, symbols, KernelRecord(
             operation.kind, operation.location, len(code), rows, rows, 0, 0), estimate(code))
+
+    def _sends_far(self, operation: Operation, source: VmemBuffer, target: VmemBuffer) -> None:
+        """Write the code that starts to send ``source`` to a core of another chip.
+
+        ``target`` is the buffer of the value that is received.
+        """
+        if operation.attributes["meeting"].link is None:
+            self._places.memory.exchange(source, target, [(EXCHANGED, range(source.vectors))])
+        first = self._stream.here
+        self._stream.stamp()
+        self.sent[operation.attributes["number"]] = self.rings.send(operation, source, target)
+        rows = source.vectors * self._config.sublanes
+        self.records.add(KernelRecord(operation.kind, operation.location,
+                                      self._stream.here - first, rows, rows, 0, 0), first)
 
     def _inherited(self, operation: Operation, dying: Set[Value]) -> dict[Value, Value]:
         """Choose results that take over the vectors of an operand that is not used again.
@@ -257,12 +302,13 @@ class Launcher:
         if lifted:
             self._places.restore(lifted)
 
-    def _lower(self, operation: Operation, dying: Set[Value],
-               goes: Mapping[Value, Rows]) -> _Lowered:
+    def _lower(self, operation: Operation, dying: Set[Value], goes: Mapping[Value, Rows],
+               near: NearExchange | None = None) -> _Lowered:
         """Allocate a kernel's vectors and generate its code.
 
         ``dying`` are the operands that are not used again, and ``goes`` has the HBM rows to which
-        results are to be copied.
+        results are to be copied. ``near``, if given, is an exchange whose first part the kernel may
+        send; its target is allocated if no value must be evicted for it.
 
         Raises
         ------
@@ -276,6 +322,10 @@ class Launcher:
             inherited = self._inherited(operation, dying)
             taken.take_results(inherited)
             lowering, reads = self._lowering(operation, taken)
+            if near is not None and self._receives(near):
+                places.lock((*operation.operands, *operation.results, *near.operation.results))
+                lowering.send = partial(near.start, lowering.builder,
+                                        taken.places[operation.result].buffer, 1)
             sections = self._sections(operation, lowering)
             lowering.section = sections[0] if sections else None
             codes = [self._code(operation, lowering, taken)]
@@ -290,6 +340,9 @@ class Launcher:
                 places.inherit(value, result)
         except VectorMemoryError:
             taken.give_back()
+            if near is not None and near.target is not None:
+                places.unmake(near.operation.result)
+                near.forget()
             raise
         finally:
             places.lock(())
@@ -298,7 +351,20 @@ class Launcher:
         used = [taken.places[value].buffer for value in operation.operands]
         return _Lowered(codes, [*used, *taken.own], taken.own,
                         {symbol: taken.homes[value] for symbol, value in transferred.items()},
-                        vectors * self._config.sublanes)
+                        vectors * self._config.sublanes,
+                        {} if near is None else dict(near.symbols))
+
+    def _receives(self, near: NearExchange) -> bool:
+        """Allocate the vectors into which an exchange receives, if enough are free.
+
+        Return whether this was done.
+        """
+        result = near.operation.result
+        if result in self._places.assigned or self._places.memory.free.smallest(
+                self._tilings[result].vectors) is None:
+            return False
+        near.target = self._places.make(result)
+        return True
 
     def _sections(self, operation: Operation, lowering: KernelLowering) -> list[range]:
         """Return the vectors of the results that a kernel computes first, and the others.

@@ -5,7 +5,7 @@ so waiting for one transfer also waits for all earlier ones.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -23,31 +23,37 @@ from sim.compiler.program.places.clock import Clock, Event
 from sim.compiler.program.places.meeting import Link, Links
 from sim.compiler.program.places.vectors import FreeVectors
 
-__all__ = ["VectorMemory", "exchange_parts"]
+__all__ = ["Transferred", "VectorMemory", "exchange_parts"]
+
+Transferred = tuple[int, range]
+"""A transfer of an exchange: the semaphore that counts it, and the numbers of its vectors."""
 
 _DIVIDED = 32
 """An exchange of at least this number of vectors, between the cores of a chip, has two parts."""
 
 
-def exchange_parts(vectors: int) -> list[tuple[int, range]]:
+def exchange_parts(vectors: int, early: int = 0) -> list[Transferred]:
     """Divide an exchange between the cores of a chip into its transfers.
 
     If there are two, the second one has a quarter of the vectors: while a transfer, which an
-    elementwise kernel slows down, moves one vector, the kernel computes about three.
+    elementwise kernel slows down, moves one vector, the kernel computes about three. If half of the
+    vectors or more can be sent early, the first transfer moves these.
 
     Parameters
     ----------
     vectors : int
         Number of vectors that are exchanged.
+    early : int
+        How many of them, the first ones, are complete before the others.
 
     Returns
     -------
-    list of (int, range)
-        For each transfer, the semaphore that counts it, and the numbers of its vectors.
+    list of Transferred
+        One or two transfers.
     """
     if vectors < _DIVIDED:
         return [(EXCHANGED, range(vectors))]
-    first = vectors - vectors // 4
+    first = early if 2 * early >= vectors else vectors - vectors // 4
     return [*zip(EXCHANGED_PARTS, (range(first), range(first, vectors)), strict=True)]
 
 
@@ -93,9 +99,9 @@ class VectorMemory:
         self._issued = self.completed = 0
         self._arriving: dict[VmemBuffer, int] = {}
         self.leaving: list[tuple[int, VmemBuffer]] = []
-        # Buffers of exchanges that the code has not waited for, each with the semaphores that count
-        # the transfers of its parts, in order; and the amounts to wait for.
-        self._exchanging: dict[VmemBuffer, tuple[int, ...]] = {}
+        # Buffers of exchanges that the code has not waited for, each with the transfers of its
+        # parts, in order; and the amounts to wait for, by semaphore.
+        self._exchanging: dict[VmemBuffer, tuple[Transferred, ...]] = {}
         self._amounts: dict[int, int] = {}
         self.exchanged: list[VmemBuffer] = []
         # Exchanges along rings of chips: buffers that are being sent, and those that are being
@@ -198,17 +204,17 @@ class VectorMemory:
         self.wait(self._issued)
         self.wait_exchanges()
 
-    def exchange(self, source: VmemBuffer, target: VmemBuffer, semaphores: tuple[int, ...]
+    def exchange(self, source: VmemBuffer, target: VmemBuffer, parts: Sequence[Transferred]
                  ) -> None:
         """Record that the following code exchanges buffers with another core.
 
-        The code starts to send ``source``, and to receive into ``target``, in as many parts as
-        there are ``semaphores``. The transfers of a part, one in either direction, add to its
-        semaphore. This method writes code that waits until ``source`` is complete.
+        The code starts to send the ``parts`` of ``source``, and to receive those of ``target``; it
+        may have started with the first part. The transfers of a part, one in either direction, add
+        to its semaphore. This method writes code that waits until ``source`` is complete.
         """
         self.settle([source])
-        self._exchanging.update(dict.fromkeys((source, target), semaphores))
-        for semaphore in semaphores:
+        self._exchanging.update(dict.fromkeys((source, target), tuple(parts)))
+        for semaphore, _ in parts:
             self._amounts[semaphore] = self._amounts.get(semaphore, 0) + 2
 
     def wait_exchanges(self, semaphores: Iterable[int] | None = None) -> None:
@@ -221,7 +227,7 @@ class VectorMemory:
         if SENT not in self._amounts:
             self._leaving.clear()
         self._exchanging = {buffer: left for buffer, parts in self._exchanging.items() if (
-            left := tuple(semaphore for semaphore in parts if semaphore in self._amounts))}
+            left := tuple(part for part in parts if part[0] in self._amounts))}
         for buffer in self.exchanged:
             if not self._is_busy(buffer):
                 self.free.give(buffer.address, buffer.vectors)
@@ -251,8 +257,7 @@ class VectorMemory:
         The list is empty if there is no such exchange, or if the code has waited for a part.
         """
         parts = self._exchanging.get(buffer, ())
-        return [part for _, part in exchange_parts(buffer.vectors)] if (
-            parts == EXCHANGED_PARTS) else []
+        return [part for _, part in parts] if len(parts) > 1 else []
 
     def settle(self, buffers: Iterable[VmemBuffer], *, first: bool = False) -> None:
         """Write code that waits until the transfers that fill these buffers are complete.
@@ -261,7 +266,7 @@ class VectorMemory:
         """
         buffers, parts = list(buffers), 1 if first else None
         semaphores = {semaphore for buffer in buffers
-                      for semaphore in self._exchanging.get(buffer, ())[:parts]}
+                      for semaphore, _ in self._exchanging.get(buffer, ())[:parts]}
         if semaphores:
             self.wait_exchanges(semaphores)
         for buffer in buffers:

@@ -34,7 +34,7 @@ from sim.compiler.tiling import Tiling, standard
 from sim.compiler.words import from_words, to_words
 from systolith import Device
 
-__all__ = ["CONFIG", "Kernel", "build", "build_as", "check", "execute", "run"]
+__all__ = ["CONFIG", "Kernel", "build", "build_as", "check", "execute", "run", "run_golden"]
 
 Array = npt.NDArray[Any]
 Words = npt.NDArray[np.uint32]
@@ -217,7 +217,7 @@ def execute(kernel: Kernel, arrays: Sequence[Array], device: Device | None = Non
     """Run a kernel that is built, on the golden core or a device; otherwise like `run`."""
     before, free = kernel.memory(arrays)
     assert len(kernel.bundles) <= kernel.config.imem_bundles, "the kernel must fit"
-    after = _golden(kernel, before) if device is None else _on_device(kernel, before, device)
+    after = run_golden(kernel, before) if device is None else _on_device(kernel, before, device)
     changed = np.argwhere((before != after) & ~free)
     assert not len(changed), f"vectors {sorted(set(changed[:, 0].tolist()))} must not change"
     return kernel.results(after)
@@ -233,7 +233,8 @@ def _scalar_words(kernel: Kernel) -> Words:
     return words
 
 
-def _golden(kernel: Kernel, vmem: Words) -> Words:
+def run_golden(kernel: Kernel, vmem: Words) -> Words:
+    """Run a kernel on the golden core; return vector memory, whose contents were ``vmem``."""
     core = GoldenCore(kernel.config)
     core.vmem[:] = vmem
     core.smem[:] = _scalar_words(kernel)

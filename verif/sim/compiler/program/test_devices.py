@@ -10,11 +10,13 @@ import pytest
 
 from sim.compiler.graph.ir import STACKED, Graph, Sharding
 from sim.compiler.graph.torus import Torus
+from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.emit import Code
-from sim.compiler.machine.ir import MachineCode
+from sim.compiler.machine.ir import MachineCode, VmemBuffer
 from sim.compiler.machine.text import code_text
 from sim.compiler.program.compiled import compiled_of, load, save
 from sim.compiler.program.driver import compile_graph
+from sim.compiler.program.launch.exchange import NearExchange
 from sim.compiler.program.order import hoist, overlap
 from systolith import Config, Device
 from verif.sim.compiler.program.common import TINY, Maker, check, f32, s32
@@ -42,6 +44,15 @@ def test_devices_exchange_values(backend: str, shape: tuple[int, ...]) -> None:
         assert set(device.last_run) == {0, 1}
 
 
+def test_each_device_has_a_scalar() -> None:
+    at = Maker(f32())
+    [x] = at.inputs
+    graph = at.returns(at.op("exchange", x, x))
+    graph.sharding = Sharding((STACKED,), (STACKED,))
+    with Device.open("tiny", "golden") as device:
+        check(graph, device)
+
+
 @pytest.mark.parametrize("backend", ["golden", "rtl"])
 def test_a_large_exchange_has_two_parts(backend: str) -> None:
     """Elementwise kernels compute most of their results during the second transfer."""
@@ -60,6 +71,35 @@ def test_a_large_exchange_has_two_parts(backend: str) -> None:
     with Device.open("tiny", backend) as device:
         [kernels, _] = [core.kernels for core in compiled_of(check(graph, device)).cores]
     assert [kernel.kind for kernel in kernels].count("fusion") == 2
+
+
+@pytest.mark.parametrize(("backend", "alike"), [("golden", True), ("rtl", True), ("golden", False)])
+def test_a_product_sends_its_first_results(backend: str, alike: bool,
+                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does only if the cores execute the same operations, and thus divide the exchange alike."""
+    started: list[int] = []
+    start = NearExchange.start
+
+    def note(exchange: NearExchange, builder: Builder, source: VmemBuffer, end: int) -> None:
+        started.append(end - len(exchange.symbols))
+        start(exchange, builder, source, end)
+
+    monkeypatch.setattr(NearExchange, "start", note)
+    rows, depth, columns = 7 * TINY.sublanes, 2 * TINY.lanes, 6 * TINY.lanes
+    at = Maker(f32(rows, depth), f32(depth, columns), f32(rows, columns))
+    x, w, velocity = at.inputs
+    slope = at.op("dot_general", x, w, to=f32(rows, columns), lhs_contracting_dimensions=(1,),
+                  rhs_contracting_dimensions=(0,), lhs_batching_dimensions=(),
+                  rhs_batching_dimensions=(), precision_config=("DEFAULT", "DEFAULT"))
+    total = at.op("add", slope, at.op("exchange", slope, slope))
+    scale = at.op("by_device", at.op("negate", velocity),
+                  at.op("negate" if alike else "abs", velocity))
+    graph = at.returns(at.op("add", total, scale))
+    graph.sharding = Sharding((0, 0, 0), (0,))
+    with Device.open("tiny", backend) as device:
+        check(graph, device)
+    # One part by the product, and the other one after it, on each core.
+    assert started == ([1, 1, 1, 1] if alike else [2, 2])
 
 
 @pytest.mark.parametrize("flat", [True, False])

@@ -1,5 +1,7 @@
 """Products of tensors: against the golden array, float64, and exact integers."""
 
+import importlib
+
 import numpy as np
 import pytest
 
@@ -7,12 +9,16 @@ from golden.mxu import matmul
 from hdl.config import Config
 from sim.compiler.graph.arrays import array_dtype
 from sim.compiler.graph.ir import DType, Operation, TensorType, Value
-from sim.compiler.kernels.products.dot import Dots, dot_cycles
+from sim.compiler.kernels.products.dot import Dots, dot_cycles, sent_early
+from sim.compiler.kernels.products.product import Product
+from sim.compiler.kernels.products.steps import write_product
+from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.estimate import estimate
+from sim.compiler.machine.ir import VmemBuffer
 from sim.compiler.program.launch.kernel import KernelLowering
 from sim.compiler.tiling import standard
 from sim.models.core import CoreModel
-from verif.sim.compiler.kernels.harness import CONFIG, build, execute, run
+from verif.sim.compiler.kernels.harness import CONFIG, build, execute, run, run_golden
 
 SEED = 20261122
 N, S = CONFIG.lanes, CONFIG.sublanes
@@ -204,6 +210,39 @@ def test_random_forms() -> None:
             continue
         a, b = (numbers(rng, kind) for kind in kinds)
         compare(operation, a, b, run(operation, [a, b])[0])
+
+
+def test_results_that_are_complete_before_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that copies the first results before its last step copies complete ones."""
+    copy = VmemBuffer("copy", CONFIG.vmem_vectors // 2, CONFIG.vmem_vectors // 2)
+    early: list[int] = []
+
+    def write(b: Builder, product: Product, *arguments: object) -> None:
+        def send() -> None:
+            early.append(product.early)
+            with b.loop(min(product.early + 1, product.results.vectors)) as i:
+                b.store(b.load(product.results, i), copy, i)
+
+        write_product(b, product, range(0), None, send)
+
+    monkeypatch.setattr(importlib.import_module("sim.compiler.kernels.products.dot"),
+                        "write_product", write)
+    rng = np.random.default_rng(SEED)
+    tight = 0
+    for _ in range(24):
+        rows, depth, columns = rng.integers(1, (50, 3 * N, 8 * N)).tolist()
+        kinds = TensorType((rows, depth), DType.F32), TensorType((depth, columns), DType.F32)
+        early.clear()
+        kernel = build(dot(*kinds, ((1,), (0,))))
+        vmem = run_golden(kernel, kernel.memory([numbers(rng, kind) for kind in kinds])[0])
+        result = kernel.places[kernel.operation.result].buffer
+        sent = sent_early(kernel.operation, {
+            value: place.tiling for value, place in kernel.places.items()}, CONFIG)
+        assert early == [sent] * bool(sent)
+        same = (vmem[copy.address:][:sent + 1] == vmem[result.address:][:sent + 1]).all((1, 2))
+        assert same[:sent].all(), (rows, depth, columns)
+        tight += bool(sent) and not same[-1]
+    assert tight > 4
 
 
 @pytest.mark.slow
