@@ -144,6 +144,7 @@ class _Writer:
     Parameters
     ----------
     plan : RingPlan
+        How the all-reduce divides its array.
     core : int
     """
 
@@ -627,6 +628,7 @@ def scalar_memory(plan: RingPlan, core: int, place: tuple[int, int], sources: Se
     Parameters
     ----------
     plan : RingPlan
+        How the all-reduce divides its array.
     core : int
         Number of the core.
     place : tuple of int

@@ -56,6 +56,7 @@ class Reducer:
         The operation. Its operands are the inputs, followed by an initial value for each; its first
         region is the reducer.
     at : Lowering
+        Receives the code, and knows where the values lie.
     """
 
     def __init__(self, op: Operation, at: Lowering) -> None:

@@ -139,6 +139,7 @@ def estimate(code: Code, unknown: int = 1) -> int:
     Parameters
     ----------
     code : Code
+        The bundles, and their loops.
     unknown : int
         Number of iterations to assume for loops whose number is known only at run time.
     """

@@ -150,6 +150,7 @@ class _Ring:
     ----------
     at : Expansion
     torus : Torus
+        The torus of chips.
     kind : str
         One of `sim.compiler.graph.torus.RINGS`.
     cores : sequence of int

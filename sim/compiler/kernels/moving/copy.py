@@ -43,6 +43,7 @@ def copy(at: Lowering, source: Place, destination: Place, axes: Sequence[Axis],
     Parameters
     ----------
     at : Lowering
+        Receives the code, and knows where the values lie.
     source, destination : Place
     axes : sequence of Axis
         The iteration space. Along a dimension without an axis, the copy stays at the start.

@@ -68,6 +68,7 @@ class _Indices:
         Parameters
         ----------
         at : Lowering
+            Receives the code, and knows where the values lie.
         body : callable
             Writes the code for an index vector. Its arguments are the number of the vector, and a
             register for each of `dimensions`: the vector's elements, then the indices of the

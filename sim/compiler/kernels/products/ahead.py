@@ -24,6 +24,7 @@ def split_ahead(product: Product, at: Lowering) -> Product:
     product : Product
         The product; its operands must be in vector memory when the code runs.
     at : Lowering
+        Receives the code, and allocates vectors for the pieces.
 
     Returns
     -------

@@ -101,6 +101,7 @@ class Dot:
     Attributes
     ----------
     dots : Dots
+        Dimensions of the `dot_general`.
     rows : int
         Number, 0 or 1, of the operand that goes through the array as rows; the other one is loaded
         as weights.

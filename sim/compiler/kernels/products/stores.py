@@ -79,7 +79,7 @@ class Stores:
 
     @property
     def first_step(self) -> int:
-        """Number of the first step that starts a transfer."""
+        """Number of the first step that starts a transfer of results."""
         product = self._product
         return product.steps - self.blocks + product.lag + (not self.splits[0])
 

@@ -423,7 +423,9 @@ class Transfers:
     ----------
     b : Builder
     plan : Plan
+        The transfers, and the steps that start them and wait for them.
     homes : Homes
+        The first HBM rows of operands and results.
     smem : range
         Words of scalar memory; the last `Plan.words` of them are used.
 

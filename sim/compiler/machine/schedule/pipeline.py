@@ -35,6 +35,7 @@ class Pipeline:
     ----------
     graph : Graph
     schedule : Modulo
+        Slot and time of each operation.
     unroll : int
         Number of iterations in the steady state.
     copies : mapping
@@ -196,6 +197,7 @@ def plan_pipeline(graph: Graph, schedule: Modulo, steps: Sequence[tuple[SReg, in
     graph : Graph
         Dependences of the loop's body.
     schedule : Modulo
+        Slot and time of each operation.
     steps : sequence of (SReg, int)
         Registers that the loop advances, and by how much.
     kept : set of Register

@@ -48,6 +48,7 @@ class Part:
     symbols : mapping of str to Rows or TransferWords
         HBM rows and descriptors for the symbols in the code.
     record : KernelRecord
+        What a report shows of the kernel.
     cycles : int
         Predicted cycles of the code, without those of transfers that it starts.
     """
