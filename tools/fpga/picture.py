@@ -9,8 +9,9 @@ from tools.pictures.svg import Picture
 
 __all__ = ["draw", "parts", "tiles"]
 
-_LEAST_SHARE = 0.05
-"""Smallest share of the design's combinational cells with which a module has a colour."""
+_LARGE, _LEAST = 0.25, 0.02
+"""Shares of the design's combinational cells: a module with less than the first has one colour; the
+modules in a larger one have their own, if they have at least the second."""
 _SUFFIX = re.compile(r"\$(?:CCU2_COMB|DPRAM_COMB|RAMW_SLICE|RAMW_BLOCK)[0-9]*$")
 """What nextpnr appends to the name of a cell of the netlist that it splits."""
 _PLACE = re.compile(r"X([0-9]+)/Y([0-9]+)/")
@@ -55,14 +56,15 @@ def tiles(placed: Mapping[str, Any],
 
 
 def parts(area: Mapping[str, Counter[str]]) -> list[str]:
-    """Paths of the smallest modules with at least a 20th of the COMB, the largest module first.
+    """Paths of the modules with a colour: a part of each larger module, the largest part first.
 
     ``area`` is from `tools.fpga.area.areas`.
     """
-    least = _LEAST_SHARE * area[""]["COMB"]
-    large = [path for path, counts in area.items() if path and counts["COMB"] >= least]
-    lowest = [path for path in large if not any(other.startswith(f"{path}.") for other in large)]
-    return sorted(lowest, key=lambda path: (-area[path]["COMB"], path))
+    whole = area[""]["COMB"]
+    large = {path for path, counts in area.items() if counts["COMB"] >= _LARGE * whole} | {""}
+    found = [path for path, counts in area.items() if path not in large
+             and path.rpartition(".")[0] in large and counts["COMB"] >= _LEAST * whole]
+    return sorted(found, key=lambda path: (-area[path]["COMB"], path))
 
 
 def _part(path: str, coloured: Iterable[str]) -> str:
