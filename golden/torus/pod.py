@@ -95,6 +95,12 @@ class GoldenPod:
         return not self._flying and not any(
             core.egress.ways for chip in self.chips.values() for core in chip.cores)
 
+    @property
+    def rests(self) -> bool:
+        """Whether no core runs or waits, and no packet is under way or about to leave."""
+        return not any(core.running for chip in self.chips.values()
+                       for core in chip.cores) and self.quiet
+
     def __getitem__(self, place: tuple[int, int]) -> GoldenChip:
         return self.chips[place]
 

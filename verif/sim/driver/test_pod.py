@@ -322,3 +322,18 @@ def test_a_closed_pod() -> None:
     for call in (pod.wait, pod.reset, lambda: pod.run({0: HALT})):
         with pytest.raises(RuntimeError, match="pod is closed"):
             call()
+
+
+@pytest.mark.slow
+def test_golden_pod_of_1024_chips() -> None:
+    """Each core sends a vector to the next chip along X and along Y, and waits for another one."""
+    words = descriptor(Config.preset("tiny", link_bytes=16), vmem(0), remote_vmem(1, 1, 1, 0),
+                       rows=2, semaphore=sem[0], remote_semaphore=sem[1])
+    program = assemble("{ misc.dma 0 } { misc.wait sem0, 1 } { misc.wait sem1, 1 } { s1.halt }")
+    with Pod.open((32, 32), "tiny", "golden") as pod:
+        for x, y in pod.places:
+            pod[x, y].write_smem(0, 0, np.array(words, np.uint32))
+            pod[x, y].write_vmem(0, 0, np.full((1, 2, 4), 100 * x + y, np.uint32))
+        pod.run({0: program})
+        for x, y in pod.places:
+            assert (pod[x, y].read_vmem(0, 1, 1) == 100 * ((x - 1) % 32) + (y - 1) % 32).all()
