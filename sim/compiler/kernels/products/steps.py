@@ -153,10 +153,7 @@ class _Writer:
 
     def __init__(self, b: Builder, product: Product, smem: range,
                  transfers: Transfers | None) -> None:
-        self._b = b
-        self._product = product
-        self._smem = smem
-        self._transfers = transfers
+        self._b, self._product, self._smem, self._transfers = b, product, smem, transfers
         self._stores = transfers.stores if transfers is not None else None
         self._tile = product.config.tile_vregs
         # Number of pushed vectors that share a vector in memory.
