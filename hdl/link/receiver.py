@@ -84,15 +84,16 @@ class LinkReceiver(wiring.Component):
         config = self._config
         check = instantiate(m, platform, "check", FrameCheck.module(config),
                             lambda: FrameCheck(config))
-        right = Signal()
-        m.d.comb += [check.body.eq(self.frame.body),
-                     right.eq((check.check == self.frame.check) & (self.frame.zeros == 0))]
+        came, right = Signal(), Signal(reset_less=True)
         good, bad = Signal(), Signal()
         body = Signal(frame_body(config), reset_less=True)
-        m.d.sync += [good.eq(self.valid & right & ~self.down),
-                     bad.eq(self.valid & ~right & ~self.down)]
+        m.d.comb += [check.body.eq(self.frame.body),
+                     good.eq(came & right), bad.eq(came & ~right)]
+        m.d.sync += came.eq(self.valid & ~self.down)
+        # Only here is the checksum used, so a simulation need not compute it in other cycles.
         with m.If(self.valid):
-            m.d.sync += body.eq(self.frame.body)
+            m.d.sync += [body.eq(self.frame.body),
+                         right.eq((check.check == self.frame.check) & (self.frame.zeros == 0))]
 
         expected = Signal(config.count_bits)
         ahead = Signal(config.count_bits)  # the upper half of its values is behind
