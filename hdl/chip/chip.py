@@ -84,6 +84,8 @@ class Chip(wiring.Component):
         chip sent it. If no chip of a torus is busy, no packet is under way, and all have had their
         effects. Present only if ``status`` is
         true and the chip has links.
+    link_stalled : Out(4)
+        As ``stalled`` of `ChipLinks`; present only with ``link_busy``.
 
     Raises
     ------
@@ -113,7 +115,8 @@ class Chip(wiring.Component):
     @staticmethod
     def _link_ports(config: Config, status: bool) -> dict[str, wiring.Member]:
         frame = frame_layout(link_config(config)).size
-        ports: dict[str, wiring.Member] = {"link_busy": Out(1)} if status else {}
+        ports: dict[str, wiring.Member] = (
+            {"link_busy": Out(1), "link_stalled": Out(len(LINKS))} if status else {})
         for name in LINKS.values():
             ports |= {f"link_{name}_rx_valid": In(1), f"link_{name}_rx_frame": In(frame),
                       f"link_{name}_tx_valid": Out(1), f"link_{name}_tx_frame": Out(frame)}
@@ -162,7 +165,9 @@ class Chip(wiring.Component):
                 getattr(self, f"link_{name}_tx_valid").eq(links.tx_valid[port]),
                 getattr(self, f"link_{name}_tx_frame").eq(links.tx_frame[port])]
         if self._status:
-            m.d.comb += self.link_busy.eq(links.busy | Cat(node.link_busy for node in nodes).any())
+            m.d.comb += [
+                self.link_busy.eq(links.busy | Cat(node.link_busy for node in nodes).any()),
+                self.link_stalled.eq(links.stalled)]
 
     def _show_status(self, m: Module, control: ControlSlave) -> None:
         """Drive the status ports from the status that the cores report to the control slave."""

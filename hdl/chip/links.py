@@ -42,6 +42,8 @@ class ChipLinks(wiring.Component):
         Packets for each core.
     error : Out(1)
         A link is down, or a packet that arrived was wrong.
+    stalled : Out(4)
+        As in `Fabric`.
     busy : Out(1)
         A packet is not known to have left this chip, has arrived in part, or has not been delivered
         to its core. A link that is down drops the packets that wait for it, so they do not keep the
@@ -58,7 +60,8 @@ class ChipLinks(wiring.Component):
             "tx_valid": Out(1).array(ports), "tx_frame": Out(frame).array(ports),
             **{name: In(width) for name, width in PLACE_PORTS.items()},
             **{f"flit_{core}": In(flit).array(ports) for core in range(config.cores)},
-            "core": Out(ArrivalPort(config)).array(config.cores), "error": Out(1), "busy": Out(1)})
+            "core": Out(ArrivalPort(config)).array(config.cores), "error": Out(1), "busy": Out(1),
+            "stalled": Out(ports)})
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -70,7 +73,7 @@ class ChipLinks(wiring.Component):
         wrong = Signal()
         m.d.comb += [
             ejection.x.eq(self.x), ejection.y.eq(self.y),
-            self.error.eq(fabric.down.any() | wrong),
+            self.error.eq(fabric.down.any() | wrong), self.stalled.eq(fabric.stalled),
             self.busy.eq(fabric.busy.any() | ejection.full)]
         m.d.sync += wrong.eq(ejection.wrong)
         for port in Direction:

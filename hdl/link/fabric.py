@@ -33,6 +33,9 @@ class Fabric(wiring.Component):
         One bit for each direction. ``down``: the link was given up. ``busy``: a flit that was sent
         is not known to have left the other end's buffer, or a packet has arrived in part. See
         `LinkSender`.
+    stalled : Out(4)
+        A flit waits for the link in this direction, whose other end has no room for it, and no
+        other flit leaves by this link.
     wraps, inject, eject
         As in `Router`.
 
@@ -49,7 +52,7 @@ class Fabric(wiring.Component):
         super().__init__({
             "rx_valid": In(1).array(ports), "rx_frame": In(frame).array(ports),
             "tx_valid": Out(1).array(ports), "tx_frame": Out(frame).array(ports),
-            "down": Out(ports), "busy": Out(ports), "wraps": In(ports),
+            "down": Out(ports), "busy": Out(ports), "stalled": Out(ports), "wraps": In(ports),
             "inject": In(stream.Signature(flit)).array(ports),
             "eject": Out(stream.Signature(flit)).array(ports)})
 
@@ -73,7 +76,9 @@ class Fabric(wiring.Component):
                 router.room[port].eq(sender.room), sender.send.eq(router.send[port]),
                 sender.channel.eq(router.to_channel[port]), sender.flit.eq(router.to_flit[port]),
                 self.tx_valid[port].eq(sender.valid), self.tx_frame[port].eq(sender.frame),
-                self.down[port].eq(sender.down), self.busy[port].eq(sender.busy)]
+                self.down[port].eq(sender.down), self.busy[port].eq(sender.busy),
+                self.stalled[port].eq((router.offer[port] & sender.starved).any()
+                                      & ~router.send[port])]
             wiring.connect(m, wiring.flipped(self.inject[port]), router.inject[port])
             wiring.connect(m, router.eject[port], wiring.flipped(self.eject[port]))
         return m

@@ -206,6 +206,8 @@ class Router(wiring.Component):
     room, send, to_channel, to_flit : In(CHANNELS).array(4), Out(1).array(4), Out(1).array(4), \
 Out(flit_layout).array(4)
         To the `LinkSender` of each direction.
+    offer : Out(CHANNELS).array(4)
+        A flit waits for room on this channel of the link in each direction, or leaves.
     down : In(4)
         The link in this direction was given up: packets that it has cut are ended by a tail whose
         payload is all ones.
@@ -233,6 +235,7 @@ Out(flit_layout).array(4)
             "from_flit": In(flit).array(ports), "freed": Out(CHANNELS).array(ports),
             "room": In(CHANNELS).array(ports), "send": Out(1).array(ports),
             "to_channel": Out(1).array(ports), "to_flit": Out(flit).array(ports),
+            "offer": Out(CHANNELS).array(ports),
             "wraps": In(ports), "down": In(ports),
             "inject": In(stream.Signature(flit)).array(ports),
             "eject": Out(stream.Signature(flit)).array(ports)})
@@ -293,7 +296,8 @@ Out(flit_layout).array(4)
         hops[axis] = hops[axis] - port.step
         flit = data.View(flit_layout(config), self.to_flit[port])
         m.d.comb += [
-            mux.room.eq(self.room[port]), self.send[port].eq(mux.send),
+            mux.room.eq(self.room[port]), self.offer[port].eq(mux.offer),
+            self.send[port].eq(mux.send),
             self.to_channel[port].eq(mux.channel),
             flit.tail.eq(mux.flit.tail), flit.payload.eq(mux.flit.payload),
             flit.dx.eq(hops["dx"]), flit.dy.eq(hops["dy"])]

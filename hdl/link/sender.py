@@ -37,6 +37,8 @@ class LinkSender(wiring.Component):
         From the `hdl.link.receiver.LinkReceiver` of this end.
     valid, frame : Out(1), Out(frame_layout)
         To the wire.
+    starved : Out(CHANNELS)
+        The other end's buffer has no room for a flit of this channel. Not set while ``down``.
     down : Out(1)
         The link is given up, until the reset: the other end did not answer ``retries`` repetitions,
         or was reset, or acknowledges or frees what was not sent. It then drops all flits that it
@@ -58,7 +60,8 @@ class LinkSender(wiring.Component):
             "room": Out(CHANNELS), "send": In(1), "channel": In(1),
             "flit": In(flit_layout(config)), "freed": In(CHANNELS),
             "report": In(report_layout(config)),
-            "valid": Out(1), "frame": Out(frame_layout(config)), "down": Out(1), "busy": Out(1)})
+            "valid": Out(1), "frame": Out(frame_layout(config)), "starved": Out(CHANNELS),
+            "down": Out(1), "busy": Out(1)})
 
     @staticmethod
     def module(config: LinkConfig) -> str:
@@ -92,6 +95,7 @@ class LinkSender(wiring.Component):
             accepts.eq(self.send & ~self.down),
             self.room.eq(Mux(slots.free & ~repeat & ~window.full, credits.free, 0)
                          | self.down.replicate(CHANNELS)),
+            self.starved.eq(Mux(self.down, 0, ~credits.free)),
         ]
         again, control, leaving = Signal(), Signal(), Signal()
         alone, known, fresh = self._greet(m, leaving)

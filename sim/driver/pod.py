@@ -14,13 +14,14 @@ from dataclasses import replace
 from itertools import product
 from typing import Any, NamedTuple, Self, TypeVar
 
+import numpy as np
 import numpy.typing as npt
 
 from golden.torus.pod import GoldenPod, Place
 from hdl.checks import instance, integer
 from hdl.config import Config
 from hdl.isa import Fault
-from hdl.link.format import MAX_SIDE
+from hdl.link.format import MAX_SIDE, Direction
 from sim.asm.assembler import Program
 from sim.closing import Closeable
 from sim.compiler.pod import PodExecutable
@@ -32,7 +33,7 @@ from sim.driver.heap import Buffer
 from sim.driver.ranks.shared import SharedBackend
 from sim.driver.residents import Resident
 from sim.errors import CoreState
-from sim.models.chip.torus import ChipTorus, longest_wire
+from sim.models.chip.torus import LINK_COUNTERS, ChipTorus, longest_wire
 from sim.models.hbm import HbmOptions
 from sim.models.ranks.ranks import default_communicator
 
@@ -547,6 +548,32 @@ class Pod(PodCores):
             for device, chip in zip(devices, placed, strict=True):
                 device.finish_placed(chip)
             return [chip.outputs() for chip in placed]
+
+    def link_counters(self) -> dict[tuple[int, int, Direction], dict[str, int]]:
+        """Return the counters of all links, which count from the moment the pod is opened.
+
+        Returns
+        -------
+        dict
+            By (x, y, direction), for the link by which chip (x, y) sends in that direction:
+            ``cycles``; ``frames``, of which at most 11 leave in 16 cycles; ``flits``, sent for the
+            first time; ``repeated_flits``, sent again after an error; ``credit_stall_cycles``, in
+            which a flit waits because the other end's buffer has no room. The golden backend has
+            no clock and no frames: all are 0.
+
+        Raises
+        ------
+        RuntimeError
+            If the pod is closed.
+        """
+        with self._open():
+            model = self._model
+            table = (np.zeros((len(self.places), len(Direction), len(LINK_COUNTERS)), np.uint64)
+                     if model is None else model.link_counters())
+            cycles = 0 if model is None else model.cycle
+            return {(*place, direction): {"cycles": cycles, **dict(zip(
+                        LINK_COUNTERS, table[number, direction].tolist(), strict=True))}
+                    for number, place in enumerate(self.places) for direction in Direction}
 
     @property
     def last_run(self) -> dict[Place, dict[str, int]]:

@@ -81,15 +81,18 @@ def _beside_hbm(config: Config) -> float:
 
 
 def _slowdown(plain: Config, linked: Config) -> float:
-    """Time to simulate a busy chip with idle links, divided by that without links."""
-    speeds: list[list[float]] = [[], []]
+    """How many times as long a cycle of a busy chip takes if it has links, which are idle.
+
+    The two chips run in turn, each on one thread, whose processor time counts.
+    """
+    ratios = []
     with loaded(plain) as one, loaded(linked) as other:
         for chip in (one, other):
             chip.model.use_threads(1)
-        for _ in tqdm(range(RUNS), "chip with links", unit="run", leave=False):
-            for chip, found in zip((one, other), speeds, strict=True):
-                found.append(busy_speed(chip)[0])
-    return statistics.median(speeds[0]) / statistics.median(speeds[1])
+        for _ in tqdm(range(2 * RUNS), "chip with links", unit="run", leave=False):
+            without, beside = (busy_speed(chip, time.thread_time)[0] for chip in (one, other))
+            ratios.append(without / beside)
+    return statistics.median(ratios)
 
 
 def _speed(config: Config, quantum: int | None = None, threads: int | None = None) -> float:
@@ -112,8 +115,8 @@ def link_figures(name: str) -> dict[str, float]:
     dict of str to float
         ``hop_cycles``: cycles that a packet spends in a chip which forwards it.
         ``link_share_beside_hbm``: share of their peak that all links reach while the cores also
-        load from HBM and store to it. ``busy_chip_slowdown_with_idle_fabric``: time to simulate a
-        busy chip with links that are idle, compared to one without links.
+        load from HBM and store to it. ``busy_chip_slowdown_with_idle_fabric``: processor time to
+        simulate a busy chip with links that are idle, compared to one without links.
         ``pod_4x4_cycles_per_second``: with a thread for each processor and a quantum of 64 cycles;
         ``pod_4x4_one_thread_cycles_per_second``: with one thread and a quantum of one cycle, so
         that all chips run cycle by cycle.

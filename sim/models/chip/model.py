@@ -2,6 +2,7 @@
 
 import operator
 import os
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex
 
@@ -53,6 +54,9 @@ class ChipModel(TransferPort):
         Write a trace of the units to this path with ``.json`` added, and waveforms of everything
         except the grids to the path with ``.vcd`` added. The files are complete when the model is
         closed. Requires ``kernels``; the simulation is slower.
+    library : pathlib.Path, optional
+        ``model.path`` of another model with equal ``config``, ``kernels`` and kind of ``trace``.
+        To find the library takes longer than to open a second model with it.
 
     Raises
     ------
@@ -67,11 +71,13 @@ class ChipModel(TransferPort):
 
     def __init__(self, config: Config, *, kernels: bool = True,
                  memory: HbmOptions | None = None,
-                 trace: str | os.PathLike[str] | None = None) -> None:
+                 trace: str | os.PathLike[str] | None = None,
+                 library: pathlib.Path | None = None) -> None:
         instance("config", config, Config)
         self._staging = staging_rows(config)
         self._taken = [0] * config.cores
-        super().__init__(config, kernels=kernels, memory=memory, trace=trace)
+        super().__init__(config, kernels=kernels, memory=memory, trace=trace,
+                         library=library)
 
     # ---- Programs
 

@@ -120,7 +120,7 @@ class ChipSimulation(Closeable):
     """The torus of the chip (`sim.models.chip.torus`), if it is on one."""
 
     def __init__(self, config: Config, *, kernels: bool, memory: HbmOptions | None,
-                 trace: str | os.PathLike[str] | None) -> None:
+                 trace: str | os.PathLike[str] | None, library: pathlib.Path | None) -> None:
         if not isinstance(memory, HbmOptions | None):
             raise TypeError(f"memory must be HbmOptions or None, not {memory!r}")
         files = None if trace is None else trace_paths(trace)
@@ -129,15 +129,15 @@ class ChipSimulation(Closeable):
         self._failed = ""
         self._watched = [False] * config.cores
         self._recording: Recording | None = None
-        path = chip_library(config, kernels=kernels, trace=files is not None)
         self._data = allocate_hbm(config)
-        self._model = Model(path)
-        library = self._library = self._model.library
-        _declare(library)
-        self._memory = Hbm(library, config.cores, config.hbm_channels, config.channel_bytes,
+        self._model = Model(library or chip_library(config, kernels=kernels,
+                                                    trace=files is not None))
+        self._library = self._model.library
+        _declare(self._library)
+        self._memory = Hbm(self._library, config.cores, config.hbm_channels, config.channel_bytes,
                            self._data.nbytes, memory=self._data)
         self._memory.configure(memory or HbmOptions())
-        self._chip: int | None = library.systolith_chip_create(
+        self._chip: int | None = self._library.systolith_chip_create(
             self._model.handle, self._memory.handle, config.cores, config.hbm_channels)
         if not self._chip:
             self._model.check(-1)

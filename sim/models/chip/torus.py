@@ -12,7 +12,7 @@ import numpy.typing as npt
 from hdl.checks import instance, integer
 from hdl.chip.registers import COUNTER_REGISTERS, address
 from hdl.config import Config
-from hdl.link.format import MAX_SIDE, Direction, frame_layout
+from hdl.link.format import MAX_SIDE, Direction, frame_body, frame_layout
 from hdl.link.packet import link_config
 from sim.closing import Closeable
 from sim.models.chip.model import ChipModel
@@ -21,7 +21,7 @@ from sim.models.chip.simulation import NO_LIMIT, ChipSimulation, Run, Until, Wor
 from sim.models.hbm import HbmOptions
 from sim.models.ranks.ranks import join
 
-__all__ = ["ChipTorus", "WireFaults", "longest_wire"]
+__all__ = ["LINK_COUNTERS", "ChipTorus", "WireFaults", "longest_wire"]
 
 _T = TypeVar("_T")
 _RATE = 1 << 16
@@ -35,6 +35,11 @@ _TURNAROUND = 16
 """Maximum number of cycles that a frame and its acknowledgement do not spend on wires."""
 
 
+LINK_COUNTERS = ("frames", "flits", "repeated_flits", "credit_stall_cycles")
+"""What `ChipTorus.link_counters` counts for each link: frames sent; flits sent for the first time;
+flits sent again; cycles in which a flit waits because the other end's buffer has no room."""
+
+
 def longest_wire(config: Config) -> int:
     """Return the greatest latency of a wire between chips, in cycles.
 
@@ -42,6 +47,14 @@ def longest_wire(config: Config) -> int:
     would be sent several times, and on still longer ones the link would be given up.
     """
     return (link_config(config).retry_cycles - _TURNAROUND) // 2
+
+
+def _frame_bits(config: Config) -> npt.NDArray[np.uint32]:
+    """Return ``FrameBits`` of torus.hpp."""
+    link = link_config(config)
+    body = frame_body(link)
+    return np.array([frame_layout(link).size, body["carries"].offset, body["sequence"].offset,
+                     body["sequence"].width], np.uint32)
 
 
 class WireFaults(ctypes.Structure):
@@ -76,11 +89,11 @@ class WireFaults(ctypes.Structure):
 def _declare(library: ctypes.CDLL) -> None:
     pointer, u32, u64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64
     for name, result, arguments in (
-            ("create", pointer, (pointer, u32, u32, u32, u32, u32, pointer, u64, u32, u32)),
+            ("create", pointer, (pointer, u32, u32, u32, u32, pointer, pointer, u64, u32, u32)),
             ("destroy", None, (pointer,)),
             ("watch", None, (pointer, ctypes.POINTER(Run))),
             ("faults", None, (pointer, u32, ctypes.POINTER(WireFaults))),
-            ("sent", None, (pointer, pointer)),
+            ("counters", None, (pointer, pointer)),
             ("take", u64, (pointer, pointer, u64, u32, pointer)),
             ("put", None, (pointer, pointer, u64, u32, pointer, u64))):
         function = getattr(library, f"systolith_torus_{name}")
@@ -174,7 +187,7 @@ class ChipTorus(Closeable):
                  quantum: int | None = None, threads: int | None = None,
                  communicator: Any = None) -> None:
         instance("config", config, Config)
-        bits = frame_layout(link_config(config)).size
+        bits = _frame_bits(config)
         self.config = config
         columns, rows = (integer("side of the torus", side, 1, MAX_SIDE) for side in shape)
         self.shape = columns, rows
@@ -204,7 +217,8 @@ class ChipTorus(Closeable):
         self._process = os.getpid()
         try:
             for _ in self.part:
-                chip = ChipModel(config, kernels=kernels, memory=memory)
+                chip = ChipModel(config, kernels=kernels, memory=memory,
+                                 library=self.chips[0].model.path if self.chips else None)
                 self.chips.append(chip)
                 if threads == 1 or columns * rows > 1:
                     chip.model.use_threads(1)  # a thread for each chip is faster
@@ -217,12 +231,12 @@ class ChipTorus(Closeable):
             _declare(self._library)
             handles = (ctypes.c_void_p * len(self.chips))(*(chip.handle for chip in self.chips))
             self._torus = self._library.systolith_torus_create(
-                handles, self.part.start, len(self.chips), columns, rows, bits,
+                handles, self.part.start, len(self.chips), columns, rows, bits.ctypes.data,
                 cycles.ctypes.data, seed, quantum, threads)
             for chip in self.chips:
                 self._library.systolith_torus_watch(chip.handle, chip.new_run(Until.REST))
             if self.ranks is not None:
-                self.ranks.connect(self._wires(), self._quantum * (2 + (bits + 31) // 32))
+                self.ranks.connect(self._wires(), self._quantum * (2 + (int(bits[0]) + 31) // 32))
         except BaseException:
             self.close()
             raise
@@ -470,6 +484,24 @@ class ChipTorus(Closeable):
         for wire, kinds in wires.items():
             self._library.systolith_torus_faults(handle, wire, kinds)
 
+    def link_counters(self) -> npt.NDArray[np.uint64]:
+        """Return the counters of all links since the torus was created.
+
+        Returns
+        -------
+        array of uint64, shape (chips, 4, counters)
+            By chip, by the `Direction` in which it sends, and by `LINK_COUNTERS`.
+
+        Raises
+        ------
+        RuntimeError
+            If the torus is closed.
+        """
+        found = np.zeros((self.shape[0] * self.shape[1], len(Direction), len(LINK_COUNTERS)),
+                         np.uint64)
+        self._library.systolith_torus_counters(self._handle(), found.ctypes.data)
+        return found if self.ranks is None else np.sum(self.ranks.gather(found), axis=0)
+
     def sent(self) -> npt.NDArray[np.uint64]:
         """Return the number of frames that each chip has sent in each direction, shape (chips, 4).
 
@@ -478,9 +510,8 @@ class ChipTorus(Closeable):
         RuntimeError
             If the torus is closed.
         """
-        frames = np.zeros((self.shape[0] * self.shape[1], len(Direction)), np.uint64)
-        self._library.systolith_torus_sent(self._handle(), frames.ctypes.data)
-        return frames if self.ranks is None else np.sum(self.ranks.gather(frames), axis=0)
+        frames: npt.NDArray[np.uint64] = self.link_counters()[..., LINK_COUNTERS.index("frames")]
+        return frames
 
     def _handle(self) -> int:
         """Return the address of the torus (a ``Torus`` of torus.hpp)."""

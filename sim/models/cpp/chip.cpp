@@ -17,6 +17,7 @@
 #include <vector>
 
 using systolith::AxiPins;
+using systolith::FrameBits;
 using systolith::Hbm;
 using systolith::LinkPins;
 using systolith::Model;
@@ -144,6 +145,7 @@ public:
                            find_pin(model, prefix + "tx_frame")};
         }
         link_busy_ = find_pin(model, "link_busy");
+        stalled = find_pin(model, "link_stalled");
         model.top.s_axil_wstrb = 0xf;
         model.top.s_axil_bready = 1;
         model.top.s_axil_rready = 1;
@@ -255,6 +257,7 @@ public:
     Records& records(uint32_t core) { return records_.at(core); }
 
     LinkPins links[systolith::LINKS];
+    Pin stalled;
 
 private:
     static constexpr const char* LINK_NAMES[] = {"xp", "xn", "yp", "yn"};
@@ -360,10 +363,10 @@ SYSTOLITH_EXPORT Chip* systolith_chip_create(Model* model, Hbm* hbm, uint32_t co
 // by its four links. The chips must outlive the torus. `quantum`, `threads`: as in torus.hpp.
 SYSTOLITH_EXPORT Torus<Chip>* systolith_torus_create(Chip* const* chips, uint32_t first,
                                                      uint32_t count, uint32_t columns,
-                                                     uint32_t rows, uint32_t bits,
+                                                     uint32_t rows, const FrameBits* bits,
                                                      const uint32_t* latencies, uint64_t seed,
                                                      uint32_t quantum, uint32_t threads) {
-    return new Torus<Chip>({chips, chips + count}, first, columns, rows, bits, latencies, seed,
+    return new Torus<Chip>({chips, chips + count}, first, columns, rows, *bits, latencies, seed,
                            quantum, threads);
 }
 
@@ -377,9 +380,10 @@ SYSTOLITH_EXPORT void systolith_torus_faults(Torus<Chip>* torus, uint32_t wire,
     torus->wire(wire).faults = *faults;
 }
 
-// Frames that chips of this process have sent on each wire; others are 0.
-SYSTOLITH_EXPORT void systolith_torus_sent(Torus<Chip>* torus, uint64_t* frames) {
-    for (size_t wire = 0; wire < torus->wires(); ++wire) frames[wire] = torus->wire(wire).sent;
+// Copies what chips of this process have done on each wire; others are 0.
+SYSTOLITH_EXPORT void systolith_torus_counters(Torus<Chip>* torus,
+                                               systolith::LinkCounters* counters) {
+    std::copy(torus->counters().begin(), torus->counters().end(), counters);
 }
 
 // Copies what arrives from the last `cycles` cycles of a wire: for each frame, the number of the

@@ -21,6 +21,19 @@ struct LinkPins {
     Pin rx_valid, rx_frame, tx_valid, tx_frame;
 };
 
+// Where a frame has the bit that tells whether it carries a flit, and the number of that flit.
+struct FrameBits {
+    uint32_t size, carries, sequence, sequence_bits;
+};
+
+// What a chip has done on a link; mirrors `LINK_COUNTERS` in sim/models/chip/torus.py.
+struct LinkCounters {
+    uint64_t frames = 0;   // sent
+    uint64_t flits = 0;    // sent for the first time
+    uint64_t repeats = 0;  // flits sent again
+    uint64_t stalls = 0;   // cycles in which a flit waits because the other end has no room
+};
+
 // Threads that do the same work together, each of them its part.
 class Team {
 public:
@@ -87,7 +100,7 @@ private:
     std::vector<std::thread> threads_;
 };
 
-// `Chip` has members `links`, an array of LinkPins; `join`; `begin` and `end`, the two halves of a
+// `Chip` has members `links`, an array of LinkPins; `stalled`, a pin with a bit for each; `join`; `begin` and `end`, the two halves of a
 // cycle; `rests`; `begin_access`, `accessing` and `accessed`; and `guard` and `error`, which are
 // those of its model.
 //
@@ -102,13 +115,14 @@ public:
     // that is no more than the latency of any wire, the result is the same as cycle by cycle: what
     // a chip sends in these cycles arrives after them.
     Torus(const std::vector<Chip*>& chips, uint32_t first, uint32_t columns, uint32_t rows,
-          uint32_t bits, const uint32_t* latencies, uint64_t seed, uint32_t quantum,
+          const FrameBits& bits, const uint32_t* latencies, uint64_t seed, uint32_t quantum,
           uint32_t threads)
-        : chips_(chips), first_(first), columns_(columns), rows_(rows),
+        : chips_(chips), first_(first), columns_(columns), rows_(rows), bits_(bits),
           quantum_(std::min(quantum, MAX_QUANTUM)), still_(chips_.size()), busy_(chips_.size()),
+          counters_(columns * rows * LINKS), numbers_(columns * rows * LINKS),
           team_(std::min<uint32_t>(threads, static_cast<uint32_t>(chips_.size()))) {
         for (uint32_t wire = 0; wire < columns * rows * LINKS; ++wire)
-            wires_.emplace_back(bits, latencies[wire], seed * 7919 + wire, quantum_);
+            wires_.emplace_back(bits.size, latencies[wire], seed * 7919 + wire, quantum_);
         for (Chip* chip : chips_) chip->join(this);
     }
 
@@ -198,7 +212,8 @@ public:
 
     // The wire that leaves a chip by a link.
     Wire& wire(size_t number) { return wires_[number]; }
-    size_t wires() const { return wires_.size(); }
+    // What chips of this process have done on each wire.
+    const std::vector<LinkCounters>& counters() const { return counters_; }
 
 private:
     void begin(uint32_t chip, uint64_t cycle) {
@@ -215,11 +230,34 @@ private:
     void end(uint32_t chip, uint64_t cycle) {
         for (uint32_t link = 0; link < LINKS; ++link) {
             const LinkPins& pins = chips_[chip]->links[link];
-            wires_[(first_ + chip) * LINKS + link].send(
-                pins.tx_valid.get() ? pins.tx_frame.data() : nullptr, cycle);
+            const size_t wire = (first_ + chip) * LINKS + link;
+            const uint8_t* const frame = pins.tx_valid.get() ? pins.tx_frame.data() : nullptr;
+            wires_[wire].send(frame, cycle);
+            if (frame) count(wire, frame);
+            counters_[wire].stalls += chips_[chip]->stalled.get() >> link & 1;
         }
         chips_[chip]->end();
         still_[chip] = chips_[chip]->rests() ? std::min(still_[chip] + 1, MOST_STILL) : 0;
+    }
+
+    void count(size_t wire, const uint8_t* frame) {
+        LinkCounters& counters = counters_[wire];
+        ++counters.frames;
+        if (!field(frame, bits_.carries, 1)) return;
+        // New flits have successive numbers.
+        if (field(frame, bits_.sequence, bits_.sequence_bits) == numbers_[wire]) {
+            ++counters.flits;
+            numbers_[wire] = (numbers_[wire] + 1) & ((1u << bits_.sequence_bits) - 1);
+        } else {
+            ++counters.repeats;
+        }
+    }
+
+    static uint32_t field(const uint8_t* frame, uint32_t low, uint32_t width) {
+        uint32_t value = 0;
+        for (uint32_t bit = 0; bit < width; ++bit)
+            value |= uint32_t(frame[(low + bit) / 8] >> (low + bit) % 8 & 1) << bit;
+        return value;
     }
 
     void advance_chip(uint32_t chip, uint32_t cycles) {
@@ -234,9 +272,13 @@ private:
     static constexpr uint32_t MOST_STILL = 1u << 31;
 
     std::vector<Chip*> chips_;
-    uint32_t first_, columns_, rows_, quantum_;
+    uint32_t first_, columns_, rows_;
+    FrameBits bits_;
+    uint32_t quantum_;
     std::vector<uint32_t> still_;  // cycles in a row, up to now, in which a chip rested
     std::vector<uint8_t> busy_;  // whether a chip makes an access of `access`
+    std::vector<LinkCounters> counters_;  // by wire
+    std::vector<uint32_t> numbers_;       // of the next new flit on each wire
     std::vector<Wire> wires_;
     uint64_t cycle_ = 0;
     Team team_;

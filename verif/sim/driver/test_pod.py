@@ -337,3 +337,35 @@ def test_golden_pod_of_1024_chips() -> None:
         pod.run({0: program})
         for x, y in pod.places:
             assert (pod[x, y].read_vmem(0, 1, 1) == 100 * ((x - 1) % 32) + (y - 1) % 32).all()
+
+
+def test_counters_of_links_count_flits_repeats_and_stalls() -> None:
+    """100 vectors of two flits cross a wire that is longer than the receiver's buffer covers."""
+    words = descriptor(Config.preset("tiny", link_bytes=16), vmem(0), remote_vmem(0, 1, 0),
+                       rows=200)
+    with Pod.open((2, 1), "tiny", latency=504) as pod:
+        assert pod.model is not None
+        way = 0, 0, Direction.X_PLUS
+        repeats = []
+        for lose in (0, 0.05):
+            pod.model.set_faults({(0, Direction.X_PLUS): WireFaults(lose)})
+            before = pod.link_counters()
+            pod[0, 0].write_smem(0, 0, np.array(words, np.uint32))
+            counts = pod.run({(0, 0, 0): assemble("{ misc.dma 0 } { s1.halt }")}, cycles=50_000)
+            after = pod.link_counters()
+            used = {place: {name: count - before[place][name] for name, count in counters.items()}
+                    for place, counters in after.items()}
+            assert used[way]["cycles"] >= counts[0, 0, 0]["cycles"]
+            assert {place: links["flits"] for place, links in used.items()} == {
+                place: 200 if place == way else 0 for place in used}
+            repeats.append(used[way]["repeated_flits"])
+            assert used[way]["frames"] >= 200 + repeats[-1]
+            assert 500 < used[way]["credit_stall_cycles"] < used[way]["cycles"]
+            # The other end acknowledges, with frames without flits.
+            assert used[1, 0, Direction.X_MINUS]["frames"] > 0
+        assert repeats[0] == 0 < repeats[1]
+        assert after[1, 0, Direction.X_MINUS]["credit_stall_cycles"] == 0
+    with pytest.raises(RuntimeError, match="pod is closed"):
+        pod.link_counters()
+    with Pod.open((2, 1), "tiny", "golden") as golden:
+        assert not any(any(counts.values()) for counts in golden.link_counters().values())
