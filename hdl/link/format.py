@@ -121,15 +121,16 @@ def flit_layout(config: LinkConfig) -> data.StructLayout:
 
     Attributes
     ----------
+    payload : 8 * payload_bytes
+        Data that the fabric does not interpret. They come first, at a whole word, so that a
+        simulation copies words.
     tail : 1
         The last flit of its packet.
     dx, dy : signed(HOP_BITS)
         Hops that remain along each dimension; first along X, then along Y.
-    payload : 8 * payload_bytes
-        Data that the fabric does not interpret.
     """
-    return data.StructLayout({"tail": 1, "dx": signed(HOP_BITS), "dy": signed(HOP_BITS),
-                              "payload": 8 * config.payload_bytes})
+    return data.StructLayout({"payload": 8 * config.payload_bytes, "tail": 1,
+                              "dx": signed(HOP_BITS), "dy": signed(HOP_BITS)})
 
 
 def frame_body(config: LinkConfig) -> data.StructLayout:

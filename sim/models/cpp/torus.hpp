@@ -7,6 +7,7 @@
 #include <csignal>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -34,7 +35,7 @@ struct LinkCounters {
     uint64_t stalls = 0;   // cycles in which a flit waits because the other end has no room
 };
 
-// Threads that do the same work together, each of them its part.
+// Threads that do the same work together.
 class Team {
 public:
     explicit Team(uint32_t threads) {
@@ -42,8 +43,8 @@ public:
         sigset_t all, before;
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &before);
-        for (uint32_t part = 1; part < threads; ++part)
-            threads_.emplace_back([this, part] { follow(part); });
+        for (uint32_t thread = 1; thread < threads; ++thread)
+            threads_.emplace_back([this] { follow(); });
         pthread_sigmask(SIG_SETMASK, &before, nullptr);
     }
 
@@ -57,11 +58,8 @@ public:
         for (std::thread& thread : threads_) thread.join();
     }
 
-    uint32_t size() const { return static_cast<uint32_t>(threads_.size()) + 1; }
-
-    // Calls `work(context, part)` once for each part from 0 to `size() - 1`, and waits for all.
-    // `work` throws no exception.
-    void run(void (*work)(void*, uint32_t), void* context) {
+    // Calls `work(context)` on each thread, and waits for all. `work` throws no exception.
+    void run(void (*work)(void*), void* context) {
         {
             const std::lock_guard lock(mutex_);
             work_ = work;
@@ -70,13 +68,13 @@ public:
             ++turn_;
         }
         if (!threads_.empty()) begin_.notify_all();
-        work(context, 0);
+        work(context);
         std::unique_lock lock(mutex_);
         end_.wait(lock, [this] { return left_ == 0; });
     }
 
 private:
-    void follow(uint32_t part) {
+    void follow() {
         uint64_t seen = 0;
         std::unique_lock lock(mutex_);
         while (true) {
@@ -84,7 +82,7 @@ private:
             seen = turn_;
             if (ended_) return;
             lock.unlock();
-            work_(context_, part);
+            work_(context_);
             lock.lock();
             if (--left_ == 0) end_.notify_one();
         }
@@ -95,7 +93,7 @@ private:
     uint64_t turn_ = 0;
     size_t left_ = 0;
     bool ended_ = false;
-    void (*work_)(void*, uint32_t) = nullptr;
+    void (*work_)(void*) = nullptr;
     void* context_ = nullptr;
     std::vector<std::thread> threads_;
 };
@@ -143,13 +141,14 @@ public:
         struct Work {
             Torus* torus;
             uint32_t cycles;
+            std::atomic<size_t> next{0};  // the chip that the next free thread takes
         };
         while (cycles) {
             Work work{this, static_cast<uint32_t>(std::min<uint64_t>(cycles, quantum_))};
-            team_.run([](void* context, uint32_t part) {
-                const Work& work = *static_cast<const Work*>(context);
+            team_.run([](void* context) {
+                Work& work = *static_cast<Work*>(context);
                 Torus& torus = *work.torus;
-                for (size_t chip = part; chip < torus.chips_.size(); chip += torus.team_.size())
+                for (size_t chip; (chip = work.next++) < torus.chips_.size();)
                     torus.advance_chip(static_cast<uint32_t>(chip), work.cycles);
             }, &work);
             for (const Chip* chip : chips_)

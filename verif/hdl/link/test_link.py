@@ -271,8 +271,9 @@ def test_frames_have_the_checksum_of_zlib_both_ways() -> None:
         node.tick()
         node.poke("rx_valid__0", 0)
         assert node.peek("eject__0__valid")
-        assert node.peek("eject__0__payload") == 1 | payload << flit_layout(CONFIG)[
-            "payload"].offset
+        layout = flit_layout(CONFIG)
+        assert node.peek("eject__0__payload") == (
+            1 << layout["tail"].offset | payload << layout["payload"].offset)
         answers = []
         for _ in range(6):
             node.tick()

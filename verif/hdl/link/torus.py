@@ -118,28 +118,18 @@ def _payloads(config: LinkConfig, packet: npt.NDArray[np.int64], place: npt.NDAr
 def _pack(config: LinkConfig, tail: npt.NDArray[np.bool_], dx: npt.NDArray[np.int64],
           dy: npt.NDArray[np.int64], payload: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
     """Return flits as words of 32 bits; shape (flits, words)."""
-    layout = flit_layout(config)
+    layout, words = flit_layout(config), config.payload_bytes // 4
     mask = (1 << HOP_BITS) - 1
-    low = (tail.astype(np.uint64) | ((dx & mask) << layout["dx"].offset).astype(np.uint64)
-           | ((dy & mask) << layout["dy"].offset).astype(np.uint64))
-    shift = np.uint64(layout["payload"].offset)
-    wide = np.zeros((len(tail), -(-layout.size // 32)), np.uint64)
-    wide[:, 0] = low
-    for word in range(payload.shape[1]):
-        moved = payload[:, word] << shift
-        wide[:, word] |= moved & np.uint64(0xFFFFFFFF)
-        wide[:, word + 1] |= moved >> np.uint64(32)
-    return wide.astype(np.uint32)
+    packed = np.zeros((len(tail), words + 1), np.uint32)
+    packed[:, :words] = payload
+    for name, value in (("tail", tail), ("dx", dx & mask), ("dy", dy & mask)):
+        packed[:, words] |= value.astype(np.uint32) << np.uint32(layout[name].offset - 32 * words)
+    return packed
 
 
 def _payload_words(config: LinkConfig, flits: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
     """The words of payloads, of flits as words; shape (flits, words)."""
-    shift = np.uint64(flit_layout(config)["payload"].offset)
-    wide = flits.astype(np.uint64)
-    words = config.payload_bytes // 4
-    found: npt.NDArray[np.uint64] = ((wide[:, :words] >> shift)
-             | (wide[:, 1:words + 1] << (np.uint64(32) - shift))) & np.uint64(0xFFFFFFFF)
-    return found
+    return flits[:, :config.payload_bytes // 4].astype(np.uint64)
 
 
 def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
@@ -272,7 +262,8 @@ class Delivery:
         ends = (payload == 0xFFFFFFFF).all(axis=1)
         assert cut or not ends.any(), "a packet was cut"
         if ends.any():
-            assert (self.flits[ends, 0] & 1).all()
+            tail = flit_layout(self.config)["tail"].offset
+            assert (self.flits[ends, tail // 32] >> np.uint32(tail % 32) & 1).all()
             whole = Delivery(self.config, self.shape, self.packets, self.records[~ends],
                              self.flits[~ends], self.injected)
             partial = whole._check(payload[~ends], complete=False)

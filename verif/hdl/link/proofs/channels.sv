@@ -25,10 +25,10 @@ module proof (
     wire [1:0] wants_1 = valid & goes & (holder_1 == 0 ? 2'b11 : holder_1);
     wire owner = ready[1];
     always @(posedge clk) begin
-        bound <= (bound | valid) & ~(ready & {2{flit[0]}});
+        bound <= (bound | valid) & ~(ready & {2{flit[8]}});
         channels <= goes;
         if (send) begin
-            inside[channel] <= ~flit[0];
+            inside[channel] <= ~flit[8];
             owners[channel] <= owner;
         end
     end

@@ -36,7 +36,7 @@ module proof (
     receiver receiver (
         .clk(clk), .rst(1'b0), .down(1'b0), .valid(carries & ~lose),
         .frame({31'b0, damage, 10'b0, damage ? noise[10:8] : sequence_, 4'b0, 1'b1, channel,
-                damage ? noise[7:0] : number, head}),
+                head, damage ? noise[7:0] : number}),
         .received(received), .flit(flit), .report(report), .body(body), .waiting(waiting));
 
     always @(posedge clk) begin
@@ -57,13 +57,13 @@ module proof (
     wire [7:0] kept = accepted - acknowledged, known = delivered - acknowledged;
     wire [7:0] place = number + 8'd4 - delivered, unsent = accepted - number - 1;
     wire checked = report[0] & body[22];
-    wire [7:0] checked_place = body[20:13] + 8'd5 - delivered;
-    wire [7:0] checked_unsent = accepted - body[20:13] - 1;
+    wire [7:0] checked_place = body[7:0] + 8'd5 - delivered;
+    wire [7:0] checked_unsent = accepted - body[7:0] - 1;
     wire [7:0] news = answer - acknowledged;
     wire [2:0] oldest = next - repeated;
     assign good =
         // Flits are delivered in order, at most once, and are kept until then.
-        (~received | flit[20:13] == delivered) & known <= kept & kept <= 4 & ~wrong
+        (~received | flit[7:0] == delivered) & known <= kept & kept <= 4 & ~wrong
         // An intact frame is heard; if it has the flit that is expected, the flit is delivered.
         & (~intact | checked) & (~checked | checked_place != 5 | received)
         // A loss is reported once: a damaged frame, or a flit behind the one that is expected.
@@ -75,6 +75,6 @@ module proof (
         & new_ == accepted[2:0] & oldest == acknowledged[2:0] & repeated <= kept
         & report[19:17] == delivered[2:0]
         & (~carries | sequence_ == number[2:0] & place <= 7 & unsent <= 8)
-        & (~checked | body[29:27] == body[15:13] & checked_place <= 8 & checked_unsent <= 9)
+        & (~checked | body[29:27] == body[2:0] & checked_place <= 8 & checked_unsent <= 9)
         & (~answers | news <= known);
 endmodule
