@@ -6,6 +6,7 @@
         result = pod[0, 1].read_vmem(0, 0, count)
 """
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -81,8 +82,10 @@ class PodCores(Closeable):
 
     @classmethod
     def open(cls, shape: tuple[int, int] = (2, 2), config: str | Config = "v2",
-             backend: str = "rtl", *, seed: int = 0, latency: int = 64,
-             memory: HbmOptions | None = None, communicator: Any = None) -> Self:
+             backend: str = "rtl", *, seed: int = 0,
+             latency: npt.ArrayLike = 64,
+             memory: HbmOptions | None = None, communicator: Any = None,
+             trace: str | os.PathLike[str] | None = None) -> Self:
         """Open a pod.
 
         The first time, ``"rtl"`` builds the simulation of the chips, which can take minutes.
@@ -100,8 +103,9 @@ class PodCores(Closeable):
             For ``"golden"``: chooses the order of events that the specification leaves open
             (docs/links.md). For ``"rtl"``: seed of the wires' faults, of which there are none until
             ``model.set_faults`` sets some.
-        latency : int
-            For ``"rtl"``: cycles that a frame spends on a wire, from 1 to `longest_wire`.
+        latency : int or array of int, shape (chips, 4)
+            For ``"rtl"``: cycles that a frame spends on a wire, from 1 to `longest_wire`. An array
+            has an element for each wire, as the ``latencies`` of a `ChipTorus`.
         memory : HbmOptions, optional
             For ``"rtl"``: behaviour of each chip's memory.
         communicator : mpi4py.MPI.Comm, optional
@@ -109,6 +113,10 @@ class PodCores(Closeable):
             (docs/links.md). By default all ranks, if a launcher of MPI has started several. All of
             them call the same methods with the same arguments, and get the same results.
             ``MPI.COMM_SELF`` makes a pod of this rank alone.
+        trace : path, optional
+            For ``"rtl"``: write a trace of all chips and packets to this path with ``.json`` added
+            (docs/tracing.md). The file is complete when the pod is closed. The simulation is
+            slower.
 
         Raises
         ------
@@ -126,12 +134,16 @@ class PodCores(Closeable):
             raise ValueError(f"backend must be one of {', '.join(SIMULATED)}, not {backend!r}")
         linked = chip_config(_with_links(chip_config(config)))
         if backend == "golden":
+            if trace is not None:
+                raise ValueError("trace must be None for the golden backend, which has no clock, "
+                                 f"not {trace!r}")
             return cls((width, height), backend, _golden((width, height), linked, seed))
-        integer("latency", latency, 1, longest_wire(linked))
+        if np.ndim(latency) == 0:
+            integer("latency", latency, 1, longest_wire(linked))
         torus = ChipTorus(linked, (width, height), latency, memory=memory,
                           seed=integer("seed", seed, 0),
                           communicator=default_communicator() if communicator is None
-                          else communicator)
+                          else communicator, trace=trace)
         backends = {place: rtl_backend(torus[place]) if torus.ranks is None
                     else SharedBackend(torus, place)
                     for place in product(range(width), range(height))}

@@ -18,8 +18,11 @@ from hdl.config import Config
 from hdl.core.interface import FAULT_BITS, SEMAPHORE_BITS, WAITS, semaphore_addition
 from hdl.dma.interface import transfer
 from hdl.isa import BUNDLE_LAYOUT
+from hdl.link.format import Direction, flit_layout
+from hdl.link.packet import link_config
 
-__all__ = ["ADDERS", "Probes", "Values", "hide", "port", "read_probe", "record_layout"]
+__all__ = ["ADDERS", "LINKS_PORT", "Probes", "Values", "hide", "link_inputs",
+           "link_record_layout", "port", "read_probe", "record_layout"]
 
 Values = npt.NDArray[np.int64]
 
@@ -27,6 +30,9 @@ ADDERS = ("host", "engine", "other_engine", "other_program")
 """Sources of additions to a core's semaphores besides its own program: the host, and the core's DMA
 engine. On a chip with two cores, also the engine and the program of the other core. They are in the
 order of `CoreNode`'s arbiter."""
+
+LINKS_PORT = "trace_links"
+"""Name of the output of `Probes` with the record of the links."""
 
 _WORD_BITS = 32
 _WIDE = 64
@@ -119,6 +125,41 @@ def record_layout(config: Config) -> data.StructLayout:
         "bundle": BUNDLE_LAYOUT, "transfer": transfer(config)})
 
 
+def link_inputs(way: Direction) -> list[tuple[Direction, int] | None]:
+    """Return what may leave by the link in a direction, in the order of the router's inputs.
+
+    An element is a port and a virtual channel of the packets that arrived there, or None for the
+    packets of this chip.
+    """
+    return [*((side, channel) for side in Direction
+              if side == way.opposite or (side.is_x and not way.is_x) for channel in range(2)),
+            None]
+
+
+def link_record_layout() -> data.StructLayout:
+    """The layout of the record of a chip's links.
+
+    Fields for each `Direction`, whose number ends the name:
+
+    ``inject``, ``inject_tail``, ``inject_core``
+        A flit of this chip enters the router, which is the last one of its packet; number of the
+        core that sends it.
+    ``leave_tail``, ``leave_channel``, ``leave_input``
+        The last flit of a packet leaves by this link, on this virtual channel; a bit for each of
+        `link_inputs`, set for the one from which it comes.
+    ``eject``, ``eject_tail``, ``eject_channel``
+        A flit that arrived by this link leaves the router for this chip, it is the last one of its
+        packet, and it arrived on this virtual channel.
+    """
+    fields: dict[str, int] = {}
+    for way in Direction:
+        fields |= dict.fromkeys((f"{name}_{way}" for name in (
+            "inject", "inject_tail", "inject_core", "leave_tail", "leave_channel", "eject",
+            "eject_tail", "eject_channel")), 1)
+        fields[f"leave_input_{way}"] = len(link_inputs(way))
+    return data.StructLayout(fields)
+
+
 def port(core: int) -> str:
     """Name of the output of `Probes` with the record of core number ``core``."""
     return f"trace_{core}"
@@ -138,6 +179,8 @@ class Probes(wiring.Component):
     ----------
     trace_{core} : Out(record_layout)
         The record of each core in this cycle.
+    trace_links : Out(link_record_layout)
+        The record of the links in this cycle; present only if the chip has links.
     """
 
     combinational = True
@@ -147,21 +190,48 @@ class Probes(wiring.Component):
         self._config = config
         self._top = top
         self._layout = record_layout(config)
-        super().__init__({port(core): Out(self._layout.size) for core in range(config.cores)})
+        super().__init__({port(core): Out(self._layout.size) for core in range(config.cores)}
+                         | ({LINKS_PORT: Out(link_record_layout().size)}
+                            if config.link_bytes else {}))
 
     def verilog(self) -> str:
         """Verilog text of the module."""
         ports, body = [], []
-        for core in range(self._config.cores):
-            ports.append(f"output [{self._layout.size - 1}:0] {port(core)}")
-            parts = self._expressions()
-            for name, field in self._layout:
+        records = [(port(core), f"node_{core}", self._layout, self._expressions())
+                   for core in range(self._config.cores)]
+        if self._config.link_bytes:
+            records.append((LINKS_PORT, "links", link_record_layout(), self._link_expressions()))
+        for shown, unit, layout, parts in records:
+            ports.append(f"output [{layout.size - 1}:0] {shown}")
+            for name, field in layout:
                 width = Shape.cast(field.shape).width
-                text = parts[name].replace("@", f"{self._top}.node_{core}").format(f"{width}'d0")
-                body += [f"  wire [{width - 1}:0] {name}_{core} = {text};",
-                         f"  assign {port(core)}[{field.offset} +: {width}] = {name}_{core};"]
+                text = parts[name].replace("@", f"{self._top}.{unit}").format(f"{width}'d0")
+                body += [f"  wire [{width - 1}:0] {shown}_{name} = {text};",
+                         f"  assign {shown}[{field.offset} +: {width}] = {shown}_{name};"]
         return "\n".join([f"module {self.module} (", *(f"  {text}," for text in ports[:-1]),
                           f"  {ports[-1]}", ");", *body, "endmodule", ""])
+
+    def _link_expressions(self) -> dict[str, str]:
+        tail = flit_layout(link_config(self._config))["tail"].offset
+        parts: dict[str, str] = {}
+        for way in Direction:
+            inject, leave = f"@.fabric.inject__{way}__", f"@.fabric.router.leave_{way}."
+            eject = f"@.fabric.eject__{way}__"
+            enters, ends = f"({inject}valid & {inject}ready)", f"({eject}valid & {eject}ready)"
+            leaves = f"({leave}send & {leave}flit[{tail}])"
+            parts |= {
+                f"inject_{way}": enters,
+                f"inject_tail_{way}": f"{enters} & {inject}payload[{tail}]",
+                f"inject_core_{way}": (f"{enters} & @.inject_{way}.choice_0[1]"
+                                       if self._config.cores == 2 else "1'd0"),
+                f"leave_tail_{way}": leaves,
+                f"leave_channel_{way}": f"{leaves} & {leave}channel",
+                f"leave_input_{way}": f"!{leaves} ? {{0}} : {leave}channel ? {leave}choice_1 : "
+                                      f"{leave}choice_0",
+                f"eject_{way}": ends,
+                f"eject_tail_{way}": f"{ends} & {eject}payload[{tail}]",
+                f"eject_channel_{way}": f"{ends} & @.fabric.router.eject_{way}.choice_0[1]"}
+        return parts
 
     def _expressions(self) -> dict[str, str]:
         grants, offers = {}, []

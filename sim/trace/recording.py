@@ -1,60 +1,132 @@
-"""Moves the records of a traced chip from its C++ code (sim/models/cpp/chip.cpp) to a trace."""
+"""Moves the records of traced chips from their C++ code (sim/models/cpp/chip.cpp) to a trace."""
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from sim.trace.probes import port
+from hdl.config import Config
+from sim.trace.packets import PacketTracks
+from sim.trace.probes import LINKS_PORT, port
 from sim.trace.tracer import Tracer
+from sim.trace.writer import TraceWriter
 from sim.verilated.model import Model
 
-__all__ = ["Recording"]
+__all__ = ["Recorded", "Recording", "one_chip", "torus"]
 
 RECORDED_WORDS = 1 << 19
 """Threshold for `Recording.drain`, in words of a core's records."""
 
+Words = npt.NDArray[np.uint32]
+
+
+class Recorded(NamedTuple):
+    """A chip that keeps records.
+
+    Attributes
+    ----------
+    model : Model
+        The verilated chip.
+    handle : int
+        Address of the chip's C++ object, a ``Chip`` of chip.cpp.
+    first : int
+        The chip's cycle at the beginning of the trace's time.
+    """
+
+    model: Model
+    handle: int
+    first: int = 0
+
+
+class _Sink(Protocol):
+    """What a recording feeds."""
+
+    def feed(self, records: Sequence[Sequence[Words]], now: int) -> None:
+        """Take the records of each chip, by number of the record, up to cycle ``now``."""
+
+    def close(self) -> None:
+        """Complete the trace."""
+
+
+class _Chips:
+    """The trace of one or several chips, and of their packets."""
+
+    def __init__(self, writer: TraceWriter, tracers: Sequence[Tracer],
+                 packets: PacketTracks | None, cores: int) -> None:
+        self._writer, self._tracers, self._packets = writer, tracers, packets
+        self._cores = cores
+
+    def feed(self, records: Sequence[Sequence[Words]], now: int) -> None:
+        for tracer, tables in zip(self._tracers, records, strict=True):
+            tracer.feed(tables[:self._cores], now)
+        if self._packets is not None:
+            self._packets.feed([tables[self._cores] for tables in records], now)
+
+    def close(self) -> None:
+        try:
+            for tracer in self._tracers:
+                tracer.close()
+        finally:
+            self._tracers = []
+            self._writer.close()
+
+
+def one_chip(writer: TraceWriter, config: Config, chip: Recorded) -> "Recording":
+    """Record a chip alone."""
+    return Recording([chip], config, _Chips(writer, [Tracer(writer, config)], None, config.cores))
+
+
+def torus(writer: TraceWriter, config: Config, shape: tuple[int, int],
+          chips: Sequence[Recorded]) -> "Recording":
+    """Record the chips of a torus of ``shape``, which are numbered along X first."""
+    each = config.cores + 2  # processes of a chip: cores, host, links
+    tracers = [Tracer(writer, config, each * number + 1, f"chip {x, y} ")
+               for number, (y, x) in enumerate(product(range(shape[1]), range(shape[0])))]
+    packets = PacketTracks(writer, shape, [each * (number + 1) for number in range(len(chips))])
+    return Recording(chips, config, _Chips(writer, tracers, packets, config.cores))
+
 
 class Recording:
-    """Feeds a chip's records to a `Tracer`.
+    """Feeds the records of chips to a trace.
 
     A separate thread does this, so that Ctrl-C cannot leave the trace half written.
 
     Parameters
     ----------
-    model : Model
-        The verilated chip.
-    chip : int
-        Address of the chip's C++ object, a ``Chip`` of chip.cpp.
-    cores : int
-        Number of cores.
-    tracer : Tracer
+    chips : sequence of Recorded
+        The chips, whose clocks advance together.
+    config : Config
+        Their parameters.
+    sink : _Sink
         Receives the records. `close` closes it.
     """
 
-    def __init__(self, model: Model, chip: int, cores: int, tracer: Tracer) -> None:
-        self._model = model
-        self._chip = chip
-        self._cores = range(cores)
-        self._tracer = tracer
+    def __init__(self, chips: Sequence[Recorded], config: Config, sink: _Sink) -> None:
+        self._chips = list(chips)
+        self._ports = [*(port(core) for core in range(config.cores)),
+                       *([LINKS_PORT] if config.link_bytes else [])]
+        self._sink = sink
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trace")
         pointer, u32 = ctypes.c_void_p, ctypes.c_uint32
         for name, arguments in (
                 ("records", (pointer, pointer, u32, ctypes.POINTER(ctypes.POINTER(u32)),
                              ctypes.POINTER(ctypes.c_uint64))),
                 ("forget", (pointer, pointer, u32))):
-            function = getattr(model.library, f"systolith_chip_{name}")
+            function = getattr(self._chips[0].model.library, f"systolith_chip_{name}")
             function.restype = ctypes.c_int
             function.argtypes = arguments
 
     def drain(self) -> None:
         """Moves the records to the trace if a core has more than `RECORDED_WORDS` words of them.
 
-        The chip must not run meanwhile.
+        The chips must not run meanwhile.
         """
-        if any(self._words(core)[1] > RECORDED_WORDS for core in self._cores):
+        if any(self._words(chip, number)[1] > RECORDED_WORDS for chip in self._chips
+               for number in range(len(self._ports))):
             self._finish(self._move)
 
     def close(self) -> None:
@@ -62,7 +134,7 @@ class Recording:
         try:
             self._finish(self._move)
         finally:
-            self._finish(self._tracer.close)
+            self._finish(self._sink.close)
             self._thread.shutdown()
 
     def _finish(self, step: Callable[[], None]) -> None:
@@ -83,21 +155,27 @@ class Recording:
             raise interrupt
         future.result()
 
-    def _words(self, core: int) -> tuple[Any, int]:
-        """Pointer to the records of core number ``core`` in the C++ object, and number of words."""
+    def _words(self, chip: Recorded, number: int) -> tuple[Any, int]:
+        """Pointer to record ``number`` of a chip in the C++ object, and number of words."""
         words, count = ctypes.POINTER(ctypes.c_uint32)(), ctypes.c_uint64()
-        self._model.check(self._model.library.systolith_chip_records(
-            self._model.handle, self._chip, core, words, count))
+        chip.model.check(chip.model.library.systolith_chip_records(
+            chip.model.handle, chip.handle, number, words, count))
         return words, count.value
 
     def _move(self) -> None:
-        tables = []
-        for core in self._cores:
-            words, count = self._words(core)
-            width = 2 + self._model.ports[port(core)].words
-            table = np.ctypeslib.as_array(words, (count,)).copy() if count else np.zeros(
-                0, np.uint32)
-            tables.append(table.reshape(-1, width))
-            self._model.check(self._model.library.systolith_chip_forget(
-                self._model.handle, self._chip, core))
-        self._tracer.feed(tables, self._model.cycle)
+        self._sink.feed([[self._table(chip, number) for number in range(len(self._ports))]
+                         for chip in self._chips],
+                        self._chips[0].model.cycle - self._chips[0].first)
+
+    def _table(self, chip: Recorded, number: int) -> Words:
+        """Take the records ``number`` of a chip, in cycles of the trace; shape (records, words)."""
+        words, count = self._words(chip, number)
+        width = 2 + chip.model.ports[self._ports[number]].words
+        table = (np.ctypeslib.as_array(words, (count,)).copy() if count
+                 else np.zeros(0, np.uint32)).reshape(-1, width)
+        chip.model.check(chip.model.library.systolith_chip_forget(
+            chip.model.handle, chip.handle, number))
+        cycles = (table[:, 0] | table[:, 1].astype(np.uint64) << np.uint64(32)) - np.uint64(
+            chip.first)
+        table[:, 0], table[:, 1] = cycles & np.uint64(0xFFFFFFFF), cycles >> np.uint64(32)
+        return table

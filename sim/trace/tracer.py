@@ -4,7 +4,6 @@ docs/tracing.md explains the tracks.
 """
 
 import heapq
-import pathlib
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -105,30 +104,29 @@ class _Side:
 
 
 class Tracer:
-    """Writes a trace file from the records of a chip.
+    """Writes the events of a chip to a trace, from the records of its cores.
 
     Parameters
     ----------
-    path : path
-        The file to write.
+    writer : TraceWriter
+        The trace.
     config : Config
         Parameters of the chip.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
+    pid : int
+        Number of the first of the chip's processes in the trace, one for each core and the host.
+    chip : str
+        Begins the names of these processes.
     """
 
-    def __init__(self, path: pathlib.Path, config: Config) -> None:
+    def __init__(self, writer: TraceWriter, config: Config, pid: int = 1, chip: str = "") -> None:
         self._config = config
-        self._writer = TraceWriter(path, config)
-        self._host = config.cores + 1
-        self._cores = [CoreTracks(self._writer, config, core, core + 1)
+        self._writer = writer
+        self._host = pid + config.cores
+        self._cores = [CoreTracks(writer, config, core, pid + core, chip)
                        for core in range(config.cores)]
         self._sides = [_Side() for _ in self._cores]
         self._later: list[Event] = []
-        self._writer.process(self._host, "host")
+        self._writer.process(self._host, f"{chip}host")
         self._host_tid = self._host * TRACK_PITCH
         self._writer.track(self._host, self._host_tid, _HOST_TRACK)
         self._now = 0
@@ -166,16 +164,12 @@ class Tracer:
         self._now = now
 
     def close(self) -> None:
-        """Completes the file; closing twice does nothing."""
-        try:
-            for core in self._cores:
-                core.close()
-            for number, side in enumerate(self._sides):
-                while side.transfers:
-                    self._end_transfer(number, self._now, "continues after the trace")
-        finally:
-            self._sides = [_Side() for _ in self._cores]
-            self._writer.close()
+        """Writes what has not ended; closing twice does nothing."""
+        for core in self._cores:
+            core.close()
+        for number, side in enumerate(self._sides):
+            while side.transfers:
+                self._end_transfer(number, self._now, "continues after the trace")
 
     def _follow(self, event: Event) -> list[Event]:
         """Updates the state by an event, and writes the slices and arrows that show the event.

@@ -233,9 +233,12 @@ class CoreTracks:
         Number of the core.
     pid : int
         Number of the core's process in the trace.
+    chip : str
+        Begins the name of this process.
     """
 
-    def __init__(self, writer: TraceWriter, config: Config, number: int, pid: int) -> None:
+    def __init__(self, writer: TraceWriter, config: Config, number: int, pid: int,
+                 chip: str = "") -> None:
         self.pid = pid
         self._layout = record_layout(config)
         self._writer = writer
@@ -245,7 +248,7 @@ class CoreTracks:
         self._swaps = self._waits = 0
         self._fault = 0
         self.tids = {name: pid * TRACK_PITCH + number for number, name in enumerate(TRACKS)}
-        writer.process(pid, f"core {number}")
+        writer.process(pid, f"{chip}core {number}")
         for name, tid in self.tids.items():
             writer.track(pid, tid, name)
         describe: dict[str, Describe] = {

@@ -113,10 +113,10 @@ class TraceWriter:
         """Writes mark ``name`` at the beginning of cycle ``at``; other arguments as of `slice`."""
         self.event("i", pid, tid=tid, name=name, ts=at, s="t", args=args)
 
-    def arrow(self, name: str, start: Place, end: Place) -> None:
-        """Writes an arrow for a semaphore from the slice at ``start`` to the slice at ``end``."""
+    def arrow(self, name: str, start: Place, end: Place, category: str = "semaphore") -> None:
+        """Writes an arrow from the slice at ``start`` to the slice at ``end``."""
         self._flows += 1
-        common = {"cat": "semaphore", "name": name, "id": self._flows}
+        common = {"cat": category, "name": name, "id": self._flows}
         self.event("s", start.pid, tid=start.tid, ts=start.cycle + _MIDDLE, **common)
         self.event("f", end.pid, tid=end.tid, ts=end.cycle + _MIDDLE, bp="e", **common)
 

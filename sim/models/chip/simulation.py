@@ -22,12 +22,12 @@ from hdl.isa import Fault
 from sim.closing import Closeable
 from sim.models.chip.library import chip_library
 from sim.models.hbm import Hbm, HbmOptions
-from sim.trace.recording import Recording
-from sim.trace.tracer import Tracer
-from sim.trace.writer import trace_paths
+from sim.trace.recording import Recorded, Recording, one_chip
+from sim.trace.writer import TraceWriter, trace_paths
 from sim.verilated.model import Model
 
-__all__ = ["NO_LIMIT", "ChipSimulation", "Progress", "Run", "Together", "Until", "Words"]
+__all__ = ["NO_LIMIT", "ChipSimulation", "Progress", "Run", "Together", "Until", "Words",
+           "close_trace", "open_trace"]
 
 NO_LIMIT = 1 << 62
 """A number of cycles that no run reaches."""
@@ -79,15 +79,39 @@ class Together(Protocol):
         """
 
 
-_TRACED: "weakref.WeakKeyDictionary[ChipSimulation, pathlib.Path]" = weakref.WeakKeyDictionary()
+_TRACED: "weakref.WeakKeyDictionary[Closeable, pathlib.Path]" = weakref.WeakKeyDictionary()
 """The models that write a trace, each with its file."""
 
 
 @atexit.register
 def _complete_traces() -> None:
     """Completes the traces of models that were not closed."""
-    for chip in list(_TRACED):
-        chip.close()
+    for model in list(_TRACED):
+        model.close()
+
+
+def open_trace(owner: Closeable, path: pathlib.Path, config: Config) -> TraceWriter:
+    """Open a trace file, which is complete when ``owner`` is closed, and `close_trace` called.
+
+    Raises
+    ------
+    ValueError
+        If another model writes to this file.
+    OSError
+        If the file cannot be written.
+    """
+    if path.resolve() in _TRACED.values():
+        raise ValueError(f"trace must be a path that no other device writes to, not {str(path)!r}")
+    writer = TraceWriter(path, config)
+    _TRACED[owner] = path.resolve()
+    return writer
+
+
+def close_trace(owner: Closeable, recording: Recording | None) -> None:
+    """Complete the trace of ``owner``, if there is a recording."""
+    _TRACED.pop(owner, None)
+    if recording is not None:
+        recording.close()
 
 
 def _declare(library: ctypes.CDLL) -> None:
@@ -284,11 +308,9 @@ class ChipSimulation(Closeable):
     def close(self) -> None:
         """Ends the simulation; closing twice does nothing. The array `hbm` stays valid."""
         with self._lock:
+            recording, self._recording = self._recording, None
             try:
-                _TRACED.pop(self, None)
-                if self._recording is not None:
-                    recording, self._recording = self._recording, None
-                    recording.close()
+                close_trace(self, recording)
             finally:
                 if self._chip:
                     self._library.systolith_chip_destroy(self._chip)
@@ -301,18 +323,18 @@ class ChipSimulation(Closeable):
 
         ``chip`` is the address of the ``Chip`` of chip.cpp (`handle`).
         """
-        if trace.resolve() in _TRACED.values():
-            raise ValueError(f"trace must be a path that no other device writes to, not "
-                             f"{str(trace)!r}")
-        tracer = Tracer(trace, self._config)
+        writer = open_trace(self, trace, self._config)
         try:
             waveforms.open("w").close()  # its error message is better than the driver's
             self.advance("trace", os.fsencode(waveforms))
         except BaseException:
-            tracer.close()
+            writer.close()
             raise
-        self._recording = Recording(self._model, chip, self._config.cores, tracer)
-        _TRACED[self] = trace.resolve()
+        self._recording = one_chip(writer, self._config, Recorded(self._model, chip))
+
+    def record(self, recording: Recording | None) -> None:
+        """Drains ``recording``, which has this chip and others, whenever the clock has run."""
+        self._recording = recording
 
     def advance(self, function: str, *arguments: Any) -> None:
         """Calls ``systolith_chip_{function}`` of chip.cpp, which runs the clock."""

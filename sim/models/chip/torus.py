@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import pathlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -15,11 +16,22 @@ from hdl.config import Config
 from hdl.link.format import MAX_SIDE, Direction, frame_body, frame_layout
 from hdl.link.packet import link_config
 from sim.closing import Closeable
+from sim.models.chip.library import chip_library
 from sim.models.chip.model import ChipModel
 from sim.models.chip.registers import access_table, check_answers
-from sim.models.chip.simulation import NO_LIMIT, ChipSimulation, Run, Until, Words
+from sim.models.chip.simulation import (
+    NO_LIMIT,
+    ChipSimulation,
+    Run,
+    Until,
+    Words,
+    close_trace,
+    open_trace,
+)
 from sim.models.hbm import HbmOptions
 from sim.models.ranks.ranks import join
+from sim.trace.recording import Recorded, Recording, torus
+from sim.trace.writer import trace_paths
 
 __all__ = ["LINK_COUNTERS", "ChipTorus", "WireFaults", "longest_wire"]
 
@@ -55,6 +67,16 @@ def _frame_bits(config: Config) -> npt.NDArray[np.uint32]:
     body = frame_body(link)
     return np.array([frame_layout(link).size, body["carries"].offset, body["sequence"].offset,
                      body["sequence"].width], np.uint32)
+
+
+def _wire_cycles(config: Config, latencies: npt.ArrayLike, chips: int) -> npt.NDArray[np.uint32]:
+    """Return the checked argument ``latencies`` of a `ChipTorus`, shape (chips, 4)."""
+    given, most = np.asarray(latencies), longest_wire(config)
+    if given.dtype.kind not in "iu":
+        raise TypeError(f"latencies must be integers, not {latencies!r}")
+    if not ((given >= 1) & (given <= most)).all():
+        raise ValueError(f"latencies must be from 1 to {most}, not {latencies!r}")
+    return np.ascontiguousarray(np.broadcast_to(given, (chips, len(Direction))), np.uint32)
 
 
 class WireFaults(ctypes.Structure):
@@ -108,7 +130,7 @@ class _Blocks:
     each other's states at the end of each block.
     """
 
-    def __init__(self, torus: "ChipTorus", chip: ChipSimulation) -> None:
+    def __init__(self, torus: "_TorusSimulation", chip: ChipSimulation) -> None:
         self._torus, self._chip = torus, chip
         self._began = torus.cycle
         self._seen: Callable[[], list[int]] | None = None
@@ -131,81 +153,32 @@ class _Blocks:
         self._seen = torus.least([run.still, not (torus.interrupts and run.interrupt)])
 
 
-class ChipTorus(Closeable):
-    """Equal chips on a torus, which run together: a call that runs one of them runs all.
-
-    Each chip knows the torus and its own place (registers TORUS and POSITION). `ChipModel.run` of
-    any chip until rest runs until all chips rest and no packet is under way. A run ends at a
-    multiple of 64 cycles, up to 128 cycles after its event.
-
-    Parameters
-    ----------
-    config : Config
-        Parameters of the chips, which must have links.
-    shape : tuple of int
-        Chips along X and along Y.
-    latencies : int or array of int, shape (chips, 4)
-        Cycles that a frame spends on each wire, from 1 to `longest_wire`. An array has an element
-        for each chip that frames leave, and for each `Direction`. Chips are numbered along X first.
-    kernels, memory
-        As in `ChipModel`.
-    seed : int
-        Seed of the wires' faults.
-    quantum : int, optional
-        Number of cycles, at most, that a chip runs before another one follows, from 1 to the
-        shortest latency, which is the default; more than 64 are as 64. A frame takes longer than
-        that, so results do not depend on it.
-    threads : int, optional
-        Number of threads that run chips; by default the number of processors, divided by the
-        number of ranks on this host. More threads than chips make no difference.
-    communicator : mpi4py.MPI.Comm, optional
-        Ranks that simulate the torus together, each of them a part of the chips. All ranks call the
-        same methods with the same arguments, and get the same results.
-
-    Attributes
-    ----------
-    chips : list of ChipModel
-        The chips that this process simulates.
-    ranks : Ranks or None
-        The ranks, if there are several.
-    interrupts : bool
-        Whether a run until an interrupt refers to a chip of this process.
-    cycle : int
-        Number of cycles since the torus was created.
-    rested : int
-        The cycle since which all chips rested when a run until rest ended last.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument has a wrong type or is out of range, or the chips have no links.
-    """
+class _TorusSimulation(Closeable):
+    """The clocked part of a `ChipTorus`; `ChipTorus` documents the arguments."""
 
     def __init__(self, config: Config, shape: tuple[int, int],  # noqa: PLR0913
                  latencies: npt.ArrayLike = 64, *, kernels: bool = True,
                  memory: HbmOptions | None = None, seed: int = 1,
                  quantum: int | None = None, threads: int | None = None,
-                 communicator: Any = None) -> None:
+                 communicator: Any = None,
+                 trace: str | os.PathLike[str] | None = None) -> None:
         instance("config", config, Config)
+        file = None if trace is None else trace_paths(trace)[0]
         bits = _frame_bits(config)
         self.config = config
         columns, rows = (integer("side of the torus", side, 1, MAX_SIDE) for side in shape)
         self.shape = columns, rows
-        given, most = np.asarray(latencies), longest_wire(config)
-        if given.dtype.kind not in "iu":
-            raise TypeError(f"latencies must be integers, not {latencies!r}")
-        if not ((given >= 1) & (given <= most)).all():
-            raise ValueError(f"latencies must be from 1 to {most}, not {latencies!r}")
-        shortest = int(given.min())
+        cycles = _wire_cycles(config, latencies, columns * rows)
+        shortest = int(cycles.min())
         quantum = integer("quantum", shortest if quantum is None else quantum, 1, shortest)
         if threads is not None:
             integer("threads", threads, 1, _MAX_THREADS)
         self.ranks = join(communicator, self.shape)
+        if file is not None and self.ranks is not None:
+            raise ValueError(f"trace must be None if several ranks simulate a pod, not {trace!r}")
         if threads is None:
             threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)) if self.ranks is None
                           else self.ranks.threads)
-        cycles = np.ascontiguousarray(
-            np.broadcast_to(given, (columns * rows, len(Direction))), np.uint32)
         self.chips: list[ChipModel] = []
         self.part = range(columns * rows) if self.ranks is None else self.ranks.part
         self.cycle = self.rested = 0
@@ -214,19 +187,17 @@ class ChipTorus(Closeable):
         self._exchanged = 0  # the cycle of the last exchange between ranks
         self._ahead: int | None = None  # of the other ranks, in cycles, while this one leads
         self._torus: int | None = None
+        self._recording: Recording | None = None
         self._process = os.getpid()
         try:
-            for _ in self.part:
-                chip = ChipModel(config, kernels=kernels, memory=memory,
-                                 library=self.chips[0].model.path if self.chips else None)
+            library = None if file is None else chip_library(config, kernels=kernels, trace=True)
+            for number in self.part:
+                chip = ChipModel(config, kernels=kernels, memory=memory, library=library)
                 self.chips.append(chip)
+                library = chip.model.path
                 if threads == 1 or columns * rows > 1:
                     chip.model.use_threads(1)  # a thread for each chip is faster
-            for number, chip in zip(self.part, self.chips, strict=True):
-                chip.write("TORUS", WIDTH=columns, HEIGHT=rows)
-                chip.write("POSITION", X=number % columns, Y=number // columns)
-                self.prepare(number, chip)
-                chip.together = self
+                self._place(number, chip)
             self._library = self.chips[0].model.library
             _declare(self._library)
             handles = (ctypes.c_void_p * len(self.chips))(*(chip.handle for chip in self.chips))
@@ -235,11 +206,21 @@ class ChipTorus(Closeable):
                 cycles.ctypes.data, seed, quantum, threads)
             for chip in self.chips:
                 self._library.systolith_torus_watch(chip.handle, chip.new_run(Until.REST))
+            if file is not None:
+                self._record(file)
             if self.ranks is not None:
                 self.ranks.connect(self._wires(), self._quantum * (2 + (int(bits[0]) + 31) // 32))
         except BaseException:
             self.close()
             raise
+
+    def _place(self, number: int, chip: ChipModel) -> None:
+        """Tell a chip its place, and let `prepare` write its memories."""
+        columns, rows = self.shape
+        chip.write("TORUS", WIDTH=columns, HEIGHT=rows)
+        chip.write("POSITION", X=number % columns, Y=number // columns)
+        self.prepare(number, chip)
+        chip.together = self
 
     def prepare(self, number: int, chip: ChipModel) -> None:
         """Do nothing; subclasses may write the memories of chip number ``number`` here.
@@ -341,6 +322,10 @@ class ChipTorus(Closeable):
 
     def close(self) -> None:
         """End the simulation; closing twice does nothing."""
+        recording, self._recording = self._recording, None
+        for chip in self.chips:
+            chip.record(None)
+        close_trace(self, recording)
         if self._torus is not None:
             # The child of a fork lacks the threads, for which the destructor would wait.
             if os.getpid() == self._process:
@@ -350,6 +335,16 @@ class ChipTorus(Closeable):
             self.ranks.close()
         for chip in self.chips:
             chip.close()
+
+    def _record(self, file: pathlib.Path) -> None:
+        """Begin to write a trace."""
+        for chip in self.chips:
+            chip.advance("trace", None)
+        self._recording = torus(
+            open_trace(self, file, self.config), self.config, self.shape,
+            [Recorded(chip.model, chip.handle, chip.cycle) for chip in self.chips])
+        for chip in self.chips:
+            chip.record(self._recording)
 
     def _follow(self, cycles: int) -> None:
         """Run the chips of this rank for so many cycles, at most `room`, as another rank did."""
@@ -377,6 +372,67 @@ class ChipTorus(Closeable):
     def blocks(self, chip: ChipSimulation) -> Callable[[Run], object]:
         """Return a function that runs all chips for a block of cycles of a run of ``chip``."""
         return _Blocks(self, chip)
+
+    def _handle(self) -> int:
+        """Return the address of the torus (a ``Torus`` of torus.hpp)."""
+        if self._torus is None:
+            raise RuntimeError("torus is closed")
+        return self._torus
+
+
+class ChipTorus(_TorusSimulation):
+    """Equal chips on a torus, which run together: a call that runs one of them runs all.
+
+    Each chip knows the torus and its own place (registers TORUS and POSITION). `ChipModel.run` of
+    any chip until rest runs until all chips rest and no packet is under way. A run ends at a
+    multiple of 64 cycles, up to 128 cycles after its event.
+
+    Parameters
+    ----------
+    config : Config
+        Parameters of the chips, which must have links.
+    shape : tuple of int
+        Chips along X and along Y.
+    latencies : int or array of int, shape (chips, 4)
+        Cycles that a frame spends on each wire, from 1 to `longest_wire`. An array has an element
+        for each chip that frames leave, and for each `Direction`. Chips are numbered along X first.
+    kernels, memory
+        As in `ChipModel`.
+    seed : int
+        Seed of the wires' faults.
+    quantum : int, optional
+        Number of cycles, at most, that a chip runs before another one follows, from 1 to the
+        shortest latency, which is the default; more than 64 are as 64. A frame takes longer than
+        that, so results do not depend on it.
+    threads : int, optional
+        Number of threads that run chips; by default the number of processors, divided by the
+        number of ranks on this host. More threads than chips make no difference.
+    communicator : mpi4py.MPI.Comm, optional
+        Ranks that simulate the torus together, each of them a part of the chips. All ranks call the
+        same methods with the same arguments, and get the same results.
+    trace : path, optional
+        Write a trace of all chips and packets to this path with ``.json`` added, whose cycle 0 is
+        `cycle` 0. The file is complete when the torus is closed. Requires ``kernels``, and a single
+        rank.
+
+    Attributes
+    ----------
+    chips : list of ChipModel
+        The chips that this process simulates.
+    ranks : Ranks or None
+        The ranks, if there are several.
+    interrupts : bool
+        Whether a run until an interrupt refers to a chip of this process.
+    cycle : int
+        Number of cycles since the torus was created.
+    rested : int
+        The cycle since which all chips rested when a run until rest ended last.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has a wrong type or is out of range, or the chips have no links.
+    """
 
     def access(self, lists: Mapping[int, Sequence[tuple[bool, int, int]]]) -> dict[int, Words]:
         """Make accesses to registers of several chips, beginning in the same cycle.
@@ -512,9 +568,3 @@ class ChipTorus(Closeable):
         """
         frames: npt.NDArray[np.uint64] = self.link_counters()[..., LINK_COUNTERS.index("frames")]
         return frames
-
-    def _handle(self) -> int:
-        """Return the address of the torus (a ``Torus`` of torus.hpp)."""
-        if self._torus is None:
-            raise RuntimeError("torus is closed")
-        return self._torus

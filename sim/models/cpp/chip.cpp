@@ -132,8 +132,7 @@ public:
         : model_(model), hbm_(hbm), interrupt_(pin(model, "interrupt")) {
         for (uint32_t core = 0; core < cores; ++core) {
             status_.push_back(pin(model, "status_" + std::to_string(core)));
-            const Pin shown = find_pin(model, "trace_" + std::to_string(core));
-            if (shown.bound()) records_.emplace_back(shown);
+            record(find_pin(model, "trace_" + std::to_string(core)));
             for (uint32_t channel = 0; channel < channels; ++channel)
                 hbm.bind(core, channel, axi_pins(model, core, channel));
         }
@@ -144,6 +143,7 @@ public:
                            find_pin(model, prefix + "tx_valid"),
                            find_pin(model, prefix + "tx_frame")};
         }
+        record(find_pin(model, "trace_links"));
         link_busy_ = find_pin(model, "link_busy");
         stalled = find_pin(model, "link_stalled");
         model.top.s_axil_wstrb = 0xf;
@@ -244,17 +244,19 @@ public:
         return true;
     }
 
-    // Starts to write a waveform and to keep records.
+    // Starts to keep records and, unless `path` is null, to write a waveform.
     void trace(const char* path) {
 #if VM_TRACE
-        waveform_ = std::make_unique<Waveform>(model_, path);
+        if (path) waveform_ = std::make_unique<Waveform>(model_, path);
         tracing_ = true;
 #else
-        throw std::runtime_error(std::string("cannot write ") + path + ": built without trace");
+        throw std::runtime_error(std::string("cannot write ") + (path ? path : "a trace")
+                                 + ": built without trace");
 #endif
     }
 
-    Records& records(uint32_t core) { return records_.at(core); }
+    // The records of a core or, after those of all cores, of the links.
+    Records& records(uint32_t number) { return records_.at(number); }
 
     LinkPins links[systolith::LINKS];
     Pin stalled;
@@ -293,8 +295,12 @@ private:
 
     void dump() {
 #if VM_TRACE
-        waveform_->dump(model_.context.time());
+        if (waveform_) waveform_->dump(model_.context.time());
 #endif
+    }
+
+    void record(const Pin& shown) {
+        if (shown.bound()) records_.emplace_back(shown);
     }
 
     bool rests(uint32_t status, bool watched) const {

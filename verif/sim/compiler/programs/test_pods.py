@@ -4,6 +4,7 @@ import pathlib
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import permutations
 from typing import Any
 
@@ -29,7 +30,9 @@ from sim.compiler.pod import PodExecutable
 from sim.compiler.program import cache, driver
 from sim.compiler.program.code.reserved import EXCHANGED
 from sim.compiler.program.driver import compile_graph, compile_pod
+from sim.driver import pod as pods
 from sim.errors import CoreFaultError
+from sim.models.chip.torus import ChipTorus
 from systolith import Config, HbmOptions, Pod, UnsupportedError
 
 Function = Callable[..., Any]
@@ -210,6 +213,39 @@ def test_bits_in_rtl_do_not_depend_on_timing(monkeypatch: pytest.MonkeyPatch) ->
             assert set(pod.last_run) == {(x, 0, core) for x in range(2) for core in range(2)}
         for one, other in zip(bits(found), bits(golden), strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(2, 1), (2, 2), (4, 2), (4, 4)])
+def test_collectives_in_rtl_on_random_wires(shape: tuple[int, int],
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    """All collectives with a wire of its own latency in each direction, and memories that stall.
+
+    All devices send at the same time. The cycles do not depend on the quantum of the simulation.
+    """
+    monkeypatch.setattr(module, "LARGE", 24)
+    torus = Torus(*shape)
+    count = torus.devices
+    rng = np.random.default_rng(count)
+    x = rng.integers(-99, 100, (2 * count, count)).astype(np.int32)
+    y = rng.normal(size=(count * count, 3)).astype(np.float32)
+    executable = compiled(on_pod(lambda x, y: (*collectives(x), jax.lax.psum(y, "x")), count),
+                          torus, x, y)
+    with Pod.open(shape, TINY, "golden") as pod:
+        golden = pod.execute(executable, x, y)
+    for one, other in zip(golden, expected(x, count), strict=False):
+        np.testing.assert_array_equal(one, other)
+    latencies = rng.integers(5, 80, (count // 2, 4))
+    runs = []
+    for quantum, threads in ((None, None), (1, 1)):
+        monkeypatch.setattr(pods, "ChipTorus", partial(ChipTorus, quantum=quantum,
+                                                       threads=threads))
+        with Pod.open(shape, TINY, latency=latencies, memory=STALLS) as pod:
+            found = pod.execute(executable, x, y)
+            runs.append((pod.last_run, pod.link_counters()))
+        for one, other in zip(bits(found), bits(golden), strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert runs[0] == runs[1]
 
 
 def test_meshes_with_several_axes() -> None:

@@ -35,7 +35,7 @@ def reduce(pod: Pod) -> list[Any]:
     found += [pod[x, y].read_vmem(core, 0, VECTORS).tolist()
               for x, y in np.ndindex(pod.shape) for core in range(2)]
     assert pod.model is not None
-    return [*found, pod.model.cycle, pod.model.sent().tolist()]
+    return [*found, pod.model.cycle, pod.model.link_counters().tolist()]
 
 
 def errors(pod: Pod) -> list[str]:
