@@ -15,7 +15,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import Out
 
 from hdl.config import Config
-from hdl.core.interface import FAULT_BITS, SEMAPHORE_BITS, WAITS, semaphore_addition
+from hdl.core.interface import SEMAPHORE_BITS, WAITS, fault_bits, semaphore_addition
 from hdl.dma.interface import transfer
 from hdl.isa import BUNDLE_LAYOUT
 from hdl.link.format import Direction, flit_layout
@@ -120,7 +120,7 @@ def record_layout(config: Config) -> data.StructLayout:
            "transpose", "result", "cross_lane", "valid", "issue", "write", "push", "clear", "end",
            "row_in", "row_out", *(f"grant_{adder}" for adder in _adders(config)))
     return data.StructLayout({
-        **dict.fromkeys(one, 1), "fault": FAULT_BITS, "pc": 32, "amount": 32,
+        **dict.fromkeys(one, 1), "fault": fault_bits(config), "pc": 32, "amount": 32,
         "write_index": SEMAPHORE_BITS, "write_value": 32, "addition": semaphore_addition(),
         "bundle": BUNDLE_LAYOUT, "transfer": transfer(config)})
 
