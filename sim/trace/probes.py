@@ -26,10 +26,12 @@ __all__ = ["ADDERS", "LINKS_PORT", "Probes", "Values", "hide", "link_inputs",
 
 Values = npt.NDArray[np.int64]
 
-ADDERS = ("host", "engine", "other_engine", "other_program")
+_LINK_ADDERS = ("arrival", "egress", "other_egress")
+ADDERS = ("host", "engine", "other_engine", "other_program", *_LINK_ADDERS)
 """Sources of additions to a core's semaphores besides its own program: the host, and the core's DMA
-engine. On a chip with two cores, also the engine and the program of the other core. They are in the
-order of `CoreNode`'s arbiter."""
+engine. On a chip with two cores, also the engine and the program of the other core. On a chip with
+links, also packets, and remote transfers of this core and of the other one. They are in the order
+of `CoreNode`'s arbiter."""
 
 LINKS_PORT = "trace_links"
 """Name of the output of `Probes` with the record of the links."""
@@ -75,7 +77,8 @@ _EXPRESSIONS = {
 
 
 def _adders(config: Config) -> tuple[str, ...]:
-    return ADDERS if config.cores == 2 else ADDERS[:2]
+    local = ADDERS[:4] if config.cores == 2 else ADDERS[:2]
+    return (*local, *(_LINK_ADDERS[:1 + config.cores] if config.link_bytes else ()))
 
 
 def record_layout(config: Config) -> data.StructLayout:

@@ -234,7 +234,7 @@ class Tracer:
             return Place(peer.pid, peer.tids[SLOT_TRACKS[Slot.MISC]], cycle)
         if adder == "engine":
             return self._sides[core].signalled[0]
-        return self._sides[other].signalled[1]
+        return self._sides[other].signalled[1] if adder == "other_engine" else None
 
     def _host_acts(self, cycle: int, what: str) -> Place:
         self._writer.slice(self._host, self._host_tid, what, cycle, cycle + 1)
