@@ -116,9 +116,10 @@ class Recording:
                 ("records", (pointer, pointer, u32, ctypes.POINTER(ctypes.POINTER(u32)),
                              ctypes.POINTER(ctypes.c_uint64))),
                 ("forget", (pointer, pointer, u32))):
-            function = getattr(self._chips[0].model.library, f"systolith_chip_{name}")
-            function.restype = ctypes.c_int
-            function.argtypes = arguments
+            for chip in self._chips:
+                function = getattr(chip.model.library, f"systolith_chip_{name}")
+                function.restype = ctypes.c_int
+                function.argtypes = arguments
 
     def drain(self) -> None:
         """Moves the records to the trace if a core has more than `RECORDED_WORDS` words of them.
