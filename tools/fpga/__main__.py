@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+import math
 import shutil
 import sys
 import time
@@ -28,10 +29,17 @@ def _timed(what: str, step: Callable[[], _T]) -> _T:
     return result
 
 
+def _megahertz(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"must be a finite number, not {text!r}")
+    return value
+
+
 def main() -> int:
     """Runs the command line; returns 1 if a tool fails or the clock is too fast."""
     parser = argparse.ArgumentParser(prog="make fpga", description=__doc__)
-    parser.add_argument("--clock", type=float, default=CRYSTAL_HZ / 1e6,
+    parser.add_argument("--clock", type=_megahertz, default=CRYSTAL_HZ / 1e6,
                         help="clock frequency of the chip, in MHz")
     parser.add_argument("--baud", type=int, default=1_000_000,
                         help="rate of the serial line, in bits per second")

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from golden.fpga.sdram import Rule
+from hdl.checks import integer
 from hdl.config import Config
 from hdl.fpga.board import CRYSTAL_HZ
 from hdl.fpga.sdram import ADDRESS_BITS, SdramTiming
@@ -163,6 +164,11 @@ class SimulatedBoard(Closeable):
     sdram : bool
         The chip's memory is an SDRAM of `SDRAM_BYTES`, which checks the commands that it gets.
 
+    Raises
+    ------
+    ValueError
+        If ``baud`` is less than 1, or ``noise`` is not a probability.
+
     Attributes
     ----------
     port : str
@@ -175,10 +181,12 @@ class SimulatedBoard(Closeable):
 
     def __init__(self, config: Config, baud: int = DEFAULT_BAUD, *, noise: float = 0.0,
                  seed: int = 1, sdram: bool = False) -> None:
+        self._clock_hz = DIVISOR * integer("baud", baud, 1)
+        if not 0 <= noise <= 1:
+            raise ValueError(f"noise must be from 0 to 1, not {noise!r}")
         self._library = system_library(config, sdram=sdram)
         self._sdram = sdram
         self.violation = Rule.NONE
-        self._clock_hz = DIVISOR * baud
         self.noise, self._rng = noise, random.Random(seed)
         self.damaged = 0
         self.connected = True

@@ -2,7 +2,7 @@
 
 For each FPGA and number of cores, it looks for the largest array, and for this array for the most
 sublanes, of which the chip takes at most `LIMIT` of each resource. The design is synthesised unit
-by unit, so the figures are an upper bound; it is not placed and routed.
+by unit, and not placed and routed.
 """
 
 import argparse
@@ -38,7 +38,8 @@ _RESOURCES: dict[str, dict[str, float]] = {
     "multipliers": {"DSP48E1": 1, "DSP48E2": 1}}
 """Number of each resource that a cell of the netlist takes, by type."""
 _FREE = {"CARRY4", "CARRY8", "MUXF7", "MUXF8", "MUXF9", "VCC", "GND"}
-"""Types of cells that take none of these resources: they come with the lookup tables."""
+"""Types of cells that take none of these resources: they come with the lookup tables. A lookup
+table that only passes a signal into a carry chain is not counted."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def figures(routed: Mapping[str, Any], clock_hz: int) -> dict[str, Any]:
             for name, count in routed["utilization"].items() if count["used"]}
     clock, speed = min(routed["fmax"].items(), key=lambda item: item[1]["achieved"])
     paths = [path for path in routed["critical_paths"]
-             if clock in path["from"] and clock in path["to"]]
+             if clock == path["from"].split()[-1] == path["to"].split()[-1]]
     hops = [{"kind": hop["type"], "delay_ns": round(hop["delay"], 2),
              "to": hop.get("net") or hop["to"]["cell"]}
             for path in paths[:1] for hop in path["path"]]

@@ -1,10 +1,12 @@
 """The line of the simulated board carries bytes, and garbage if the rates differ."""
 
 import random
+import sys
 
 import numpy as np
 import pytest
 
+from tools.fpga import board
 from tools.fpga.board import LineReceiver, bit_levels
 
 
@@ -34,3 +36,16 @@ def test_other_rates_make_garbage(rate: float) -> None:
 def test_receiver_waits_for_the_end_of_a_break() -> None:
     levels = [np.zeros(900, np.uint32), np.ones(9, np.uint32), bit_levels(b"\xa5", 8)]
     assert received(np.concatenate(levels), 8, 5) == b"\x00\xa5"
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--baud", "0"], "baud must be at least 1, not 0"),
+    (["--noise", "1.5"], "noise must be from 0 to 1, not 1.5"),
+    (["--noise", "nan"], "noise must be from 0 to 1, not nan")])
+def test_a_board_refuses_wrong_rates_and_noise(
+        arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["board", *arguments])
+    with pytest.raises(SystemExit):
+        board.main()
+    assert message in capsys.readouterr().err

@@ -194,6 +194,8 @@ _ROUTED = {
     "critical_paths": [
         {"from": "<async>", "to": "posedge clk", "path": [
             {"type": "routing", "delay": 50.0, "from": {"cell": "pin"}, "to": {"cell": "x"}}]},
+        {"from": "posedge clk25", "to": "posedge clk25", "path": [
+            {"type": "routing", "delay": 9.0, "from": {"cell": "y"}, "to": {"cell": "z"}}]},
         {"from": "posedge clk", "to": "posedge clk", "path": [
             {"type": "clk-to-q", "delay": 0.5, "from": {"cell": "a"}, "to": {"cell": "a"}},
             {"type": "routing", "delay": 1.25, "from": {"cell": "a"}, "to": {"cell": "b"},
@@ -284,6 +286,8 @@ def test_pins_of_sdram_and_spi_are_those_of_the_board() -> None:
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--clock", "50", "--memory", "sdram"], "clock_hz must be at most 40000000 with an SDRAM"),
+    (["--clock", "nan"], "argument --clock: must be a finite number, not 'nan'"),
+    (["--clock", "inf"], "argument --clock: must be a finite number, not 'inf'"),
     (["--clock", "26"], "clock_hz must be a multiple of 25000000 / n"),
     (["--baud", "9000000"], "baud must divide the clock"),
     ([], "not installed: no_such_package; `make fpga` installs them")])
