@@ -82,8 +82,7 @@ class PodCores(Closeable):
 
     @classmethod
     def open(cls, shape: tuple[int, int] = (2, 2), config: str | Config = "v2",
-             backend: str = "rtl", *, seed: int = 0,
-             latency: npt.ArrayLike = 64,
+             backend: str = "rtl", *, seed: int = 0, latency: npt.ArrayLike = 64,
              memory: HbmOptions | None = None, communicator: Any = None,
              trace: str | os.PathLike[str] | None = None) -> Self:
         """Open a pod.
@@ -104,8 +103,7 @@ class PodCores(Closeable):
             (docs/links.md). For ``"rtl"``: seed of the wires' faults, of which there are none until
             ``model.set_faults`` sets some.
         latency : int or array of int, shape (chips, 4)
-            For ``"rtl"``: cycles that a frame spends on a wire, from 1 to `longest_wire`. An array
-            has an element for each wire, as the ``latencies`` of a `ChipTorus`.
+            For ``"rtl"``: cycles that a frame spends on each wire, as in `ChipTorus`.
         memory : HbmOptions, optional
             For ``"rtl"``: behaviour of each chip's memory.
         communicator : mpi4py.MPI.Comm, optional
@@ -114,9 +112,8 @@ class PodCores(Closeable):
             them call the same methods with the same arguments, and get the same results.
             ``MPI.COMM_SELF`` makes a pod of this rank alone.
         trace : path, optional
-            For ``"rtl"``: write a trace of all chips and packets to this path with ``.json`` added
-            (docs/tracing.md). The file is complete when the pod is closed. The simulation is
-            slower.
+            For ``"rtl"``: write a trace (docs/tracing.md) to this path with ``.json`` added. It is
+            complete when the pod is closed. The simulation is slower.
 
         Raises
         ------
@@ -140,14 +137,10 @@ class PodCores(Closeable):
             return cls((width, height), backend, _golden((width, height), linked, seed))
         if np.ndim(latency) == 0:
             integer("latency", latency, 1, longest_wire(linked))
-        torus = ChipTorus(linked, (width, height), latency, memory=memory,
-                          seed=integer("seed", seed, 0),
-                          communicator=default_communicator() if communicator is None
-                          else communicator, trace=trace)
-        backends = {place: rtl_backend(torus[place]) if torus.ranks is None
-                    else SharedBackend(torus, place)
-                    for place in product(range(width), range(height))}
-        return cls((width, height), backend, backends, torus)
+        torus = ChipTorus(linked, (width, height), latency, memory=memory, trace=trace,
+                          seed=integer("seed", seed, 0), communicator=(
+                              default_communicator() if communicator is None else communicator))
+        return cls((width, height), backend, _backends(torus), torus)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -631,6 +624,12 @@ def _with_links(config: Config) -> Config:
         return config
     row = config.row_bytes
     return replace(config, link_bytes=min(_MAX_LINK_BYTES, row & -row))
+
+
+def _backends(torus: ChipTorus) -> dict[tuple[int, int], Backend]:
+    columns, rows = torus.shape
+    return {place: rtl_backend(torus[place]) if torus.ranks is None
+            else SharedBackend(torus, place) for place in product(range(columns), range(rows))}
 
 
 def _golden(shape: tuple[int, int], config: Config,

@@ -76,7 +76,11 @@ def _wire_cycles(config: Config, latencies: npt.ArrayLike, chips: int) -> npt.ND
         raise TypeError(f"latencies must be integers, not {latencies!r}")
     if not ((given >= 1) & (given <= most)).all():
         raise ValueError(f"latencies must be from 1 to {most}, not {latencies!r}")
-    return np.ascontiguousarray(np.broadcast_to(given, (chips, len(Direction))), np.uint32)
+    shape = chips, len(Direction)
+    try:
+        return np.ascontiguousarray(np.broadcast_to(given, shape), np.uint32)
+    except ValueError:
+        raise ValueError(f"latencies must have the shape {shape}, not {given.shape}") from None
 
 
 class WireFaults(ctypes.Structure):

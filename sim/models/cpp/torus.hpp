@@ -98,9 +98,9 @@ private:
     std::vector<std::thread> threads_;
 };
 
-// `Chip` has members `links`, an array of LinkPins; `stalled`, a pin with a bit for each; `join`; `begin` and `end`, the two halves of a
-// cycle; `rests`; `begin_access`, `accessing` and `accessed`; and `guard` and `error`, which are
-// those of its model.
+// `Chip` has members `links`, an array of LinkPins; `stalled`, a pin with a bit for each; `join`;
+// `begin` and `end`, the two halves of a cycle; `rests`; `begin_access`, `accessing` and
+// `accessed`; and `guard` and `error`, which are those of its model.
 //
 // A process may simulate a part of the chips, with adjacent numbers. Then `take` and `put` carry
 // frames between the parts, at least every `quantum` cycles.
