@@ -40,7 +40,7 @@ LARGE = 1 << 13
 devices of a ring (`_scattered`).
 """
 _NARROW = 64
-"""A value of fewer columns, and more rows, is transposed before an all-reduce."""
+"""A value of fewer columns, and more rows, is transposed before an all-reduce between chips."""
 _CHIP = Torus()
 
 
@@ -166,8 +166,8 @@ def all_reduced(at: Expansion, region: Graph, value: Value, team: Team = PAIR) -
     gathers them in the end. Then less data crosses the links, but in more steps.
     """
     rings = team.rings()
-    if len(value.shape) == 2 and value.shape[1] < _NARROW < value.shape[0]:
-        # Rows that fill a small share of a vector's lanes would travel with their padding.
+    if team.torus.chips > 1 and len(value.shape) == 2 and value.shape[1] < _NARROW < value.shape[0]:
+        # Rows that fill a small share of a vector's lanes would cross the links with their padding.
         across = all_reduced(at, region, at.transpose(value, (1, 0)), team)
         return at.transpose(across, (1, 0))
     if value.type.size >= LARGE and reducer_kind(region) is not None:

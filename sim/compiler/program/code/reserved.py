@@ -4,9 +4,9 @@ from hdl import isa
 from sim.asm.operands import s
 from sim.compiler.machine.registers.coloring import RESERVED_SCALARS
 
-__all__ = ["BLOCK_READ", "BLOCK_WRITTEN", "EXCHANGED", "EXCHANGED_PARTS", "FED", "FREE", "LINKS",
-           "LOADED", "MOVED", "PAIR", "SCALAR_READ", "SENT", "SLICES_READ", "STAMP",
-           "TARGET", "WORK"]
+__all__ = ["BLOCK_READ", "BLOCK_WRITTEN", "EXCHANGED", "EXCHANGED_ALONE", "EXCHANGED_PARTS", "FED",
+           "FREE", "LINKS", "LOADED", "MOVED", "PAIR", "SCALAR_READ", "SENT", "SLICES_READ",
+           "STAMP", "TARGET", "WORK"]
 
 PAIR, TARGET, WORK, STAMP = (
     s[number] for number in range(isa.SCALAR_REGISTERS - RESERVED_SCALARS, isa.SCALAR_REGISTERS))
@@ -31,6 +31,9 @@ FREE, EXCHANGED, EXCHANGED_PARTS = 9, 3, (3, 4)
 """Semaphores of exchanges that are not along rings of chips. ``FREE``: the other core's destination
 vectors are free. ``EXCHANGED`` counts complete transfers; each exchange has two: the one sent and
 the one received. Exchanges in two parts have a semaphore for each part."""
+EXCHANGED_ALONE = LINKS["y", -1]
+"""Semaphore that takes the place of ``EXCHANGED`` in programs for one chip, which use no links: to
+wait for an exchange in one part does not mean to wait for first parts."""
 SENT = EXCHANGED_PARTS[1]
 """Semaphore that counts the values that have left along rings of chips. Waiting for the second
 parts of exchanges also waits for these values."""

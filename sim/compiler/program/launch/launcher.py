@@ -174,8 +174,7 @@ class Launcher:
         places, number = self._places, operation.attributes["number"]
         [value], result, near = operation.operands, operation.result, None
         if operation.attributes["meeting"].ring == "core":
-            near = self._near.pop(number, None) or NearExchange(
-                self._config, operation, exchange_parts(self._tilings[value].vectors))
+            near = self._near.pop(number, None) or self._between_cores(operation)
         lifted: dict[Value, VmemBuffer] = {}
         places.lock((value, result))
         try:
@@ -229,10 +228,17 @@ class Launcher:
                 or exchange.attributes["meeting"].ring != "core"):
             return None
         early = sent_early(operation, self._tilings, self._config)
-        parts = exchange_parts(self._tilings[operation.result].vectors, early)
-        near = NearExchange(self._config, exchange, parts)
-        self._near[exchange.attributes["number"]] = near
-        return near if len(parts) > 1 and parts[0][1].stop == early else None
+        near = self._near[exchange.attributes["number"]] = self._between_cores(exchange, early)
+        return near if len(near.parts) > 1 and near.parts[0][1].stop == early else None
+
+    def _between_cores(self, exchange: Operation, early: int = 0) -> NearExchange:
+        """Return the transfers of an exchange between the cores of a chip.
+
+        The first ``early`` vectors are complete before the others.
+        """
+        return NearExchange(self._config, exchange, exchange_parts(
+            self._tilings[exchange.result].vectors, exchange.attributes["meeting"].torus.chips,
+            early))
 
     def _sends(self, near: NearExchange, source: VmemBuffer) -> Part:
         """Make the code that starts the transfers of an exchange that have not been started.

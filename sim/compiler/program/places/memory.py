@@ -14,7 +14,13 @@ from hdl.config import Config
 from hdl.isa import Slot
 from sim.asm.operands import s, v
 from sim.compiler.machine.ir import VmemBuffer
-from sim.compiler.program.code.reserved import EXCHANGED, EXCHANGED_PARTS, MOVED, SENT
+from sim.compiler.program.code.reserved import (
+    EXCHANGED,
+    EXCHANGED_ALONE,
+    EXCHANGED_PARTS,
+    MOVED,
+    SENT,
+)
 from sim.compiler.program.code.reuse import Read
 from sim.compiler.program.code.scalars import ScalarMemory
 from sim.compiler.program.code.stream import Stream
@@ -32,7 +38,7 @@ _DIVIDED = 32
 """An exchange of at least this number of vectors, between the cores of a chip, has two parts."""
 
 
-def exchange_parts(vectors: int, early: int = 0) -> list[Transferred]:
+def exchange_parts(vectors: int, chips: int, early: int = 0) -> list[Transferred]:
     """Divide an exchange between the cores of a chip into its transfers.
 
     If there are two, the second one has a quarter of the vectors: while a transfer, which an
@@ -43,6 +49,8 @@ def exchange_parts(vectors: int, early: int = 0) -> list[Transferred]:
     ----------
     vectors : int
         Number of vectors that are exchanged.
+    chips : int
+        Number of chips that the program is for.
     early : int
         How many of them, the first ones, are complete before the others.
 
@@ -52,7 +60,7 @@ def exchange_parts(vectors: int, early: int = 0) -> list[Transferred]:
         One or two transfers.
     """
     if vectors < _DIVIDED:
-        return [(EXCHANGED, range(vectors))]
+        return [(EXCHANGED_ALONE if chips == 1 else EXCHANGED, range(vectors))]
     first = early if 2 * early >= vectors else vectors - vectors // 4
     return [*zip(EXCHANGED_PARTS, (range(first), range(first, vectors)), strict=True)]
 
