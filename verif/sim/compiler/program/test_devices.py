@@ -14,10 +14,12 @@ from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.emit import Code
 from sim.compiler.machine.ir import MachineCode, VmemBuffer
 from sim.compiler.machine.text import code_text
+from sim.compiler.program.code.reserved import LINKS
 from sim.compiler.program.compiled import compiled_of, load, save
 from sim.compiler.program.driver import compile_graph
 from sim.compiler.program.launch.exchange import NearExchange
 from sim.compiler.program.order import hoist, overlap
+from sim.compiler.program.places.memory import exchange_parts
 from systolith import Config, Device
 from verif.sim.compiler.program.common import TINY, Maker, check, f32, s32
 
@@ -247,6 +249,16 @@ def test_programs_of_two_cores_are_not_profiled() -> None:
 def test_values_that_do_not_fit_together_are_refused() -> None:
     with pytest.raises(MemoryError, match="exchange needs"):
         compile_graph(exchanged(TINY.vmem_vectors, TINY.sublanes, TINY.lanes), TINY)
+
+
+def test_only_exchanges_of_a_chip_alone_do_not_share_a_semaphore() -> None:
+    """A wait for a small exchange is not one for the first part of a large one, if it can be."""
+    [[whole, _]], parts = exchange_parts(8, 1), exchange_parts(64, 1)
+    assert whole not in [semaphore for semaphore, _ in parts]
+    assert whole in LINKS.values()
+    [[whole, _]], parts = exchange_parts(8, 2), exchange_parts(64, 2)
+    assert whole not in LINKS.values()
+    assert not {semaphore for semaphore, _ in parts} & {*LINKS.values()}
 
 
 def test_exchanges_start_early_and_the_largest_first() -> None:

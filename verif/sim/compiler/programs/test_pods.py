@@ -176,6 +176,16 @@ def test_large_sums_go_round_all_rings_both_ways(torus: Torus, shape: tuple[int,
             np.testing.assert_array_equal(bits(pod.execute(executable, x))[0], wanted)
 
 
+@pytest.mark.parametrize(("torus", "shape"), [(Torus(), (100, 10)), (Torus(2, 1), (10, 100))])
+def test_narrow_values_are_transposed_for_links_only(torus: Torus, shape: tuple[int, int]) -> None:
+    """Between the cores of a chip, a transposition would take longer than the padding."""
+    x = np.zeros((torus.devices * 100, 10), np.float32)
+    graph = import_stablehlo(
+        lower(on_pod(lambda x: jax.lax.psum(x, "x"), torus.devices), x), torus)
+    assert {operation.result.shape for operation in graph.walk()
+            if operation.kind == "exchange"} == {shape}
+
+
 @pytest.mark.parametrize("rows", [1, 8, 31])
 def test_sums_of_few_rows_send_little_padding(rows: int,
                                               monkeypatch: pytest.MonkeyPatch) -> None:
