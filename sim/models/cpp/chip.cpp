@@ -470,9 +470,13 @@ SYSTOLITH_EXPORT int systolith_chip_run(Model* model, Chip* chip, Run* run) {
         chip->watch(*run);
         run->done = 0;
         model->settle();
-        while (!(run->ended = chip->ends(*run)) && run->done < run->limit && !watch.late()) {
+        // `ends` counts cycles, so it looks once at each: not at one at which the call ends early,
+        // because the next call does.
+        for (run->ended = 0;; ++run->done) {
+            const bool more = run->done < run->limit;
+            if (more && watch.late()) break;
+            if ((run->ended = chip->ends(*run)) || !more) break;
             chip->step();
-            ++run->done;
         }
     });
 }
