@@ -355,14 +355,17 @@ class Transcendental(wiring.Component):
     def _log2_terms(self, m: Module, exponent: Signal, fraction: Signal) -> tuple[Signal, ...]:
         """Terms of log2(x) = whole + f * value, where x = (1 + f) * 2**whole, f in [-1/4, 1/2).
 
-        If whole is 0, f is normalised, and the result gets the exponent of f. Otherwise whole and f
-        are divided by the least power of two above abs(whole), whose exponent the result gets.
+        ``exponent`` and ``fraction`` are the operand's fields; value, log2(1 + f) / f, is what the
+        table gives. If whole is 0, abs(f) is multiplied by the power of two that brings it to
+        [1/2, 1). Otherwise whole and the product f * value are divided by the least power of two
+        above abs(whole). The returned exponent undoes either.
 
         Returns
         -------
         tuple of Signal
-            Factor abs(f), abs(whole) normalised to 8 bits, right shift of the product, exponent,
-            whether the result is negative, and whether whole and f have opposite signs.
+            Factor: abs(f) in units of 2**-24, normalised if whole is 0. Integer: abs(whole),
+            normalised to 8 bits. Number of bits by which to shift the product to the right. Biased
+            exponent. Whether the result is negative. Whether whole and f have opposite signs.
         """
         high = Signal()
         f = Signal(FRACTION + 1)

@@ -124,11 +124,12 @@ def exchanges(graph: Graph) -> dict[int, tuple[int, Peer]]:
 
 
 def program_key(graph: Graph) -> Hashable:
-    """Return a key that is equal for devices that execute the same operations on the same values.
+    """Return a key that devices with the same core number share if they can have the same program.
 
-    They may send to different chips, but only if all of them send to another chip, and have
-    different values of a ``device_constant``. ``graph`` is what `for_device` returned for a device;
-    keys of two different programs are never equal.
+    Equal keys mean the same operations on the same values, with the same handshakes. Only these may
+    differ: the values of a ``device_constant``, and the core to which an exchange sends, as long as
+    all devices send to another chip, or all within their own. ``graph`` is what `for_device`
+    returned for a device. Graphs that share no values have different keys.
     """
     return tuple(graph.inputs), tuple(
         (operation.kind, operation.operands, operation.results, _meeting_key(operation),

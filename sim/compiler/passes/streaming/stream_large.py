@@ -171,7 +171,11 @@ class _Streams:
         return standard(kind.shape, self._config).vectors
 
     def _aligned(self, axis: Axis) -> Axis:
-        """Return an axis whose parts of operands begin at whole vectors, if ``axis`` is `loose`."""
+        """Return a `loose` axis with operand parts that begin at lane 0; any other axis unchanged.
+
+        Where a part is cut along the lanes, its start moves down to a multiple of ``lanes``, and
+        its window grows as much. The result's ``extra`` has this number for each operand.
+        """
         if not axis.loose:
             return axis
         inputs, extra = list(axis.inputs), [0] * len(axis.inputs)
