@@ -81,9 +81,8 @@ class Chip(wiring.Component):
         is true.
     link_busy : Out(1)
         A packet is in this chip, or is not known to have left the buffer of the chip to which this
-        chip sent it. If no chip of a torus is busy, no packet is under way, and all have had their
-        effects. Present only if ``status`` is
-        true and the chip has links.
+        chip sent it. If no chip of a torus is busy, no packet is under way, and all packets have
+        had their effects. Present only if ``status`` is true and the chip has links.
     link_stalled : Out(4)
         As ``stalled`` of `ChipLinks`; present only with ``link_busy``.
 

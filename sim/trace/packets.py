@@ -87,7 +87,7 @@ class PacketTracks:
         self._until = now
 
     def _moves(self, chip: int, table: Words, now: int) -> list[tuple[int, int, list[int]]]:
-        """Return the cycles in which a chip's flits move: cycle, chip, values of all fields."""
+        """Return (cycle, chip, values of all fields) for each cycle in which a flit moves."""
         cycles = table[:, 0].astype(np.int64) | table[:, 1].astype(np.int64) << 32
         words = table[:, 2:]
         last = self._last[chip]

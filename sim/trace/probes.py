@@ -145,8 +145,8 @@ def link_record_layout() -> data.StructLayout:
     Fields for each `Direction`, whose number ends the name:
 
     ``inject``, ``inject_tail``, ``inject_core``
-        A flit of this chip enters the router, which is the last one of its packet; number of the
-        core that sends it.
+        A flit of this chip enters the router; it is the last one of its packet; number of the core
+        that sends it.
     ``leave_tail``, ``leave_channel``, ``leave_input``
         The last flit of a packet leaves by this link, on this virtual channel; a bit for each of
         `link_inputs`, set for the one from which it comes.

@@ -43,10 +43,10 @@ class Recorded(NamedTuple):
 
 
 class _Sink(Protocol):
-    """What a recording feeds."""
+    """Interface of the trace to which a `Recording` passes its records."""
 
     def feed(self, records: Sequence[Sequence[Words]], now: int) -> None:
-        """Take the records of each chip, by number of the record, up to cycle ``now``."""
+        """Take the records up to cycle ``now``: of each chip, its cores' and its links'."""
 
     def close(self) -> None:
         """Complete the trace."""
@@ -76,13 +76,13 @@ class _Chips:
 
 
 def one_chip(writer: TraceWriter, config: Config, chip: Recorded) -> "Recording":
-    """Record a chip alone."""
+    """Return a recording of one chip, which traces no packets."""
     return Recording([chip], config, _Chips(writer, [Tracer(writer, config)], None, config.cores))
 
 
 def torus(writer: TraceWriter, config: Config, shape: tuple[int, int],
           chips: Sequence[Recorded]) -> "Recording":
-    """Record the chips of a torus of ``shape``, which are numbered along X first."""
+    """Return a recording of the chips of a torus, which are numbered along X first."""
     each = config.cores + 2  # processes of a chip: cores, host, links
     tracers = [Tracer(writer, config, each * number + 1, f"chip {x, y} ")
                for number, (y, x) in enumerate(product(range(shape[1]), range(shape[0])))]

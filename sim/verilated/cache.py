@@ -31,7 +31,7 @@ def code_text(source: str) -> str:
 
 
 def code_digest(path: pathlib.Path) -> str:
-    """Return a digest of a module's code: of its `code_text`, which is not made again each time."""
+    """Return a digest of a module's `code_text`; it is kept, so a module is parsed only once."""
     return _read(path, path.stat().st_mtime_ns)[0]
 
 
@@ -73,7 +73,7 @@ def _read(path: pathlib.Path, _modified: int) -> tuple[str, tuple[str, ...]]:
 
 @functools.cache
 def _reader() -> list[object]:
-    """What `_read` finds in a text depends on this, too."""
+    """Return what the result of `_read` depends on in addition to the file: Python, this module."""
     return [sys.version_info[:3], inspect.getsource(_dump), inspect.getsource(_imports)]
 
 

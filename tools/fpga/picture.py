@@ -56,7 +56,7 @@ def tiles(placed: Mapping[str, Any],
 
 
 def parts(area: Mapping[str, Counter[str]]) -> list[str]:
-    """Paths of the modules with a colour: a part of each larger module, the largest part first.
+    """Paths of the modules with a colour: parts of larger modules, the largest part first.
 
     ``area`` is from `tools.fpga.area.areas`.
     """

@@ -91,7 +91,7 @@ def _complete_traces() -> None:
 
 
 def open_trace(owner: Closeable, path: pathlib.Path, config: Config) -> TraceWriter:
-    """Open a trace file, which is complete when ``owner`` is closed, and `close_trace` called.
+    """Open a trace file for ``owner``, a model, whose `close` must call `close_trace`.
 
     Raises
     ------

@@ -62,7 +62,7 @@ def longest_wire(config: Config) -> int:
 
 
 def _frame_bits(config: Config) -> npt.NDArray[np.uint32]:
-    """Return ``FrameBits`` of torus.hpp."""
+    """Return where a frame has its fields, in bits: the members of ``FrameBits`` in torus.hpp."""
     link = link_config(config)
     body = frame_body(link)
     return np.array([frame_layout(link).size, body["carries"].offset, body["sequence"].offset,
@@ -406,8 +406,8 @@ class ChipTorus(_TorusSimulation):
         Seed of the wires' faults.
     quantum : int, optional
         Number of cycles, at most, that a chip runs before another one follows, from 1 to the
-        shortest latency, which is the default; more than 64 are as 64. A frame takes longer than
-        that, so results do not depend on it.
+        shortest latency, which is the default; a larger number than 64 counts as 64. A
+        frame takes longer than that, so results do not depend on it.
     threads : int, optional
         Number of threads that run chips; by default the number of processors, divided by the
         number of ranks on this host. More threads than chips make no difference.

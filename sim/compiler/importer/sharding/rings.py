@@ -25,9 +25,9 @@ Combine = Callable[[Value, Value], Value]
 """A function of two values of one shape, elementwise; the order of the two does not matter."""
 _WAYS = 1, -1
 _TILE = 8, 128
-"""Parts cost fewer cycles if their sizes are multiples of these, which are a vector's at `v2`."""
+"""Parts cost fewer cycles if their sizes are multiples of these: of a vector of preset `v2`."""
 _MOST_PADDED = 2
-"""Padding to such multiples makes a part at most this number of times as large."""
+"""A part is padded to such a multiple only if it becomes at most this number of times as large."""
 
 
 def ring_sum(at: Expansion, combine: Combine, value: Value, torus: Torus, kinds: Sequence[str]

@@ -215,9 +215,9 @@ class Product:
         return min(self._result_of(step // depth) for step in unfinished)
 
     def _result_of(self, total: int) -> int:
-        """Return the number of the first vector of a block's sums.
+        """Return the index, among the vectors of results, of the first vector of a block.
 
-        ``total`` is the number of the block, in the order of the steps.
+        ``total`` is the number of the block, in the order in which steps complete blocks.
         """
         total, block = divmod(total, self.blocks(self.block_rows))
         first = min(block * self.block_rows, self.block.count - self.block_rows)

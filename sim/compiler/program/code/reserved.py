@@ -32,8 +32,9 @@ FREE, EXCHANGED, EXCHANGED_PARTS = 9, 3, (3, 4)
 vectors are free. ``EXCHANGED`` counts complete transfers; each exchange has two: the one sent and
 the one received. Exchanges in two parts have a semaphore for each part."""
 EXCHANGED_ALONE = LINKS["y", -1]
-"""Semaphore that takes the place of ``EXCHANGED`` in programs for one chip, which use no links: to
-wait for an exchange in one part does not mean to wait for first parts."""
+"""Semaphore that programs for one chip, which use no links, use in place of ``EXCHANGED``. It is
+none of ``EXCHANGED_PARTS``, so a wait for an exchange in one part need not wait for the first parts
+of other exchanges."""
 SENT = EXCHANGED_PARTS[1]
 """Semaphore that counts the values that have left along rings of chips. Waiting for the second
 parts of exchanges also waits for these values."""

@@ -71,7 +71,7 @@ class KernelLowering:
     section : range or None
         The vectors of the results to compute; None for all.
     send : callable or None
-        That of `Lowering`.
+        Writes code that starts to send the first vectors of a product's result (`Lowering.send`).
     """
 
     def __init__(self, config: Config, places: Mapping[Value, Place], allocate: Allocate,
