@@ -56,7 +56,7 @@ class MacCell(wiring.Component):
     p : In(32)
         Partial sum (fp32) from the north, ``mac_latency - row_skew`` cycles after ``x``.
     p_south, p_valid : Out(32), Out(1)
-        Partial sum, ``latency`` cycles after ``x``, and ``x_valid`` with the same delay.
+        Partial sum, ``mac_latency`` cycles after ``x``, and ``x_valid`` with the same delay.
     """
 
     def __init__(self, config: Config) -> None:

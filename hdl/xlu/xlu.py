@@ -199,7 +199,8 @@ class Xlu(wiring.Component):
     successive cycles, the first one in the cycle after the load; rotation and broadcast of sublanes
     first skip up to S - 1 rows, one a cycle. The first of S result rows follows ``latency`` cycles
     after the first slot, or ``tree_latency`` for sums and maxima. The result register is written in
-    the cycle after the last result row. Back-to-back operations take S cycles each.
+    the cycle after the last result row. Back-to-back operations take S cycles each, and one more
+    for each row that they skip.
 
     The first slot is delayed if results would otherwise overtake or collide with those of earlier
     sums and maxima. A read of the transposer is delayed until all earlier rows are stored in it.

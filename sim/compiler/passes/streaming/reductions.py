@@ -38,9 +38,11 @@ def _reduce(operation: Operation) -> Iterator[Axis]:
 
 
 def sum_type(dtype: DType, kind: str | None) -> DType:
-    """Return the type in which a reducer of kind ``kind`` combines numbers of type ``dtype``.
+    """Return the type in which a reduction combines numbers of type ``dtype``.
 
-    The kernel of a reduction uses the same type.
+    ``kind`` is the reducer's kind as `reducer_kind` returns it, None for a reducer of another form.
+    The type is F32 for sums and products of BF16 numbers, and otherwise ``dtype``. The kernel of a
+    reduction uses the same type.
     """
     return DType.F32 if dtype is DType.BF16 and kind in ("add", "multiply") else dtype
 
