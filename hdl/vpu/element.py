@@ -131,7 +131,7 @@ class VectorElement(wiring.Component):
     def __init__(self, config: Config) -> None:
         instance("config", config, Config)
         if config.vmem_vectors < 2:
-            raise ValueError("vmem_bytes must be at least two vectors, not "
+            raise ValueError("vmem_bytes must be at least two vector registers, not "
                              f"{config.vmem_bytes!r}")
         self._config = config
         super().__init__({
