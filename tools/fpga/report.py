@@ -2,15 +2,20 @@
 
 import json
 import pathlib
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
-__all__ = ["figures", "markdown", "write_report"]
+__all__ = ["figures", "markdown", "steps", "write_report"]
 
 _LEAST_SHARE = 0.01
 """Smallest share of the design's combinational cells with which a module appears in the table."""
-_MAX_HOPS = 60
+
+_DERIVED = re.compile(
+    r"_(TRELLIS_(FF|DPR16X4)|LUT4|CCU2C|PFUMX|L6MUX21|MULT18X18D|DP16KD)(_.*)?(\[\d+\])?$")
+"""What Yosys appends to a signal's name when it names a cell or a net: types and ports of cells."""
 
 
 def figures(routed: Mapping[str, Any], clock_hz: int, seed: int,
@@ -34,8 +39,8 @@ def figures(routed: Mapping[str, Any], clock_hz: int, seed: int,
         ``seed`` and ``tools``, as given.
         ``utilisation``: used, available and percent by type of cell. ``clock_mhz``, the frequency
         that the system runs at; ``achieved_mhz``, the highest that it could run at.
-        ``critical_path``: ``delay_ns`` and ``hops``, each with ``kind`` (logic, routing ...),
-        ``delay_ns`` and ``to``, a name in the source where there is one.
+        ``critical_path``: ``delay_ns``; ``steps``, see `steps`; and ``hops``, each with ``kind``
+        (logic, routing ...), ``delay_ns`` and ``to``, the net or cell at its end.
     """
     used = {name: {"used": count["used"], "available": count["available"],
                    "percent": round(100 * count["used"] / count["available"], 1)}
@@ -50,7 +55,35 @@ def figures(routed: Mapping[str, Any], clock_hz: int, seed: int,
             "clock_mhz": clock_hz / 1e6, "achieved_mhz": round(speed["achieved"], 2),
             "utilisation": used,
             "critical_path": {"delay_ns": round(sum(hop["delay_ns"] for hop in hops), 2),
-                              "hops": hops}}
+                              "steps": steps(hops), "hops": hops}}
+
+
+def steps(hops: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Join successive hops of a path whose cells are named after the same signal of the source.
+
+    Yosys names a cell without a name of its own after the nearest signal that has one, so a step
+    tells which signal the path is computing; a path can come back to a signal.
+
+    Parameters
+    ----------
+    hops : sequence of mappings
+        The path, as `figures` has it.
+
+    Returns
+    -------
+    list of dict
+        For each step: ``signal``, its name in the source with the instances above it; ``cells``,
+        the cells that it passes through; ``logic_ns`` and ``routing_ns``, its delay in cells and
+        in wires.
+    """
+    found = []
+    for signal, joined in groupby(hops, lambda hop: _DERIVED.sub("", hop["to"])):
+        group = list(joined)
+        wires = [hop["delay_ns"] for hop in group if hop["kind"] == "routing"]
+        found.append({"signal": signal, "cells": len(group) - len(wires),
+                      "logic_ns": round(sum(hop["delay_ns"] for hop in group) - sum(wires), 2),
+                      "routing_ns": round(sum(wires), 2)})
+    return found
 
 
 def markdown(found: Mapping[str, Any], area: Mapping[str, Counter[str]]) -> str:
@@ -67,9 +100,11 @@ def markdown(found: Mapping[str, Any], area: Mapping[str, Counter[str]]) -> str:
           for name, count in found["utilisation"].items()), "",
         "## Critical path", "",
         f"{found['critical_path']['delay_ns']:g} ns.", "",
-        "| ns | kind | to |", "|---|---|---|",
-        *(f"| {hop['delay_ns']:.2f} | {hop['kind']} | `{hop['to']}` |"
-          for hop in found["critical_path"]["hops"][:_MAX_HOPS]), "",
+        "Each row has the cells that synthesis named after a signal; `report.json` has every cell.",
+        "",
+        "| signal | cells | logic, ns | routing, ns |", "|---|---|---|---|",
+        *(f"| `{step['signal']}` | {step['cells']} | {step['logic_ns']:.2f} | "
+          f"{step['routing_ns']:.2f} |" for step in found["critical_path"]["steps"]), "",
         "## Area by module", "",
         "Cells after synthesis, with those of all modules below.",
         "COMB: combinational cells that place and route needs for them.", "",

