@@ -18,6 +18,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 # verif/conftest.py groups and orders the tests. A build may need 1 GB, so at most 4 run at once.
 SPREAD := --numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
+# A test that passed is left out until one of its inputs changes: verif/unchanged.py.
+UNCHANGED := --unchanged=$(if $(ALL)$(RECORD),run,skip)
 
 # Not for the makes that tests run: `make --jobs=2 lint test` is about these two targets only.
 unexport MAKEFLAGS MFLAGS
@@ -75,12 +77,12 @@ softmax: setup  ## run a layer with softmax as one program on the core in RTL; C
 # Even where the environment says otherwise: tests start many processes, which import the same.
 test test-quick: export PYTHONDONTWRITEBYTECODE :=
 
-test: setup  ## run all tests
-	$(PY) -m pytest $(SPREAD) $(if $(RECORD),--record)
+test: setup  ## run all tests, but none that has passed with the same inputs; ALL=1 all
+	$(PY) -m pytest $(SPREAD) $(UNCHANGED) $(if $(RECORD),--record)
 
-test-quick: setup  ## run the tests that take at most a few seconds; UNIT=xlu only that unit's
+test-quick: setup  ## the same, only tests of at most a few seconds; UNIT=xlu only that unit's; ALL=1
 	@paths=$$($(PY) -m verif.units $(UNIT)) && set -x && \
-		$(PY) -m pytest $(SPREAD) -m 'not slow' $$paths
+		$(PY) -m pytest $(SPREAD) $(UNCHANGED) -m 'not slow' $$paths
 
 cocotb: setup  ## run only the cocotb benches; BENCH=mac_cell-tiny-1 runs one
 	$(PY) -m verif.benches $(BENCH)

@@ -2,8 +2,8 @@
 
 All checkouts and installations of a user share the cache, and several users can share one. An entry
 is a file or a folder. Its name contains a digest of all inputs that it was made from, so an entry
-never changes and is never out of date. When the cache outgrows its limit, the least recently used
-entries are removed, except those that a running process uses.
+is never out of date. It never changes, except by `change_text`. When the cache outgrows its limit,
+the least recently used entries are removed, except those that a running process uses.
 
 Two environment variables override defaults:
 
@@ -26,7 +26,8 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 
-__all__ = ["cache_folder", "digest", "entry", "keep", "keep_text", "kept_text", "size_limit"]
+__all__ = ["cache_folder", "change_text", "digest", "entry", "keep", "keep_text", "kept_text",
+           "size_limit"]
 
 _DEFAULT_GB = "5"
 _LOCK = ".lock"
@@ -110,6 +111,23 @@ def keep_text(kind: str, name: str, key: str, text: str) -> None:
     with _building(path):
         if not path.exists():
             _make(path, lambda partial: partial.write_text(text, encoding="utf-8"))
+            _count(path)
+
+
+def change_text(kind: str, name: str, key: str, change: Callable[[str], str]) -> None:
+    """Replace an entry's text by ``change(text)``; "" stands for an entry that does not exist.
+
+    ``kind``, ``name`` and ``key`` are those of the function `entry`; `kept_text` returns the text.
+    Concurrent changes are made one after the other. For records of what is known about the inputs
+    in ``key``, to which more may be added, or which may be withdrawn.
+    """
+    path = _path(kind, name, key)
+    _make_folder(path.parent)
+    with _building(path):
+        old = path.read_text(encoding="utf-8") if path.exists() else ""
+        new = change(old)
+        if new != old:
+            _make(path, lambda partial: partial.write_text(new, encoding="utf-8"))
             _count(path)
 
 

@@ -10,10 +10,13 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from importlib.metadata import version
+from types import ModuleType
 
 import pytest
 
 from hdl.store import digest, keep
+from verif.inputs import features
+from verif.unchanged import CHOICES, Unchanged
 
 DURATIONS = pathlib.Path(__file__).with_name("durations.json")
 """Seconds that each group of tests took in an empty cache: ``make test RECORD=1`` writes it."""
@@ -29,6 +32,9 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record", action="store_true", help=f"write {DURATIONS.name}")
+    parser.addoption("--unchanged", choices=CHOICES, help=(
+        "keep a record of the tests that pass; skip or run those that have passed with the same "
+        "inputs"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,6 +49,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Of several processes, only the first has all results.
     if config.getoption("--record") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Recorder())
+    if config.getoption("--unchanged"):
+        config.pluginmanager.register(Unchanged(config))
 
 
 class Recorder:
@@ -80,26 +88,21 @@ def pytest_collection_finish() -> None:
 
     Modules and tests live to the end, so they are not looked at again.
     """
-    if "jax" in sys.modules:
-        keep_references()
+    if jax := sys.modules.get("jax"):
+        keep_references(jax)
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     gc.enable()
 
 
-def keep_references() -> None:
+def keep_references(jax: ModuleType) -> None:
     """Have JAX keep in the cache what it compiles for the CPU.
 
     Not in the processes that tests start: their platform is the chip, which keeps its own.
     """
-    import jax
-
     # It compiles for this processor.
-    cpuinfo = pathlib.Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
-    features = {line for line in lines if line.startswith(("model name", "flags", "Features"))}
-    key = digest([version("jaxlib"), platform.platform(), sorted(features)])
+    key = digest([version("jaxlib"), platform.platform(), features()])
     jax.config.update("jax_compilation_cache_dir", str(keep("xla", "cpu", key, pathlib.Path.mkdir)))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 

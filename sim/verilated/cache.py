@@ -14,7 +14,7 @@ from typing import Any
 
 from hdl.store import digest, keep_text, kept_text
 
-__all__ = ["cached_json", "code_digest", "code_text"]
+__all__ = ["cached_json", "code_digest", "code_text", "imported_names"]
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _PACKAGES = ("golden", "hdl", "sim", "systolith", "tools", "verif")
@@ -64,7 +64,7 @@ def _read(path: pathlib.Path, _modified: int) -> tuple[str, tuple[str, ...]]:
     kept = kept_text("code", "module.json", key)
     if kept is None:
         tree = _parse(text)
-        kept = json.dumps([digest(_dump(tree)), list(_imports(tree, folder))])
+        kept = json.dumps([digest(_dump(tree)), list(imported_names(tree, folder))])
         with contextlib.suppress(OSError):  # the cache may be read-only
             keep_text("code", "module.json", key, kept)
     code, imported = json.loads(kept)
@@ -74,10 +74,10 @@ def _read(path: pathlib.Path, _modified: int) -> tuple[str, tuple[str, ...]]:
 @functools.cache
 def _reader() -> list[object]:
     """Return what the result of `_read` depends on in addition to the file: Python, this module."""
-    return [sys.version_info[:3], inspect.getsource(_dump), inspect.getsource(_imports)]
+    return [sys.version_info[:3], inspect.getsource(_dump), inspect.getsource(imported_names)]
 
 
-def _imports(tree: ast.Module, folder: tuple[str, ...]) -> Iterator[str]:
+def imported_names(tree: ast.Module, folder: tuple[str, ...]) -> Iterator[str]:
     """Names that a module in ``folder`` imports; some of them may be functions or classes."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
