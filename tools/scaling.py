@@ -80,16 +80,13 @@ def measured(cores: int, batch: int, config: Config, backend: str = "rtl") -> Po
         cycles, sums = _cycles(device), 0
         if cores > 1:
             _sums(cores, len(work.weights))(work.weights, device=device)
-            sums = _cycles(device) - (cycles if isinstance(device, Device) else 0)
+            sums = _cycles(device)
     return Point(cores, batch, cycles, sums, float(loss), time.perf_counter() - began)
 
 
 def _cycles(device: Device | Pod) -> int:
-    """Return the cycles of a pod's last run, or of all runs on a chip."""
-    if isinstance(device, Pod):
-        return max((counts["cycles"] for counts in device.last_run.values()), default=0)
-    # Counters of a chip are sums over its cores.
-    return device.counters().get("cycles", 0) // CORES
+    """Return the cycles of the last run, from the start of the cores to the end of the last one."""
+    return max((counts["cycles"] for counts in device.last_run.values()), default=0)
 
 
 def _sums(cores: int, count: int) -> JitFunction:
