@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from golden.vpu import evaluate
 from hdl.isa import VectorOp
 
-__all__ = ["all_reduced"]
+__all__ = ["all_reduced", "pod_sum"]
 
 Words = NDArray[np.uint32]
 
@@ -41,22 +41,58 @@ def all_reduced(values: Words, block: int, spread: int = 1) -> Words:
     if words % (4 * parts * block):
         raise ValueError(f"values must have whole rounds of {4 * parts * block} words, "
                          f"not {words} words")
-    rounds = values.reshape(width, height, -1, 2, 2, parts, block)
+    rounds = values.reshape(width, height, -1, 2, 2 * parts * block)
+    return np.stack([_half(rounds[:, :, :, half], half, block, spread) for half in range(2)],
+                    1).reshape(-1)
+
+
+def pod_sum(values: Words, blocks: tuple[int, int]) -> Words:
+    """Return the sums over all cores of a torus, which all cores get.
+
+    Parameters
+    ----------
+    values : array of uint32, shape (width, height, 2, words)
+        Patterns of the fp32 numbers of both cores of each chip.
+    blocks : tuple of int
+        Words of a block in the half of core 0, and in that of core 1. With the padding at the end,
+        each half has two quarters of a block for each chip.
+
+    Returns
+    -------
+    array of uint32, shape (words,)
+        The sums. The numbers of the two cores of a chip are added first; then the halves are summed
+        as in `all_reduced`.
+    """
+    width, height, _, words = values.shape
+    sizes = [2 * width * height * block for block in blocks]
+    padded = np.zeros((width, height, sum(sizes)), np.uint32)
+    padded[:, :, :words] = evaluate(VectorOp.FADD, values[:, :, 0], values[:, :, 1])
+    halves = np.split(padded, [sizes[0]], 2)
+    return np.concatenate([
+        _half(half[:, :, None], number, block, 1).reshape(-1)
+        for number, (half, block) in enumerate(zip(halves, blocks, strict=True))])[:words]
+
+
+def _half(values: Words, half: int, block: int, spread: int) -> Words:
+    """Return the sums of one half, of shape (rounds, words); the others are as in `all_reduced`.
+
+    ``values`` has shape (width, height, rounds, words), and ``half`` is 0 or 1.
+    """
+    width, height, count, words = values.shape
+    rounds = values.reshape(width, height, count, 2, -1, block)
     sums = np.empty(rounds.shape[2:], np.uint32)
-    for half in range(2):
-        along_x = (height == 1) if half else (width > 1)
-        grid = rounds.swapaxes(0, 1) if along_x else rounds
-        second, first = grid.shape[:2]
-        for quarter, way in enumerate((1, -1)):
-            part = grid[:, :, :, half, quarter].reshape(
-                second, first, -1, first, second // spread, block)
-            # part[c2, c1, round, s1, s2] is block (s1, s2) of chip (c1, c2).
-            for s1 in range(first):
-                lines = _ring(part[:, :, :, s1].swapaxes(0, 1), s1, way)
-                for s2 in range(second // spread):
-                    sums[:, half, quarter, s1 * (second // spread) + s2] = _ring(
-                        lines[:, :, s2], s2 * spread, way)
-    return sums.reshape(-1)
+    along_x = (height == 1) if half else (width > 1)
+    grid = rounds.swapaxes(0, 1) if along_x else rounds
+    second, first = grid.shape[:2]
+    for quarter, way in enumerate((1, -1)):
+        part = grid[:, :, :, quarter].reshape(second, first, -1, first, second // spread, block)
+        # part[c2, c1, round, s1, s2] is block (s1, s2) of chip (c1, c2).
+        for s1 in range(first):
+            lines = _ring(part[:, :, :, s1].swapaxes(0, 1), s1, way)
+            for s2 in range(second // spread):
+                sums[:, quarter, s1 * (second // spread) + s2] = _ring(
+                    lines[:, :, s2], s2 * spread, way)
+    return sums.reshape(count, words)
 
 
 def _ring(values: Words, start: int, way: int) -> Words:

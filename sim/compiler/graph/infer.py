@@ -524,6 +524,16 @@ def _devices(operation: Operation) -> TensorType:
     return types[0]
 
 
+@_infers("pod_sum")
+def _pod_sum(operation: Operation) -> list[TensorType]:
+    types = [value.type for value in operation.operands]
+    _require(all(kind.dtype is DType.F32 for kind in types),
+             "operands must be of type f32, not " + " and ".join(map(str, types)))
+    for region in operation.regions:
+        _region(region, types, types, "the region")
+    return types
+
+
 @_infers("fusion")
 def _fusion(operation: Operation) -> list[TensorType]:
     types = [value.type for value in operation.results]

@@ -8,7 +8,8 @@ operations; ``relayout``, a copy to another tiling; and ``stream``, a region tha
 blocks of its operands. `sim.compiler.graph.kinds` lists all kinds.
 
 A graph with a `Sharding` is executed by several devices: the two cores of a chip, or the cores of
-all chips of a pod. Three kinds of operations differ between them. ``by_device`` has an operand for
+all chips of a pod. A ``pod_sum`` adds values of all devices of a pod, which all get the sums.
+Three kinds of operations differ between devices. ``by_device`` has an operand for
 each device, and returns operand number d on device d. A ``device_constant`` is the scalar
 ``values[d]`` there. An ``exchange`` has an operand for each device, too: device d sends operand
 number d, and the operation returns what device ``sources[d]`` sends. The attribute ``sources`` is a

@@ -126,6 +126,10 @@ KINDS: dict[str, Kind] = {
     "device_constant": Kind(0, attributes={"values": "array"}),
     "by_device": Kind(2, variadic=True),
     "exchange": Kind(2, variadic=True),
+    # The sums of the operands over all devices of a pod. Until `sim.compiler.passes.join_sums` has
+    # removed it, there is a region that computes the sum of a single operand by exchanges, and the
+    # attribute ``large`` says whether this sum is worth streaming.
+    "pod_sum": Kind(1, variadic=True),
     # A region of elementwise operations, constants, iotas and broadcasts, computed by one kernel.
     "fusion": Kind(0, variadic=True, regions=1),
 }

@@ -321,6 +321,14 @@ class Builder(Flow):
         self._append(_MISC["signal_other"], Semaphore(semaphore), self._source(amount),
                      fence=fence)
 
+    def signal_remote(self, semaphore: int, core: ScalarValue, amount: ScalarValue) -> None:
+        """Add ``amount`` to a semaphore of a core of another chip.
+
+        ``core`` is a word of `hdl.dma.format.REMOTE_LAYOUT`, which names that core.
+        """
+        self._append(_MISC["signal_remote"], Semaphore(semaphore),
+                     self._register(self._source(core)), self._source(amount))
+
     def dma(self, descriptor: ScalarValue | str, *, fence: Fence | None = None) -> None:
         """Start the transfer whose descriptor begins at address ``descriptor`` of scalar memory.
 

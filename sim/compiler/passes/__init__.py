@@ -26,6 +26,7 @@ from sim.compiler.passes.expand_elements import expand_elements
 from sim.compiler.passes.expand_products import expand_products
 from sim.compiler.passes.fold_constants import fold_constants
 from sim.compiler.passes.fuse import fuse
+from sim.compiler.passes.join_sums import join_sums
 from sim.compiler.passes.share_common import share_common
 from sim.compiler.passes.sink_transposes import sink_transposes
 from sim.compiler.passes.split_products import split_products
@@ -46,6 +47,7 @@ SIMPLIFICATIONS: tuple[tuple[str, _Pass], ...] = (
 """Passes that remove redundant operations; they run before and after the expanding passes."""
 
 PASSES: tuple[tuple[str, _Pass], ...] = (
+    ("join_sums", join_sums),
     *SIMPLIFICATIONS,
     _plain(sink_transposes),
     _plain(split_products),

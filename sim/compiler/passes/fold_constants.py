@@ -19,7 +19,8 @@ _LARGEST = 1 << 16
 _KEPT = 1 << 12
 """Maximum number of elements of a new constant, unless all its elements are equal."""
 _STAY = frozenset({"constant", "iota", "broadcast_in_dim", "while", "dot_general", "convolution",
-                   "fusion", "relayout", "by_device", "exchange"})
+                   "fusion", "relayout", "by_device", "exchange",
+                   "pod_sum"})
 _CHEAP = frozenset({"iota", "broadcast_in_dim"})
 """Kinds that are cheap to compute where they are used: they stay operations, but operations on
 their results are folded."""

@@ -9,8 +9,8 @@ from sim.errors import Unsupported, UnsupportedError
 
 __all__ = ["check", "without_kernel"]
 
-_BETWEEN = frozenset({"by_device", "exchange"})
-"""Kinds of operations that only programs for two cores contain; they need no kernel."""
+_BETWEEN = frozenset({"by_device", "exchange", "pod_sum"})
+"""Kinds of operations that only programs for several cores contain; they need no kernel."""
 
 
 def check(graph: Graph, config: Config) -> None:

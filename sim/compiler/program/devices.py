@@ -8,7 +8,7 @@ from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.graph.torus import Torus
 from sim.compiler.program.code.stream import Linear
 from sim.compiler.program.code.transfers import Peer, TransferWords
-from sim.compiler.program.places.meeting import Meeting
+from sim.compiler.program.places.meeting import DeviceSum, Meeting
 from sim.compiler.program.tilings import BARRIER, CONTROL
 
 __all__ = ["connect", "exchanges", "for_device", "program_key", "require_cores"]
@@ -55,6 +55,7 @@ class _Specialise:
         self._device = device
         self._torus = torus
         self._exchanges = 0
+        self._sums = 0
 
     def graph(self, graph: Graph) -> Graph:
         same: dict[Value, Value] = {}
@@ -68,6 +69,10 @@ class _Specialise:
             if operation.kind == "exchange":
                 made.operations += self._exchange(operation, operands[self._device], same)
                 continue
+            if operation.kind == "pod_sum":
+                core, *_ = self._torus.place(self._device)
+                attributes["device"] = DeviceSum(self._torus, core, self._sums)
+                self._sums += 1
             regions = tuple(self.graph(region) if operation.kind in CONTROL else region
                             for region in operation.regions)
             made.operations.append(Operation(operation.kind, operands, operation.results,
@@ -98,11 +103,11 @@ class _Specialise:
 def _drop_unused(graph: Graph) -> None:
     """Drop operations whose results this device does not use.
 
-    Control flow, exchanges and barriers stay.
+    Control flow, exchanges, sums of pods and barriers stay.
     """
     live, kept = set(graph.outputs), []
     for operation in reversed(graph.operations):
-        stays = operation.kind in ("exchange", BARRIER) or operation.kind in CONTROL
+        stays = operation.kind in ("exchange", "pod_sum", BARRIER) or operation.kind in CONTROL
         if not stays and not live.intersection(operation.results):
             continue
         for region in operation.regions if operation.kind in CONTROL else ():

@@ -10,7 +10,7 @@ from hdl.config import Config
 from sim.compiler.executable import Executable, Queues
 from sim.compiler.graph.arrays import array_dtype
 from sim.compiler.graph.ir import Graph, Sharding, Value
-from sim.compiler.graph.torus import Division
+from sim.compiler.graph.torus import Division, Torus
 from sim.compiler.graph.verify import verify
 from sim.compiler.machine.emit import forget
 from sim.compiler.passes import run_passes
@@ -33,6 +33,7 @@ from sim.compiler.program.devices import (
 )
 from sim.compiler.program.inputs import absorb, packable
 from sim.compiler.program.launch.kernel import load_rules
+from sim.compiler.program.launch.sums import connect_sums
 from sim.compiler.program.order import hoist, overlap
 from sim.compiler.program.planner import Planner
 from sim.compiler.program.tilings import BARRIER, assign_tilings
@@ -171,7 +172,7 @@ def _compiled(graph: Graph, config: Config, title: str, standard_inputs: bool = 
         parts, packed = _plans(graph, config, sharding, standard_inputs, queues)
     finally:
         forget()
-    codes = _codes(parts, config, title, (len(types), len(outputs)))
+    codes = _codes(parts, config, sharding.torus, title, (len(types), len(outputs)))
     return [Compiled(config, title, tuple(types), outputs, replace(sharding, pod=None),
                      tuple(codes[device] for device in chip), tuple(views), packed, queues)
             for chip in (sharding.torus.by_chip if len(codes) > 1 else [(0,)])]
@@ -193,14 +194,16 @@ class _Part:
     exchanges: Mapping[int, tuple[int, Peer]]
 
 
-def _codes(parts: Sequence[_Part], config: Config, title: str, counts: tuple[int, int]
-           ) -> tuple[CoreCode, ...]:
+def _codes(parts: Sequence[_Part], config: Config, torus: Torus, title: str,
+           counts: tuple[int, int]) -> tuple[CoreCode, ...]:
     """Return the code of each device, split into segments.
 
     Devices whose code is the same share it. ``parts`` has the devices' parts of the program,
-    ``title`` is the program's name, and ``counts`` are the numbers of inputs and outputs.
+    ``torus`` is the torus of their chips, ``title`` is the program's name, and ``counts`` are the
+    numbers of inputs and outputs.
     """
     linear = {part.planner: part.planner.context.stream.finish() for part in parts}
+    connect_sums([part.planner.launcher.sums for part in parts], torus)
     shared, made, found = dict[Hashable, CoreCode](), dict[Hashable, CoreCode](), []
     for device, part in enumerate(parts):
         launcher, constants = part.planner.launcher, part.planner.context.constants.words(device)

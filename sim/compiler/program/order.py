@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from hdl.config import Config
 from hdl.link.format import LinkConfig
+from sim.compiler.collectives.shares import SumShares
 from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.graph.torus import CORES, Torus
 from sim.compiler.program.tilings import CONTROL, HELD
@@ -69,7 +70,7 @@ def overlap(graph: Graph, torus: Torus, config: Config) -> None:
     if any(operation.kind in CONTROL for operation in graph.operations):
         hoist(graph)
         return
-    if any(operation.kind == "exchange" for operation in graph.operations):
+    if any(operation.kind in ("exchange", "pod_sum") for operation in graph.operations):
         graph.operations = _Scheduler(graph, torus, config).order()
 
 
@@ -233,6 +234,10 @@ class _Scheduler:
             return 0
         if kind == "exchange":
             return 10
+        if kind == "pod_sum":
+            shape = self._torus.width, self._torus.height
+            return SumShares.of(self._config, shape, self._vectors(operation.operands)).cycles(
+                self._config)
         if kind == "dot_general":
             value = operation.operands[0]
             contracted = math.prod(value.shape[at] for at in operation.attributes[

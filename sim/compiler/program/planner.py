@@ -118,6 +118,8 @@ class Planner:
                          for at in range(index + 1, min(index + 1 + AHEAD, len(operations)))]
                 if operation.kind == "exchange":
                     self.launcher.exchange(operation, operations[index + 1:])
+                elif operation.kind == "pod_sum":
+                    self.launcher.pod_sum(operation)
                 else:
                     self._straight(operation, later, self._dying(operation, uses, index), direct)
             for value in operation.results:

@@ -73,6 +73,12 @@ def _devices(operation: Operation, operands: list[Array], context: Context) -> A
     return context.exchange(mine, operation.attributes.get("sources", (1, 0))[context.device])
 
 
+@evaluates("pod_sum")
+def _pod_sum(operation: Operation, operands: list[Array], context: Context) -> list[Array]:
+    [region] = operation.regions
+    return context.run(region, operands)
+
+
 @evaluates("sort")
 def _sort(operation: Operation, operands: list[Array], context: Context) -> list[Array]:
     region, dimension = operation.regions[0], operation.attributes["dimension"]

@@ -165,11 +165,22 @@ def all_reduced(at: Expansion, region: Graph, value: Value, team: Team = PAIR) -
     divides one of its dimensions: then the remaining rings reduce only the parts, and the ring
     gathers them in the end. Then less data crosses the links, but in more steps.
     """
-    rings = team.rings()
     if team.torus.chips > 1 and len(value.shape) == 2 and value.shape[1] < _NARROW < value.shape[0]:
         # Rows that fill a small share of a vector's lanes would cross the links with their padding.
         across = all_reduced(at, region, at.transpose(value, (1, 0)), team)
         return at.transpose(across, (1, 0))
+    if (team.torus.chips > 1 and team.size == team.torus.devices and value.type.size
+            and value.dtype is DType.F32 and reducer_kind(region) == "add"):
+        exchanged = Graph([Value(value.type)])
+        exchanged.outputs = [_all_exchanged(Expansion(exchanged, at.location), region,
+                                            exchanged.inputs[0], team)]
+        return at.add("pod_sum", (value,), value.type, (exchanged,),
+                      large=value.type.size >= LARGE)
+    return _all_exchanged(at, region, value, team)
+
+
+def _all_exchanged(at: Expansion, region: Graph, value: Value, team: Team) -> Value:
+    """Do what `all_reduced` does, by exchanges."""
     if value.type.size >= LARGE and reducer_kind(region) is not None:
         kinds = team.whole_rings()
         if {*kinds} & {"x", "y"}:
@@ -177,7 +188,7 @@ def all_reduced(at: Expansion, region: Graph, value: Value, team: Team = PAIR) -
                              team.torus, kinds)
             if found is not None:
                 return found
-    return _reduced(at, region, value, rings)
+    return _reduced(at, region, value, team.rings())
 
 
 def _reduced(at: Expansion, region: Graph, value: Value, rings: Sequence[Team]) -> Value:

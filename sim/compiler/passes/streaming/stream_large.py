@@ -148,7 +148,7 @@ class _Streams:
     def _can_divide(operation: Operation) -> bool:
         """Return whether an operation has a kernel that computes its results in vector memory."""
         return operation.kind not in (
-            "while", "case", "constant", "device_constant", "stream") and not (
+            "while", "case", "constant", "device_constant", "pod_sum", "stream") and not (
             operation.attributes.get("in_hbm")) and not any(
             0 in value.shape for value in (*operation.operands, *operation.results))
 

@@ -28,6 +28,7 @@ from sim.compiler.program.launch.kernel import KernelLowering, lower
 from sim.compiler.program.launch.prefetch import IN_PLACE, Prefetch, Upcoming
 from sim.compiler.program.launch.records import Records
 from sim.compiler.program.launch.rings import RingExchanges
+from sim.compiler.program.launch.sums import PodSums
 from sim.compiler.program.places.memory import exchange_parts
 from sim.compiler.program.places.places import Splat, VectorMemoryError
 from sim.compiler.program.places.scalars import copy_scalars
@@ -82,6 +83,8 @@ class Launcher:
     sent : dict of int to callable
         Number of an exchange with cores of other chips -> function of the receiving core that
         returns the descriptor of its transfer.
+    sums : PodSums
+        Writes sums over all devices of a pod.
     too_large : list of str
         Descriptions of operations that do not fit vector memory.
     stored : set of Value
@@ -100,6 +103,7 @@ class Launcher:
         self.received: dict[int, int] = {}
         self.sent: dict[int, Callable[[Peer], TransferWords]] = {}
         self.rings = RingExchanges(context)
+        self.sums = PodSums(context, self.records)
         # Exchanges whose first parts products may send, by number, until their code is complete.
         self._near: dict[int, NearExchange] = {}
         self.too_large: list[str] = []
@@ -199,6 +203,20 @@ class Launcher:
         if lifted:
             places.restore(lifted)
         self.rings.invite_next(operation, following)
+
+    def pod_sum(self, operation: Operation) -> None:
+        """Write code that sums values over all devices of a pod."""
+        with suppress(VectorMemoryError):
+            self.sums.write(operation)
+            return
+        lifted = self._places.lift()
+        try:
+            self.sums.write(operation)
+        except VectorMemoryError:
+            self._skip(operation, lifted)
+            return
+        if lifted:
+            self._places.restore(lifted)
 
     def _target(self, operation: Operation, near: NearExchange | None) -> VmemBuffer:
         """Return the vectors into which an exchange receives.

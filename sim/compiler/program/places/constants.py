@@ -1,5 +1,7 @@
 """Constants in HBM; they are the first rows of the buffer that holds the code."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -50,6 +52,12 @@ class Constants:
         """
         self._differing[len(self._parts)] = vectors.reshape(len(vectors), -1, self._lanes)
         return Rows(CODE, self._add(vectors[0]))
+
+    def differ(self, rows: Rows, device: int, words: Sequence[int]) -> None:
+        """Set the first words of a device's rows; ``rows`` is a result of `differing`."""
+        [number] = [number for number, part in self._differing.items()
+                    if sum(map(len, self._parts[:number])) == rows.first]
+        self._differing[number][device].reshape(-1)[:len(words)] = words
 
     def _add(self, vectors: Words) -> int:
         """Append vectors; return the number of their first row."""

@@ -18,7 +18,7 @@ from sim.compiler.program.code.reserved import FREE, LINKS
 from sim.compiler.program.code.stream import Stream
 from sim.compiler.program.code.transfers import Peer
 
-__all__ = ["Link", "Links", "Meeting", "opposite"]
+__all__ = ["DeviceSum", "Link", "Links", "Meeting", "opposite"]
 
 Link = tuple[str, int]
 """A link of a chip: the kind of ring, and the way round it to the next chip (1 or -1)."""
@@ -82,6 +82,25 @@ def peer(link: Link, core: int) -> Peer:
     """Return the core number ``core`` of the chip to which a link leads."""
     kind, way = link
     return Peer(way * (kind == "x"), way * (kind == "y"), core)
+
+
+@dataclass(frozen=True)
+class DeviceSum:
+    """What a device's program knows of its part in a sum over all devices of a pod.
+
+    Attributes
+    ----------
+    torus : Torus
+        The torus of chips.
+    core : int
+        Number of the device's core.
+    number : int
+        Number of the sum, the same on all devices.
+    """
+
+    torus: Torus
+    core: int
+    number: int
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,13 @@ import jax
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
+from golden.torus.reduce import pod_sum
 from hdl import store
 from hdl.dma.format import pack_remote
 from sim.asm.text import assemble
+from sim.compiler.collectives.shares import SumShares
 from sim.compiler.graph.interpret import interpret
-from sim.compiler.graph.torus import Torus
+from sim.compiler.graph.torus import CORES, Torus
 from sim.compiler.importer.importer import import_stablehlo
 from sim.compiler.importer.sharding import collectives as module
 from sim.compiler.importer.sharding import rings
@@ -30,6 +32,7 @@ from sim.compiler.pod import PodExecutable
 from sim.compiler.program import cache, driver
 from sim.compiler.program.code.reserved import EXCHANGED
 from sim.compiler.program.driver import compile_graph, compile_pod
+from sim.compiler.tiling import standard
 from sim.driver import pod as pods
 from sim.errors import CoreFaultError
 from sim.models.chip.torus import ChipTorus
@@ -155,25 +158,59 @@ def test_devices_of_a_ring_get_the_same_bits(torus: Torus) -> None:
     (Torus(2, 2), (32, 8)), (Torus(2, 2), (5, 16)), (Torus(4, 2), (8, 32)), (Torus(1, 3), (12, 8))])
 def test_large_sums_go_round_all_rings_both_ways(torus: Torus, shape: tuple[int, int],
                                                  monkeypatch: pytest.MonkeyPatch) -> None:
-    """All devices get the same bits, those of the graph, whatever arrives first."""
+    """Sums of integers, which are not streamed; each device gets them, whatever arrives first."""
     monkeypatch.setattr(module, "LARGE", 1)
     monkeypatch.setattr(rings, "_TILE", (TINY.sublanes, TINY.lanes))
     count, axes = torus.devices, [(axis, way) for axis, side in (
         ("x", torus.width), ("y", torus.height)) if side > 1 for way in (1, -1)]
-    x = np.random.default_rng(7).normal(size=(count * shape[0], shape[1])).astype(np.float32)
+    x = np.random.default_rng(7).integers(-99, 100, (count * shape[0], shape[1]), np.int32)
     graph = import_stablehlo(lower(on_pod(lambda x: jax.lax.psum(x, "x"), count), x), torus)
     ways = {(kind, way) for operation in graph.walk() if operation.kind == "exchange"
             for way in [operation.attributes.get("way", 1)]
             if (kind := torus.ring(operation.attributes["sources"], way)) != "core"}
     assert ways == {*axes}
-    [wanted] = bits(interpret(graph, [x]))
-    np.testing.assert_array_equal(wanted, np.tile(wanted[:shape[0]], (count, 1)))
-    np.testing.assert_allclose(wanted.view(np.float32)[:shape[0]], sum(np.split(x, count)),
-                               rtol=1e-4, atol=1e-5)
+    wanted = np.tile(sum(np.split(x, count)), (count, 1))
+    np.testing.assert_array_equal(interpret(graph, [x])[0], wanted)
     executable = compile_pod(graph, TINY)
     for seed in range(2):
         with Pod.open((torus.width, torus.height), TINY, "golden", seed=seed) as pod:
-            np.testing.assert_array_equal(bits(pod.execute(executable, x))[0], wanted)
+            np.testing.assert_array_equal(pod.execute(executable, x)[0], wanted)
+
+
+@pytest.mark.parametrize(("torus", "shapes", "config"), [
+    (Torus(2, 1), [(8, 4)], TINY), (Torus(2, 2), [(16, 8), (3, 5), ()], TINY),
+    (Torus(4, 2), [(33, 8)], replace(TINY, smem_words=1024)), (Torus(1, 3), [(24, 4)], TINY),
+    (Torus(3, 4), [(64, 4)], TINY)])
+def test_large_sums_of_floats_are_joined_and_streamed(
+        torus: Torus, shapes: list[tuple[int, ...]], config: Config,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have the golden bits, whatever arrives first, with one descriptor and with several."""
+    monkeypatch.setattr(module, "LARGE", 32)
+    count, rng = torus.devices, np.random.default_rng(8)
+    arrays = [rng.normal(size=(count, *shape)).astype(np.float32) for shape in shapes]
+
+    def function(*arrays: Any) -> list[Any]:
+        return [jax.lax.psum(array[0], "x") for array in arrays]
+
+    graph = import_stablehlo(lower(jax.shard_map(
+        function, mesh=AbstractMesh((count,), ("x",)), in_specs=(P("x"),) * len(arrays),
+        out_specs=[P()] * len(arrays), check_vma=False), *arrays), torus)
+    executable = compile_pod(graph, config)
+    assert [operation.kind for operation in graph.walk()].count("pod_sum") == 1
+    packed = [np.stack([standard(shape, config).pack(item.view(np.uint32)).reshape(-1)
+                        for item in array]) for shape, array in zip(shapes, arrays, strict=True)]
+    words = np.concatenate(packed, 1).reshape(torus.height, torus.width, CORES, -1).swapaxes(0, 1)
+    size = config.sublanes * config.lanes
+    shares = SumShares.of(config, (torus.width, torus.height), words.shape[-1] // size)
+    sums = pod_sum(words, (shares.block(0) * size, shares.block(1) * size))
+    parts = np.split(sums, np.cumsum([part.shape[1] for part in packed])[:-1])
+    wanted = [standard(shape, config).unpack(part.reshape(-1, config.sublanes, config.lanes))
+              for shape, part in zip(shapes, parts, strict=True)]
+    for seed in range(2):
+        with Pod.open((torus.width, torus.height), config, "golden", seed=seed) as pod:
+            for _ in range(2):
+                for one, other in zip(bits(pod.execute(executable, *arrays)), wanted, strict=True):
+                    np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize(("torus", "shape"), [(Torus(), (100, 10)), (Torus(2, 1), (10, 100))])
