@@ -3,8 +3,8 @@
     python examples/equinox_optax.py
     JAX_PLATFORMS=systolith python examples/equinox_optax.py
 
-The network learns which of the first coordinates of a random point is the largest. Gradients are
-clipped, the learning rate ramps up and decays, and one call makes many steps.
+The network learns which of the first four coordinates of a random point is the largest. Gradients
+are clipped, the learning rate ramps up and decays, and one call makes many steps.
 """
 
 import argparse

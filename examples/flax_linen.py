@@ -3,8 +3,8 @@
     python examples/flax_linen.py
     JAX_PLATFORMS=systolith python examples/flax_linen.py
 
-The network learns which of the first coordinates of a random point is the largest. The state of the
-training is a `TrainState`, and dropout gets a new random key in each step.
+The network learns which of the first four coordinates of a random point is the largest. The state
+of the training is a `TrainState`, and dropout gets a new random key in each step.
 """
 
 import argparse

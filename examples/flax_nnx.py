@@ -3,9 +3,9 @@
     python examples/flax_nnx.py
     JAX_PLATFORMS=systolith python examples/flax_nnx.py
 
-The network learns which of the first coordinates of a random point is the largest. Modules hold
-parameters, the statistics of batch normalization and the state of dropout's random numbers; a step
-updates all of these.
+The network learns which of the first four coordinates of a random point is the largest. Modules
+hold parameters, the statistics of batch normalization and the state of dropout's random numbers; a
+step updates all of these.
 """
 
 import argparse
