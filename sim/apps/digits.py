@@ -133,7 +133,10 @@ def train(digits: Digits, *, progress: bool = False) -> Network:
 
 
 def _classify(outputs: list[Array]) -> Labels:
-    """Choose the most likely class of each image."""
+    """Return, for each image, the class with the largest logit in the last of ``outputs``.
+
+    ``outputs`` has the result of each layer, as `Network.outputs` returns them.
+    """
     return outputs[-1].argmax(axis=1)
 
 
@@ -150,8 +153,8 @@ def report(config: str = "v2", *, progress: bool = False, trace: pathlib.Path | 
            ) -> tuple[dict[str, Any], Digits, Labels]:
     """Train a network, classify the test set in RTL and on the golden model, and compare.
 
-    If ``trace`` is given, the run in RTL is traced: to this path with ``.json`` and with ``.vcd``
-    added.
+    ``progress`` shows progress bars. If ``trace`` is given, the run in RTL is traced: to this path
+    with ``.json`` and with ``.vcd`` added.
 
     Returns
     -------

@@ -33,12 +33,13 @@ SEED = 2017
 RATE = 0.05
 CLASSES = 10
 SIZES = (784, 100, CLASSES), (784, 512, 512, CLASSES)
-"""Layers of the two perceptrons."""
+"""Numbers of inputs and of each layer's outputs, for each of the two perceptrons."""
 EXAMPLES = 128
-"""Examples for each chip in a batch."""
+"""Number of a batch's examples that each chip gets."""
 SMALL = (16, 12, CLASSES), (16, 24, 16, CLASSES)
 SMALL_EXAMPLES = 8
-"""Layers and examples where vector memory is small. Images are scaled to 4 x 4 pixels."""
+"""In place of `SIZES` and `EXAMPLES` on chips with an array smaller than 128 x 128, whose vector
+memory is small. Images are scaled to 4 x 4 pixels."""
 
 _LINK = LinkConfig()
 Float32 = npt.NDArray[np.float32]
@@ -81,7 +82,11 @@ def task(sizes: Sequence[int], examples: int, seed: int = SEED) -> Task:
 
 
 def _loss(weights: Any, x: Any, wanted: Any) -> Any:
-    """Return the mean cross entropy of the batch, given the executing core's parts."""
+    """Return the mean cross entropy of the whole batch.
+
+    The arguments are the executing core's parts of the weights of each layer, of the images, and of
+    `Task.wanted`.
+    """
     import jax
 
     for number, part in enumerate(weights):
@@ -157,7 +162,7 @@ def _report(shape: tuple[int, int], config: Config, steps: int
     """Train both perceptrons in RTL and on the golden pod.
 
     Return the report, whether all bits are equal, and the share of the peak rate that each link
-    carried in the last step of the larger one.
+    carried in the last step of the larger perceptron.
     """
     chips, small = shape[0] * shape[1], config.array < 128
     lines, same, shares = [f"training on {shape[0]} x {shape[1]} chips in RTL: {chips} parts of a "

@@ -1,7 +1,7 @@
 """``make softmax``: a layer ``softmax(relu(x @ W + b))`` as one program on the chip in RTL.
 
 `systolith.jit` compiles the layer for core 0. The golden model runs the same program; all bits of
-the result, of vector memory and of scalar memory must be equal.
+the result, of vector memory, scalar memory, scalar registers and semaphores must be equal.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def compile_layer(config: Config, x: Float32, w: Float32, b: Float32) -> Compile
 
 
 def _state(device: Device) -> dict[str, npt.NDArray[np.uint32]]:
-    """Read the memories and scalar registers of core 0."""
+    """Read vector memory, scalar memory, scalar registers and semaphores of core 0, by name."""
     config = device.config
     return {"vector memory": device.read_vmem(0, 0, config.vmem_vectors),
             "scalar memory": device.read_smem(0, 0, config.smem_words),

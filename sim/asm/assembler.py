@@ -293,7 +293,7 @@ class Bundle:
         slot, name : str
             Names of the slot and of the operation; ``nop`` leaves the slot without an operation.
         operands
-            As in the text form; the last operands are optional if they have defaults.
+            As in the text form. Those with a default are optional; they come last.
         ignored
             Values of fields that the operation does not use; by default 0.
 

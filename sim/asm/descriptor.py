@@ -38,7 +38,7 @@ class Place:
     space : DmaSpace
     address : int
         First address: in bytes for HBM, in words for scalar and instruction memory, otherwise in
-        vectors.
+        vectors; for vector registers, the number of the first one.
     run : int
         Number of consecutive rows (HBM) or vectors (other spaces) in a run; 0 for a single run.
     stride : int
@@ -161,7 +161,8 @@ def smem(word: int) -> Place:
 def imem(bundle: int) -> Place:
     """Side of a transfer: instruction memory from address ``bundle`` on.
 
-    It can only be a destination. A bundle has `BUNDLE_PITCH` words; `Program.rows` makes the rows.
+    It can only be a destination. In the source, each bundle takes `BUNDLE_PITCH` words, as in rows
+    that `Program.rows` makes.
 
     Raises
     ------
@@ -295,8 +296,8 @@ def _check_place(name: str, place: Place, allowed: frozenset[DmaSpace], rows: in
         raise ValueError(f"core of the {name} must be less than {config.cores}, "
                          f"not {place.remote >> 16}")
     if side.info.vector and rows % config.sublanes:
-        raise ValueError(f"rows must be a multiple of {config.sublanes}, which a vector of "
-                         f"{place.space.name} has ({name}), not {rows!r}")
+        raise ValueError(f"rows must be a multiple of {config.sublanes}, the rows of a vector, as "
+                         f"{name} is in {place.space.name}, not {rows!r}")
     if place.space is DmaSpace.HBM:
         for what, value in (("address", place.address), ("stride", place.stride)):
             if value % config.row_bytes:

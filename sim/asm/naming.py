@@ -33,7 +33,7 @@ def parameter(operation: Operation, operand: Operand) -> str:
 def default(operation: Operation, operand: Operand) -> int | None:
     """Return the default value of the operand's field, or None if the operand is not optional.
 
-    Only the last operand of an operation can be optional.
+    The optional operands of an operation are its last ones.
     """
     if operation.unit in _MEMORY and operand.kind is Kind.SOURCE:
         return 0

@@ -94,7 +94,8 @@ def assemble(text: str, config: Config | None = None) -> Program:
     text : str
         The program, in the grammar of this module.
     config : Config or None
-        The chip whose instruction memory the program must fit; None for no limit.
+        The chip whose instruction memory the program must fit, and whose operations it may use;
+        None for no limit.
 
     Raises
     ------

@@ -77,7 +77,7 @@ class Backend(Protocol):
 
     @property
     def steps(self) -> int:
-        """Time so far, in clock cycles or, with the golden model, in executed bundles."""
+        """Time so far: clock cycles or, in the golden model, bundles that its busiest core ran."""
 
     def load(self, programs: Mapping[int, Sequence[int]], at: int) -> None:
         """Write programs, by core, to instruction memory from bundle ``at`` on.
@@ -366,7 +366,7 @@ class _RtlBackend:
         return not (self.clear_events() and interrupt)
 
     def clear_events(self) -> bool:
-        """Clear events, so that they do not end the next run at once; return whether any was."""
+        """Clear events, which would end the next run at once; return whether there were any."""
         events = self._chip.read("INTERRUPT_STATUS") & self._events
         if events:
             self._chip.write("INTERRUPT_STATUS", events)
@@ -428,8 +428,8 @@ def golden_backend(chip: GoldenChip, run: GoldenRun) -> Backend:
 def rtl_backend(chip: ChipModel) -> Backend:
     """Drive a chip in RTL.
 
-    If the chip is not part of a torus, the backend can reset the whole chip, and closes it; the
-    backend of a chip on a torus only resets the chip's cores.
+    If the chip is on a torus, `Backend.reset_all` resets only its cores, and `Backend.close` leaves
+    it open. Otherwise, they reset and close the whole chip.
     """
     return _RtlBackend(chip)
 

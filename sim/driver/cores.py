@@ -87,7 +87,10 @@ class Cores(Memory, Counters):
             backend.start(number, address)
 
     def note_start(self) -> None:
-        """Note that the host starts a program; `start` and `Pod` do."""
+        """Note that a program is started, so that a reset precedes the next executable.
+
+        `start` and `Pod` call this for each program that they start.
+        """
         self._used = True
         if not self._executing:
             # `Pod.execute` ends, or resets, the programs of all chips together.

@@ -44,8 +44,8 @@ def chip_config(config: str | Config) -> Config:
     Raises
     ------
     TypeError, ValueError
-        If there is no such preset, or a chip cannot have this configuration. The golden model alone
-        would accept more.
+        If there is no such preset, or a chip in RTL cannot have this configuration, even if the
+        golden model could.
     """
     made = Config.preset(config) if isinstance(config, str) else config
     if not isinstance(made, Config):
@@ -168,7 +168,8 @@ class Device(Residents):
         a : array of float32 or bfloat16, shape (M, K)
             Activations; float32 is rounded to bfloat16 at the array's edge.
         b : array of float32 or bfloat16, shape (K, N); (N, K) if ``transpose_b``
-            Weights, likewise. bfloat16 weights take half of the memory and of the transfers' time.
+            Weights; float32 is rounded to bfloat16, too. bfloat16 weights take half of the memory
+            and of the transfers' time.
         transpose_b : bool
             Multiply by the transpose of ``b``; the array transposes weights while it loads them.
         progress : bool
@@ -208,9 +209,9 @@ class Device(Residents):
               progress: bool = False) -> list[Float32]:
         """Compute dense layers; the results of each layer are the input of the next.
 
-        All layers are one program on each core, which runs without the host. The results do not
-        depend on padding, chip or backend: they are those of the golden product, of fp32 addition
-        and of `fmax` (docs/numerics.md). Otherwise as `matmul`.
+        All layers are one program on each core, which runs without the host. The results are those
+        of the golden product, of fp32 addition and of `fmax` (docs/numerics.md): of the chip, only
+        the array's size affects them. Otherwise as `matmul`.
 
         Parameters
         ----------

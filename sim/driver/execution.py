@@ -25,7 +25,8 @@ from sim.driver.queues import Batches, Outfeed, QueueHost, check_array
 __all__ = ["OBSERVERS", "Execution", "Observer", "Placed", "check_arrays", "difference"]
 
 Observer = Callable[[Executable, Mapping[Any, Mapping[str, int]], float], object]
-"""Function that gets an executable that has run, each core's counters, and the run's seconds.
+"""Function that gets an executable that has run, each core's counters, and the host time of the run
+in seconds.
 
 For a run of a pod, it gets the executable of the pod's first chip, and the counters of all cores.
 """
@@ -160,7 +161,7 @@ class Execution(Cores):
 
     @contextmanager
     def _fresh(self) -> Iterator[Backend]:
-        """Context of a run, which is the only one; programs of runs that failed have ended."""
+        """Context of a run: no other run begins in it, and programs of failed runs have ended."""
         with self._open() as backend, self._alone():
             self._last_run = {}
             for peer in self._peers:

@@ -143,8 +143,8 @@ class JitFunction:
         ------
         TypeError
             If no device was given, either here or to `jit`; if a call on a pod has an infeed or an
-            outfeed. If JAX traces the call, for example
-            because of ``jax.grad`` of a `JitFunction`. If the function itself raises a TypeError.
+            outfeed. If JAX traces the call, for example because of ``jax.grad`` of a `JitFunction`.
+            If the function itself raises a TypeError.
         UnsupportedError
             If the function uses unsupported operations or types; the message lists all of them,
             with lines of the function's source. Also if a call has an infeed or an outfeed, but no

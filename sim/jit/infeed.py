@@ -23,7 +23,7 @@ class Infeed:
     ----------
     batches : iterable
         The batches: pytrees of arrays, all of the same structure, shapes and types. The first one
-        is taken when the function is traced. Batches after number ``steps`` are not used.
+        is taken when the function is traced. Batches after the first ``steps`` are not used.
     steps : int
         Number of iterations of the scan.
 

@@ -268,7 +268,7 @@ class Graph:
         return self._make("shr", (x,), count, x.bits >> count)
 
     def shift(self, x: Node, left: int) -> Node:
-        """``x`` shifted to the left by ``left`` bits, or to the right if negative."""
+        """``x`` shifted to the left by ``left`` bits; if negative, to the right by ``-left``."""
         return self.shl(x, left) if left >= 0 else self.shr(x, -left)
 
     def shlv(self, x: Node, count: Node) -> Node:

@@ -121,8 +121,8 @@ class Hbm(Closeable):
     """A memory, initially zero, with AXI4 ports: ``channels`` ports for each of ``cores`` cores.
 
     A row has ``channels * channel_bytes`` bytes, divided equally between the channels: the first
-    part belongs to channel 0. A channel's part of row ``r`` is at its address
-    ``r * channel_bytes``.
+    part belongs to channel 0. A channel's part of row ``r`` is at address
+    ``r * channel_bytes`` of this channel.
 
     Parameters
     ----------

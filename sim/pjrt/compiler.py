@@ -58,7 +58,7 @@ class Program:
         ``Executable::fill`` (executables.cpp) reads them: devices, donated arguments, types of
         outputs.
 
-        ``target`` is the number under which the program is registered (`Chip.add`).
+        ``target`` is the number under which the program is registered (`Chips.add`).
         """
         chips, outputs = self.chips, self.types[1]
         size = sum(code.overlays.rows.nbytes for chip in chips for code in chip.cores)

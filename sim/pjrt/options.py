@@ -75,7 +75,7 @@ def _last(message: bytes, wanted: int, default: Any) -> Any:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield (field number, value) for each field of a message: an integer, or the field's bytes."""
+    """Yield (field number, value) for each field of a message; a value is an integer or bytes."""
     at = 0
     while at < len(message):
         tag, at = _read_varint(message, at)

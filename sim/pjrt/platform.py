@@ -11,7 +11,7 @@ Environment variables select the chips, like the arguments of `Device.open` and 
 ``SYSTOLITH_PORT``
     The serial port of the board, for ``serial``. Default: no port.
 ``SYSTOLITH_TRACE``
-    Prefix of the files of a trace. Default: no trace.
+    Prefix of the files of a trace; not with ``SYSTOLITH_POD``. Default: no trace.
 """
 
 import atexit
@@ -109,8 +109,8 @@ def _open_machine() -> Device | Pod:
     if sides is None:
         raise ValueError(f"SYSTOLITH_POD must be like 2x2, not {pod!r}")
     if trace is not None:
-        raise ValueError("SYSTOLITH_TRACE must not be set with SYSTOLITH_POD: "
-                         "a trace is of a single chip")
+        raise ValueError("SYSTOLITH_TRACE must not be set with SYSTOLITH_POD: JAX programs on a "
+                         "pod cannot be traced")
     if (cores := Config.preset(config).cores) != CORES:
         raise ValueError(f"SYSTOLITH_CONFIG must name a chip with {CORES} cores in a pod, not "
                          f"{config}, which has {cores}")

@@ -130,7 +130,10 @@ class PacketTracks:
 
     def _slice(self, cycle: int, pid: int, way: Direction, arrives: bool, tail: bool,
                name: str) -> Place | None:
-        """Note a flit; with the last one, write the slice of its packet, and return its end."""
+        """Note a flit on the track of direction ``way``; with a packet's last one, write its slice.
+
+        Returns the end of that slice; None if the flit is not the last one, which ``tail`` tells.
+        """
         tid = self._tid(pid, way, arrives)
         began = self._began.setdefault((pid, tid), cycle)
         if not tail:

@@ -157,7 +157,10 @@ class Recording:
         future.result()
 
     def _words(self, chip: Recorded, number: int) -> tuple[Any, int]:
-        """Pointer to record ``number`` of a chip in the C++ object, and number of words."""
+        """Pointer to the words of the records of port ``number`` of a chip, and the words' number.
+
+        Ports are numbered in the order of ``_ports``: those of the cores, then that of the links.
+        """
         words, count = ctypes.POINTER(ctypes.c_uint32)(), ctypes.c_uint64()
         chip.model.check(chip.model.library.systolith_chip_records(
             chip.model.handle, chip.handle, number, words, count))
@@ -169,7 +172,10 @@ class Recording:
                         self._chips[0].model.cycle - self._chips[0].first)
 
     def _table(self, chip: Recorded, number: int) -> Words:
-        """Take the records ``number`` of a chip, in cycles of the trace; shape (records, words)."""
+        """Return the records of port ``number`` of a chip, and remove them from the C++ object.
+
+        The result has the shape (records, words); cycles count from the beginning of the trace.
+        """
         words, count = self._words(chip, number)
         width = 2 + chip.model.ports[self._ports[number]].words
         table = (np.ctypeslib.as_array(words, (count,)).copy() if count

@@ -75,7 +75,8 @@ class _Transfer:
     name, args : str, dict
         Name of its slice, and the names and values that the viewer shows for the slice.
     signals : (bool, bool)
-        Whether it adds to a semaphore of this core, and to one of the other core.
+        Whether it adds to a semaphore of this core when it ends, and whether to one of the other
+        core.
     """
 
     begin: int

@@ -120,7 +120,7 @@ def build_library(name: str, cpp: Mapping[str, str]) -> pathlib.Path:
     """
     for given in (name, *cpp):
         if not _FILE_NAME.fullmatch(given):
-            raise ValueError(f"source must have a plain file name, not {given!r}")
+            raise ValueError(f"library or source must have a plain file name, not {given!r}")
     tools = Toolchain.find()
 
     def make(folder: pathlib.Path) -> None:

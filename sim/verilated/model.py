@@ -307,7 +307,7 @@ class Model(Closeable):
         handle = self.handle
         cycles = operator.index(cycles)
         if cycles < 0:
-            raise ValueError(f"cycles must not be negative, not {cycles!r}")
+            raise ValueError(f"cycles must be at least 0, not {cycles!r}")
         if _CLOCK not in self._ports:
             raise RuntimeError(f"model {self.path.parent.name} has no input {_CLOCK}")
         if self.finished:

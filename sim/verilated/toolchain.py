@@ -259,8 +259,9 @@ def _compiler_command() -> tuple[str, ...]:
 def _output(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"the C++ compiler failed (SYSTOLITH_CXX and SYSTOLITH_MARCH choose "
-                           f"another, or another machine): {shlex.join(command)}\n{done.stderr}")
+        raise RuntimeError(f"the C++ compiler failed (SYSTOLITH_CXX chooses another compiler, "
+                           f"SYSTOLITH_MARCH another machine): {shlex.join(command)}\n"
+                           f"{done.stderr}")
     return done.stdout
 
 

@@ -71,7 +71,7 @@ class Result:
 
     Attributes
     ----------
-    logits : array of float32
+    logits : array of float32, shape (images, 1000)
     cycles : int
         Cycles of the core that took longest; 0 on the golden chip.
     seconds : float

@@ -32,7 +32,7 @@ class Digits:
     labels : array of int32, shape (digits,)
         The digits, 0 to 9.
     held_out_images, held_out_labels : arrays
-        Images and labels of the test set, likewise.
+        Images and labels of the test set, in the same form.
     """
 
     images: Float32

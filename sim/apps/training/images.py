@@ -68,7 +68,12 @@ def image_task(name: str, title: str, batch: int, epochs: int, init: Callable[[A
 
 
 def convolve(x: Any, filters: Any) -> Any:
-    """Convolve images with 3 x 3 filters of shape (features, 9 * channels), without a border."""
+    """Convolve images with 3 x 3 filters, without a border.
+
+    The result has two rows and two columns fewer than ``x``. ``filters`` has the shape (features,
+    9 * channels). Its second index is (3 * row + column) * channels + channel, where row and column
+    are those within the filter.
+    """
     import jax.numpy as jnp
 
     rows, columns = x.shape[0] - 2, x.shape[1] - 2
@@ -78,7 +83,7 @@ def convolve(x: Any, filters: Any) -> Any:
 
 
 def pool(x: Any) -> Any:
-    """The mean of each block of 2 x 2 pixels."""
+    """The mean of each block of 2 x 2 positions, in each channel."""
     rows, columns = x.shape[:2]
     return x.reshape(rows // 2, 2, columns // 2, 2, *x.shape[2:]).sum(axis=(1, 3)) * 0.25
 

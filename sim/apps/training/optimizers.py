@@ -28,9 +28,9 @@ class Optimizer(Protocol):
 
 
 def exponential_decay(peak: float, ramp: int, half_life: float) -> Schedule:
-    """A learning rate that rises linearly to ``peak`` in ``ramp`` steps, then decays exponentially.
+    """A learning rate that decays exponentially; in the first ``ramp`` steps, it also ramps up.
 
-    The decay halves the rate every ``half_life`` steps.
+    In step n, which counts from 0, it is ``peak * min(1, (n + 1) / ramp) * 2 ** (-n / half_life)``.
     """
     def rate(step: Any) -> Any:
         import jax.numpy as jnp

@@ -100,7 +100,7 @@ class _Trainer:
     def call(self, state: State, first: int, steps: int, device: Device,
              progress: Callable[[], object] = lambda: None,
              show: Callable[[float], object] = lambda loss: None) -> tuple[State, Any]:
-        """Make ``steps`` steps from ``state`` on; return the new state and the losses.
+        """Make ``steps`` steps from ``state`` on; return the new state and the loss of each step.
 
         ``first`` is the number of the first of these steps, which selects the batches. ``progress``
         is called repeatedly while the chip runs; ``show`` is called with each loss as soon as all
@@ -189,7 +189,7 @@ class GoldenCheck:
         self._first = task.steps if everything else min(first, task.steps)
 
     def steps(self, run: Run) -> list[int]:
-        """Numbers of the steps that are repeated."""
+        """Numbers of the steps that are repeated, in order; they count from 0."""
         return sorted({*range(self._first), *run.states} - {self._task.steps})
 
     def compare(self, run: Run) -> Iterator[tuple[int, bool]]:

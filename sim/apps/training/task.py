@@ -40,7 +40,7 @@ class Task:
     data : mapping of str to array
         All batches: the first dimension counts batches, the others are the dimensions of a batch.
     held_out : array
-        Inputs for ``predict``, with the dimensions of a batch.
+        Inputs for ``predict``, with the dimensions of an array of a batch.
     labels : array of int32
         Classes of the held-out inputs.
     steps, steps_per_call : int

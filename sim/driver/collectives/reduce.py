@@ -37,7 +37,7 @@ class AllReduce(Closeable):
     pod : Pod
         At least two chips of two cores.
     elements : int
-        Elements of an array.
+        Number of elements of each array.
     arrays : int
         1: a chip has one array. 2: it has two, such as one for each core. They are added first, and
         the sum replaces both.

@@ -2,9 +2,9 @@
 
 The vector code has two versions of a group's values: a general one, and a simplified one that
 assumes that the group's rare bits are 0. A vector uses the simplified version unless a rare bit is
-set in one of its lanes; then it computes both. The result is exact for every choice of rare bits,
-and faster if they are seldom set. Rare bits are chosen among comparisons with a number whose bits
-are all ones, which is how infinities and NaNs are recognised.
+set in one of its lanes; then it computes both, and uses the general one. The result is exact for
+every choice of rare bits, and the code is faster if they are seldom set. Rare bits are chosen among
+comparisons with a number whose bits are all ones, which is how infinities and NaNs are recognised.
 """
 
 from collections.abc import Callable, Sequence

@@ -26,7 +26,7 @@ def storage(width: int) -> int:
 def stored(width: int) -> int:
     """Mask of all bits of the C++ type that stores a number of ``width`` bits.
 
-    Stores demand all of them, because the stored bits above ``width`` must be zero.
+    A store uses all of them, because the stored bits above ``width`` must be zero.
     """
     return low(storage(width))
 

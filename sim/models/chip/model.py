@@ -55,8 +55,9 @@ class ChipModel(TransferPort):
         except the grids to the path with ``.vcd`` added. The files are complete when the model is
         closed. Requires ``kernels``; the simulation is slower.
     library : pathlib.Path, optional
-        ``model.path`` of another model with equal ``config``, ``kernels`` and kind of ``trace``.
-        To find the library takes longer than to open a second model with it.
+        The library of another `ChipModel`, its ``model.path``. That chip must have equal
+        ``config`` and ``kernels``, and either both chips or none may have a ``trace``. By default
+        the library is found anew, which takes longer than to load it.
 
     Raises
     ------
@@ -251,7 +252,8 @@ class ChipModel(TransferPort):
         with self._lock:
             self._require_stopped(core, "read its registers")
             if not self.status(core)["IDLE"] or self.status(core)["DMA_BUSY"]:
-                raise RuntimeError(f"core {core} is not at rest: run the chip")
+                raise RuntimeError(f"core {core} must be at rest, but work of its program has not "
+                                   "ended: call run")
             packed = self._get_vectors(core, 1, lambda _: masks())[0]
             return {
                 "scalars": self.read_words(core, Space.SCALAR, 0, isa.SCALAR_REGISTERS),

@@ -33,7 +33,7 @@ class RegisterError(Exception):
     Attributes
     ----------
     address : int
-        Address of the register.
+        Byte address of the register.
     write : bool
         Whether the access was a write.
     response : Resp

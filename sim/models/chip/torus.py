@@ -44,7 +44,7 @@ _STILL = 8
 """The chips rest if all of them have been inactive for more cycles than this: what one core does to
 another one shows in the status of that core a few cycles later."""
 _TURNAROUND = 16
-"""Maximum number of cycles that a frame and its acknowledgement do not spend on wires."""
+"""Maximum number of cycles that a frame and its acknowledgement together spend outside of wires."""
 
 
 LINK_COUNTERS = ("frames", "flits", "repeated_flits", "credit_stall_cycles")
@@ -365,7 +365,10 @@ class _TorusSimulation(Closeable):
                 for dx, dy in ((1, 0), (-1, 0), (0, 1), (0, -1))]
 
     def _take(self, wires: npt.NDArray[np.uint32], words: npt.NDArray[np.uint32]) -> int:
-        """Copy the frames sent since the last exchange to ``words``; return how many words."""
+        """Copy the frames that ``wires`` took since the last exchange to ``words``.
+
+        Returns the number of words that were copied.
+        """
         return int(self._library.systolith_torus_take(
             self._handle(), wires.ctypes.data, len(wires), self._quantum, words.ctypes.data))
 
@@ -405,9 +408,9 @@ class ChipTorus(_TorusSimulation):
     seed : int
         Seed of the wires' faults.
     quantum : int, optional
-        Number of cycles, at most, that a chip runs before another one follows, from 1 to the
-        shortest latency, which is the default; a larger number than 64 counts as 64. A
-        frame takes longer than that, so results do not depend on it.
+        Maximum number of cycles that a chip runs before another chip runs the same cycles, from 1
+        to the shortest latency, which is the default; numbers above 64 count as 64. A frame that is
+        sent in these cycles arrives after them, so results do not depend on the number.
     threads : int, optional
         Number of threads that run chips; by default the number of processors, divided by the
         number of ranks on this host. More threads than chips make no difference.
@@ -430,7 +433,7 @@ class ChipTorus(_TorusSimulation):
     cycle : int
         Number of cycles since the torus was created.
     rested : int
-        The cycle since which all chips rested when a run until rest ended last.
+        The first cycle of the rest of all chips that ended the last run until rest.
 
     Raises
     ------
@@ -518,7 +521,7 @@ class ChipTorus(_TorusSimulation):
     def counters(self) -> list[list[dict[str, int]]]:
         """Return the counters of all cores of all chips, as `ChipModel.counters` does.
 
-        Each core's counters are those of one cycle.
+        All counters of a core are sampled in the same cycle.
         """
         found = self.read_cores([f"{name}_{half}" for name in COUNTER_REGISTERS
                                  for half in ("LO", "HI")])

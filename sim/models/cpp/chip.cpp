@@ -43,7 +43,7 @@ struct Access {
     uint32_t response;
 };
 
-// Mirrors `_Run` in sim/models/chip/simulation.py.
+// Mirrors `Run` in sim/models/chip/simulation.py.
 struct Run {
     uint64_t limit;  // maximum number of cycles
     uint64_t done;   // cycles run

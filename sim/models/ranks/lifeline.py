@@ -23,7 +23,7 @@ class Lifeline:
     """Connection of a rank to the process that watches all ranks (`sim.models.ranks.watcher`).
 
     If a rank dies, that process names it; the launcher ends the others. If a rank closes the pod or
-    ends, while another one waits for it, the other one names it and ends the run.
+    ends while another one waits for it, the waiting rank names it and ends the run.
 
     Parameters
     ----------

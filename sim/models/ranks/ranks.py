@@ -54,9 +54,10 @@ def _key() -> int:
 
 
 def _private(communicator: Any) -> Any:
-    """Return a duplicate, whose messages cannot be taken for those of the program.
+    """Return the duplicate of a communicator that pods use.
 
-    A communicator has one, for all pods, as MPI limits how many there are.
+    Its messages cannot be taken for those that the program sends with ``communicator`` itself. All
+    pods share one duplicate of a communicator, because MPI limits the number of communicators.
     """
     found = communicator.Get_attr(_key())
     if found is None:

@@ -240,7 +240,7 @@ def test_wrong_run_is_named_and_does_nothing(wide: Model, inputs: Any, outputs: 
 
 
 def test_negative_cycles_are_rejected(wide: Model) -> None:
-    with pytest.raises(ValueError, match="cycles must not be negative, not -1"):
+    with pytest.raises(ValueError, match="cycles must be at least 0, not -1"):
         wide.tick(-1)
 
 

@@ -11,7 +11,7 @@ __all__ = ["cnn"]
 FEATURES = 128
 EPOCHS = 8
 KEPT = 0.75
-"""Fraction of the convolution's channels that dropout keeps: a channel in all pixels or in none."""
+"""Fraction of the convolution's channels that dropout keeps, each at all positions or at none."""
 
 
 def cnn(batch: int = 256) -> Task:
