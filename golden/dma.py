@@ -110,7 +110,10 @@ class Side:
         return rows // config.sublanes if self.info.vector else rows
 
     def indices(self, rows: int, config: Config) -> NDArray[np.int64]:
-        """Return the index within the space of each block of ``rows`` rows, in transfer order."""
+        """Return the index of each block within the space, in the order of the transfer.
+
+        ``rows`` is the number of rows that the side has in total.
+        """
         unit, count = self.unit(config), self.blocks(rows, config)
         runs, within = np.divmod(np.arange(count, dtype=np.int64), min(self.run or count, count))
         return self.address // unit + within + runs * (self.stride // unit)

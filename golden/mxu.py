@@ -89,7 +89,7 @@ def column_sum(x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
 
 
 def _exponents(steps: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return, for each row of ``steps``, the least biased exponent of its nonzero numbers.
+    """Return, for each row of ``steps``, the smallest exponent field of its nonzero numbers.
 
     If all numbers of a row are zero, it is 255.
     """
@@ -98,7 +98,7 @@ def _exponents(steps: NDArray[np.float32]) -> NDArray[np.int64]:
 
 
 def _least_exponent(a: NDArray[np.float32]) -> int:
-    """Return the least biased exponent of the nonzero numbers of ``a``; 256 if all are zero."""
+    """Return the smallest exponent field of the nonzero numbers of ``a``; 256 if all are zero."""
     # The shift drops the sign. The subtraction turns zeros into the largest number, which `min`
     # ignores if there is any other.
     return (int(((a.view(np.uint32) << 1) - 1).min()) + 1) >> 24

@@ -164,7 +164,7 @@ def _cancelled(dice: _Dice) -> _Triple:
 
 
 def _nearly_cancelled(dice: _Dice) -> _Triple:
-    """Return factors, and their negated product with some of its 23 lowest bits changed as acc."""
+    """Return factors; acc is their negated product with some of its 23 lowest bits changed."""
     acc, x, w = dice.triple()
     field, pick = dice.words()
     x, w = _factors(x, w, 1 + _below(field, 0, 253), field)

@@ -155,8 +155,8 @@ def _fields(u: _Words) -> tuple[_Words, _Words, _Words]:
 def _within(fraction: _Words) -> tuple[_Words, _Words]:
     """Return the segment of a significand with fraction field ``fraction``, and the position in it.
 
-    The segment is the number of one of the 128 segments of a table block that a single function
-    uses; the position is in units of 2**-20.
+    For blocks of the table that only one function uses: their 128 segments, numbered from 0, divide
+    the significands from 1 to 2 equally. The position is in units of 2**-20 of a segment.
     """
     return fraction >> 16, (fraction & 0xFFFF) << 4
 

@@ -313,13 +313,16 @@ def threefry2x32(counter: tuple[ArrayLike, ArrayLike], key: tuple[ArrayLike, Arr
 
     Parameters
     ----------
-    counter, key : two arrays of uint32, all of shapes that broadcast
+    counter, key : pairs of arrays of uint32
+        The first and the second word of the counter, and those of the key. All four arrays have
+        shapes that broadcast.
     rounds : int
         Number of rounds, 0 or more; the vector unit has 20.
 
     Returns
     -------
     two arrays of uint32, the broadcast shape
+        The first and the second word.
 
     Raises
     ------

@@ -261,10 +261,10 @@ FAULTS: dict[Fault, str] = {
         "and it signals no semaphore.",
     Fault.DMA_DESCRIPTOR: "A malformed descriptor: a space that does not exist or is not allowed "
         "on that side, a reserved bit that is set, no rows or 2**24 or more, a high address word "
-        "outside of HBM, a run on a side whose space has no runs, a stride without a run, the "
-        "other core of a chip with one core, a remote transfer that does not begin in vector "
-        "memory or of a chip without links, a core that the chips do not have, or a remote signal "
-        "of a transfer that is not remote.",
+        "that is not 0 outside of HBM and REMOTE_VMEM, a run on a side whose space has no runs, a "
+        "stride without a run, the other core of a chip with one core, a remote transfer that does "
+        "not begin in vector memory or of a chip without links, a core that the chips do not have, "
+        "or a remote signal of a transfer that is not remote.",
     Fault.DMA_RANGE: "A block of a transfer lies outside of its space, or a number of hops is not "
         "less than the side of the torus, or both numbers are 0.",
     Fault.DMA_ALIGNMENT: "An address or a stride in HBM is not a multiple of a row's bytes, the "

@@ -90,7 +90,10 @@ def _cycles(device: Device | Pod) -> int:
 
 
 def _sums(cores: int, count: int) -> JitFunction:
-    """Return a function that adds ``count`` arrays over all cores; all cores pass the same."""
+    """Return a function that adds each of ``count`` arrays over all cores.
+
+    The arrays that it takes are not divided: each core has the whole of them.
+    """
     import jax
     from jax.sharding import AbstractMesh, PartitionSpec
 

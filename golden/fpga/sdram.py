@@ -32,16 +32,17 @@ class Rule(IntEnum):
 
     NONE = 0
     ENABLE = 1
-    """CKE is low after the start, or low with a command."""
+    """CKE is low with a command, or at any time after the first command."""
     START = 2
-    """A command before the time of the start has passed, or out of its order: precharge all banks,
-    refreshes and mode, then the others."""
+    """A command earlier than ``start_us``, or out of order: the first command must precharge all
+    banks, and no other but precharge, refresh and mode is permitted before the first mode."""
     MODE = 3
-    """A mode other than bursts of one word, in sequence, with CAS latency 2."""
+    """A mode other than bursts of one word, in sequence, with CAS latency 2; or a first mode that
+    fewer than eight refreshes precede."""
     COMMAND = 4
     """A command that this memory does not know: burst stop or automatic precharge."""
     IDLE = 5
-    """Activate, refresh or mode while the bank, or any bank, is active."""
+    """Activate of an active bank; refresh or mode while any bank is active."""
     ACTIVE = 6
     """A read or write while the bank is not active."""
     RCD = 7
@@ -51,7 +52,7 @@ class Rule(IntEnum):
     RAS = 9
     """Precharge too soon, or too late, after activate."""
     RC = 10
-    """Activate too soon after activate of the same bank, or of another one."""
+    """Activate or refresh too soon after activate of the same bank or of another one."""
     RFC = 11
     """A command too soon after refresh."""
     MRD = 12
@@ -96,12 +97,13 @@ class GoldenSdram:
     period_ps : int
         Period of the clock in picoseconds.
     start_us : int
-        Time to the first command.
+        Microseconds from the first edge during which no command is permitted.
 
     Attributes
     ----------
     words : dict of int to int
-        The words that were written, by address; all others are 0.
+        The words of 16 bits that were written, by address; all others are 0. An address counts
+        words: from the highest bits down, it consists of row, bank and column.
     counts : dict of str to int
         Number of commands so far, by name in lower case.
     """
@@ -149,7 +151,7 @@ class GoldenSdram:
         return out, rule
 
     def _since(self, edge: int | None) -> int:
-        """Picoseconds since ``edge``; very many if it was never."""
+        """Picoseconds since edge number ``edge``; 2**60 if it is None, for an event yet to come."""
         return 1 << 60 if edge is None else (self._edge - edge) * self._period
 
     def _check(self, pins: Edge) -> Rule:

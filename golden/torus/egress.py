@@ -90,7 +90,7 @@ class Egress:
         semaphore, amount : int
             The other core's semaphore to which ``amount`` is added after the last vector.
         left : callable
-            Called when all vectors have left.
+            Called when the last packet of the transfer, or the signal, has left.
         """
         self._queues.setdefault(way, deque()).append(
             _Departure(deque(moves), semaphore, amount, left))

@@ -17,19 +17,23 @@ def all_reduced(values: Words, block: int, spread: int = 1) -> Words:
     Parameters
     ----------
     values : array of uint32, shape (width, height, words)
-        Patterns of the fp32 numbers of each chip; a whole number of rounds.
+        Patterns of the fp32 numbers of each chip. ``words`` is a multiple of the words of a round,
+        4 * block * width * height / spread.
     block : int
         Words of a block.
     spread : int
-        Along the second axis of a half, there is a part for every ``spread``-th chip only.
+        Along the second axis of a half, only every ``spread``-th chip has blocks; see below.
 
     Returns
     -------
     array of uint32, shape (words,)
-        The sums. A round has two halves; the first is summed along X first, the second along Y,
-        unless there is only one chip along Y, or X. A half has two quarters; the first is summed in
-        ascending order of coordinates, the second in descending order. The sum of part s of a ring
-        begins with chip s or, along the second axis, with chip s times ``spread``.
+        The sums. A round has two halves: the first is summed along X first and then along Y, the
+        second along Y first and then along X. (If the torus has one chip along X or along Y, that
+        axis is the second one of both halves.) A half has two quarters; the first is summed round
+        the rings in ascending order of coordinates, the second in descending order. A quarter has a
+        block for each pair of a coordinate s on the first axis and a multiple t of ``spread`` on
+        the second, in the order of (s, t). The block's sum begins at s along the first axis, and at
+        t along the second.
 
     Raises
     ------

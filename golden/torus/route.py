@@ -95,10 +95,10 @@ Route = Callable[[int, int, int, int, tuple[int, int]], list[Hop]]
 def channel_graph(shape: tuple[int, int], route: Route = route) -> dict[Hop, set[Hop]]:
     """Return, for each channel of the torus, the channels that its flits may have to wait for.
 
-    A packet that holds a channel waits for the next one of its way. If the graph has no cycle, the
-    packets that are nearest to the end of it can always proceed, so there is no deadlock
-    (W. J. Dally, C. L. Seitz: Deadlock-free message routing in multiprocessor interconnection
-    networks, IEEE Transactions on Computers, 1987).
+    A packet that holds a channel waits for the next channel of its way. If the graph has no cycle,
+    some packet waits for no other and can proceed, so there is no deadlock (W. J. Dally,
+    C. L. Seitz: Deadlock-free message routing in multiprocessor interconnection networks, IEEE
+    Transactions on Computers, 1987).
 
     Parameters
     ----------

@@ -189,5 +189,5 @@ def channel_bits(config: Config) -> int:
 
 
 def max_beats(config: Config) -> int:
-    """Return the beats of the longest AXI burst: a power of two, at most `BOUNDARY_BYTES`."""
+    """Return the beats of the longest AXI burst: a power of two, for at most 4 KiB of data."""
     return 32 if config.channel_bytes >= 64 else 16

@@ -154,8 +154,9 @@ def _address_queue(m: Module, platform: object, name: str, config: Config, depth
 class HbmReader(wiring.Component):
     """Reads rows from the HBM, up to one a cycle.
 
-    A burst is requested only when the buffer has room for its rows and for all outstanding rows.
-    Every channel can therefore always accept its beats, and memory is never blocked.
+    The reader offers an AXI burst to memory only when its buffer has room for the burst's rows and
+    for all outstanding rows. Every channel can therefore always accept its beats, and memory is
+    never blocked.
 
     Attributes
     ----------

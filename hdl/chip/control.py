@@ -109,7 +109,7 @@ class CoreControl(wiring.Component):
         Accesses; their addresses are offsets in the core's register block.
     core : Out(CoreSide)
         Control of the core.
-    events : Out(3)
+    events : Out(4)
         Events of this cycle, as listed in `EVENTS`.
     startable : Out(1)
         Present if the chip has links: the core is stopped and not being reset.

@@ -50,7 +50,11 @@ EVENT_PITCH = 8
 
 
 class Access(StrEnum):
-    """Permitted accesses to a register; all others are refused with SLVERR."""
+    """Permitted accesses to a register; all others are refused with SLVERR.
+
+    RO: read. RW: read and write. WO: write. W1: write; a 1 has an effect, a 0 has none. W1C: read
+    and write; a 1 clears its bit, a 0 has no effect.
+    """
 
     RO = "ro"
     RW = "rw"
@@ -235,13 +239,14 @@ GLOBAL_REGISTERS = _table((
 
 LINK_REGISTERS = _table((
     Register("LINK_BYTES", 0x034, Access.RO, "Bytes of data in a flit of a link."),
-    Register("TORUS", 0x050, Access.RW, "Shape of the torus of chips. Equal in all of them. A side "
-             "out of range, or with POSITION outside of it, is refused.", (
+    Register("TORUS", 0x050, Access.RW, "Shape of the torus of chips, which must be equal in all "
+             "of them. A write is refused if a side is out of range, or not more than the chip's "
+             "coordinate in POSITION.", (
         Field("WIDTH", 0, 8, "Chips along X, 1 to 32, more than POSITION.X."),
         Field("HEIGHT", 8, 8, "Chips along Y, 1 to 32, more than POSITION.Y."),
     ), 0x0101, acts=True),
-    Register("POSITION", 0x054, Access.RW, "Place of the chip on the torus. A coordinate outside "
-             "TORUS is refused.", (
+    Register("POSITION", 0x054, Access.RW, "Place of the chip on the torus. A write is refused "
+             "if a coordinate is not less than the side in TORUS.", (
         Field("X", 0, 8, "Coordinate along X, less than TORUS.WIDTH."),
         Field("Y", 8, 8, "Coordinate along Y, less than TORUS.HEIGHT."),
     ), 0, acts=True),

@@ -84,7 +84,7 @@ class ProgramControl(wiring.Component):
         A signal from outside the program would overflow a semaphore.
     bus_error : In(1)
         The HBM answered a transfer with an error.
-    running, fault, pc : Out(1), Out(4), Out(32)
+    running, fault, pc : Out(1), Out(fault_bits), Out(32)
         Same as in `hdl.core.sequencer.Sequencer`.
     valid : Out(1)
         The bundle at ``pc`` has been fetched and can issue.

@@ -175,7 +175,7 @@ class Sequencer(wiring.Component):
         Number of cycles without an issue after which the core stops with a fault; 0: never.
     running : Out(1)
         A program is running.
-    fault : Out(4)
+    fault : Out(fault_bits)
         The fault that stopped the core, a `hdl.isa.Fault`; `NONE` if there was none.
     pc : Out(32)
         Address of the bundle that issues next, or that halted, or that has the fault.

@@ -68,11 +68,12 @@ def _divisor(clock_hz: int, baud: int) -> int:
     Raises
     ------
     ValueError
-        If no number gives about this rate.
+        If the number would be less than 4, or no integer gives a rate within 2 % of ``baud``.
     """
     divisor = round(clock_hz / integer("baud", baud, 1))
     if divisor < 4 or abs(clock_hz / divisor / baud - 1) > _MAX_ERROR:
-        raise ValueError(f"baud must divide the clock ({clock_hz} Hz) by 4 or more, not {baud!r}")
+        raise ValueError(f"baud must be within {_MAX_ERROR:.0%} of {clock_hz} / n, n an integer of "
+                         f"at least 4, not {baud!r}")
     return divisor
 
 
@@ -104,7 +105,8 @@ class Board(wiring.Component):
     sdram_clk, sdram_clk_en, sdram_cs, sdram_we, sdram_ras, sdram_cas : Out(1)
         Pins of the SDRAM, present only with ``sdram``, and with them the bidirectional port
         ``sdram_dq``. Each pin but the clock has a register in its pad. The SDRAM's clock is the
-        chip's, inverted, so commands and data change half a cycle before its edge and after it.
+        chip's, inverted, so commands and data change half a cycle before the rising edge at which
+        the SDRAM reads them, and not again until half a cycle after it.
     sdram_ba, sdram_a, sdram_dqm : Out(2), Out(13), Out(2)
         The same.
 

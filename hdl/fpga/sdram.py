@@ -57,9 +57,9 @@ class SdramTiming:
     wr_cycles, mrd_cycles : int
         Cycles from the last word written to precharge, at least; from the mode to the next command.
     refresh_ms, refreshes : int
-        Number of refreshes needed in a time.
+        In ``refresh_ms`` milliseconds, ``refreshes`` refreshes are needed.
     start_us : int
-        Time from the start of the clock to the first command.
+        Microseconds from the start of the clock to the first command.
 
     Raises
     ------
@@ -276,7 +276,10 @@ class SdramController(wiring.Component):
                      self._wait.eq(cycles - 1)]
 
     def _run(self, m: Module, sends: Signal) -> None:
-        """Choose a command for the beat under way, or refresh; set ``sends`` for a word."""
+        """Choose a command for the beat under way, or refresh.
+
+        Set ``sends`` in the cycle in which the command reads or writes a word of the beat.
+        """
         pins, timing = self.pins, self._timing
         column = Cat(self._word, self._row)[:_COLUMN_BITS]
         target = Signal.like(self._open_row)
@@ -325,7 +328,7 @@ class SdramController(wiring.Component):
                          for name in ("write", "row", "data", "strobe")]
 
     def _receive(self, m: Module, reads: Value) -> None:
-        """Collect the words of a beat; ``reads`` is set when one is requested."""
+        """Collect the words of a beat; ``reads`` is set when a word is requested."""
         access = self.access
         word = Signal(range(self._words))
         m.d.sync += [self._flight.eq(Cat(reads, self._flight)), access.done.eq(0)]

@@ -32,7 +32,7 @@ def arrival() -> data.StructLayout:
 def _stored(config: Config) -> data.StructLayout:
     """Entry of a sink's queue: an `arrival`, or the rows of a wrong packet.
 
-    If ``stale_rows`` is not 0, so many rows are to be discarded, and ``packet`` does not matter.
+    If ``stale_rows`` is not 0, it is the number of rows to discard, and ``packet`` does not matter.
     """
     return data.StructLayout({"packet": arrival(), "stale_rows": range(config.sublanes + 1)})
 

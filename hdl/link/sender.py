@@ -41,8 +41,8 @@ class LinkSender(wiring.Component):
         The other end's buffer has no room for a flit of this channel. Not set while ``down``.
     down : Out(1)
         The link is given up, until the reset: the other end did not answer ``retries`` repetitions,
-        or was reset, or acknowledges or frees what was not sent. It then drops all flits that it
-        accepts, so that nothing waits for it.
+        or was reset, or acknowledges or frees what was not sent. This sender then drops all flits
+        that it accepts, so that nothing waits for it.
     busy : Out(1)
         A flit is not known to have left the other end's buffer, or a packet has arrived in part;
         never set while ``down``.

@@ -131,8 +131,8 @@ class VectorElement(wiring.Component):
     def __init__(self, config: Config) -> None:
         instance("config", config, Config)
         if config.vmem_vectors < 2:
-            raise ValueError("vmem_bytes must be at least two vector registers, not "
-                             f"{config.vmem_bytes!r}")
+            raise ValueError("vmem_bytes must be at least twice the bytes of a vector "
+                             f"({config.row_bytes * config.sublanes}), not {config.vmem_bytes!r}")
         self._config = config
         super().__init__({
             "position": In(16),

@@ -39,8 +39,9 @@ def check_vmem(config: Config) -> None:
         If vector memory has fewer than 2 vectors, or more than `HOST_ADDRESS_BITS` can address.
     """
     if not 2 <= config.vmem_vectors <= 1 << HOST_ADDRESS_BITS:
-        raise ValueError(f"vmem_bytes must be from 2 to {1 << HOST_ADDRESS_BITS} vector "
-                         f"registers, not {config.vmem_bytes!r}")
+        raise ValueError(f"vmem_bytes must be from 2 to {1 << HOST_ADDRESS_BITS} times the bytes "
+                         f"of a vector ({config.row_bytes * config.sublanes}), not "
+                         f"{config.vmem_bytes!r}")
 
 
 def grant_port(config: Config) -> dict[str, wiring.Member]:

@@ -98,7 +98,8 @@ def count_cells(cells: Mapping[str, int]) -> dict[str, int]:
     dict of str to int
         ``lut4``, ``ccu2c`` (two-bit carry cells), ``ff``; ``ebr``: block RAMs of 18 Kbit (DP16KD);
         ``lutram``: memories of 16 words of 4 bits in lookup tables (TRELLIS_DPR16X4);
-        ``multipliers`` (MULT18X18D); ``comb``: combinational cells that all of these need.
+        ``multipliers`` (MULT18X18D); ``comb``: combinational cells that ``lut4``, ``ccu2c`` and
+        ``lutram`` need together.
     """
     return {**{name: cells.get(cell, 0) for name, cell in _NETLIST_CELLS.items()},
             "comb": comb(cells)}

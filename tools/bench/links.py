@@ -114,9 +114,9 @@ def link_figures(name: str) -> dict[str, float]:
     -------
     dict of str to float
         ``hop_cycles``: cycles that a packet spends in a chip which forwards it.
-        ``link_share_beside_hbm``: share of their peak that all links reach while the cores also
-        load from HBM and store to it. ``busy_chip_slowdown_with_idle_fabric``: processor time to
-        simulate a busy chip with links that are idle, compared to one without links.
+        ``link_share_beside_hbm``: share of its peak that the slowest link reaches while the cores
+        also load from HBM and store to it. ``busy_chip_slowdown_with_idle_fabric``: processor time
+        to simulate a busy chip with links that are idle, divided by that of one without links.
         ``pod_4x4_cycles_per_second``: with a thread for each processor and a quantum of 64 cycles;
         ``pod_4x4_one_thread_cycles_per_second``: with one thread and a quantum of one cycle, so
         that all chips run cycle by cycle.

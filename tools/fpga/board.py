@@ -176,7 +176,8 @@ class SimulatedBoard(Closeable):
     damaged : int
         Number of bytes with a wrong bit so far.
     violation : Rule
-        The first rule of the SDRAM that was violated; if there is one, the board stops.
+        The first rule of the SDRAM that was violated, at which the board stopped; `Rule.NONE` if
+        there was none.
     """
 
     def __init__(self, config: Config, baud: int = DEFAULT_BAUD, *, noise: float = 0.0,

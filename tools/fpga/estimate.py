@@ -1,8 +1,8 @@
 """The largest chips that fit two larger FPGAs, by Yosys; ``python -m tools.fpga.estimate``.
 
-For each FPGA and number of cores, it looks for the largest array, and for this array for the most
-sublanes, of which the chip takes at most `LIMIT` of each resource. The design is synthesised unit
-by unit, and not placed and routed.
+A chip fits if it takes at most `LIMIT` of each resource of the FPGA. For each FPGA and each number
+of cores, the module finds the largest array of a chip that fits and, with this array, the most
+sublanes. The design is synthesised unit by unit, and not placed and routed.
 """
 
 import argparse
@@ -130,7 +130,10 @@ def fits(part: Part, units: Mapping[str, Unit]) -> bool:
 
 
 def _add_units(part: Part, config: Config, units: dict[str, Unit]) -> bool:
-    """Add the other units to ``units``, the tiles, as long as they fit; return whether all do."""
+    """Add the chip's other units to ``units``, which has its tiles; return whether all of them fit.
+
+    No unit is synthesised after the first with which ``units`` does not fit ``part``.
+    """
     if fits(part, units):
         for name, unit in _units(part, config):
             units[name] = unit

@@ -10,8 +10,8 @@ from tools.pictures.svg import Picture
 __all__ = ["draw", "parts", "tiles"]
 
 _LARGE, _LEAST = 0.25, 0.02
-"""Shares of the design's combinational cells: a module with less than the first has one colour; the
-modules in a larger one have their own, if they have at least the second."""
+"""Shares of the design's combinational cells. A module with at least `_LARGE` of them has no colour
+of its own. Each smaller module directly in such a module has one, if it has at least `_LEAST`."""
 _SUFFIX = re.compile(r"\$(?:CCU2_COMB|DPRAM_COMB|RAMW_SLICE|RAMW_BLOCK)[0-9]*$")
 """What nextpnr appends to the name of a cell of the netlist that it splits."""
 _PLACE = re.compile(r"X([0-9]+)/Y([0-9]+)/")
@@ -43,7 +43,8 @@ def tiles(placed: Mapping[str, Any],
     Returns
     -------
     dict of tuple of int to dict of str to Counter
-        By column and row of the tile, and by the path of the instance.
+        Number of cells of each type, by (column, row) of the tile and then by the path of the
+        instance.
     """
     found: dict[tuple[int, int], dict[str, Counter[str]]] = {}
     for name, cell in placed["cells"].items():

@@ -2,8 +2,9 @@
 
     python -m tools.jax_table [--only PATTERN] [--limit SECONDS]
 
-Results are kept in build/jax-api.json, and functions with a result are not run again. But with
-`--only`, all functions whose name matches PATTERN, a regular expression, are run again.
+Results are kept in build/jax-api.json. The command runs the functions that have no result yet or,
+with `--only`, all functions whose name matches PATTERN, a regular expression, whether they have a
+result or not. It writes the page once every function has a result.
 """
 
 import argparse
@@ -18,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def main() -> None:
-    """Run the functions without a kept result, then write the page."""
+    """Run the functions, keep their results, and write the page if every function has a result."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="", help="regular expression for functions to run again")
     parser.add_argument("--limit", type=float, default=120,

@@ -26,7 +26,7 @@ class Maker:
         self._random = np.random.default_rng(SIDE)
 
     def array(self, *shape: int, kind: str | None = None) -> Any:
-        """A random array; the maker has defaults for ``shape`` and the element type ``kind``."""
+        """A random array; by default, ``shape`` and the element type ``kind`` are the maker's."""
         return self.of(shape or self.shape, kind)
 
     def of(self, shape: tuple[int, ...], kind: str | None = None) -> Any:

@@ -446,7 +446,7 @@ def test_the_checker_finds_a_wrong_output() -> None:
 def test_wrong_configuration_is_refused(component: type[Component]) -> None:
     with pytest.raises(TypeError, match="config must be a Config, not 'tiny'"):
         component("tiny")
-    with pytest.raises(ValueError, match=r"vmem_bytes must be .* vector registers, not 32"):
+    with pytest.raises(ValueError, match=r"vmem_bytes must be .* bytes of a vector .*, not 32"):
         component(Config(array=4, sublanes=2, vmem_bytes=32))
 
 

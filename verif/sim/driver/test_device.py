@@ -290,7 +290,7 @@ def test_only_chips_can_be_opened(backend: str) -> None:
     with pytest.raises(ValueError, match="hbm_channels must not be 8"):
         Device.open(Config.preset("tiny", hbm_channels=8), backend=backend)
     for size, preset in ((32, "tiny"), (1 << 30, "small")):
-        with pytest.raises(ValueError, match="vmem_bytes must be from 2 to 65536 vector registers"):
+        with pytest.raises(ValueError, match="vmem_bytes must be from 2 to 65536 times"):
             Device.open(Config.preset(preset, vmem_bytes=size), backend=backend)
 
 
