@@ -294,8 +294,9 @@ class Descriptor:
 def check_remote(word: int, config: Config, torus: tuple[int, int] = (1, 1)) -> Fault:
     """Return the fault of a word of `hdl.dma.format.REMOTE_LAYOUT`, which names a core elsewhere.
 
-    DMA_DESCRIPTOR: a reserved bit is set, or chips have no core of that number. DMA_RANGE: the hops
-    along a dimension are not fewer than its chips, or there is no hop at all. Otherwise NONE.
+    DMA_DESCRIPTOR: a reserved bit is set, or chips have no core of that number. DMA_RANGE: along X
+    or Y, the hops are not fewer than the chips of the torus, or there is no hop at all. NONE: none
+    of these is true.
 
     Parameters
     ----------

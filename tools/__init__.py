@@ -1,1 +1,1 @@
-"""Generators of docs and pictures, benchmarks, and the Verilog export."""
+"""Generators of docs and pictures, benchmarks, the Verilog export, and ``make fpga``."""

@@ -227,7 +227,7 @@ class HbmReader(wiring.Component):
 
 
 class WriteOrder(wiring.Component):
-    """Holds back a channel's write data until the address of their burst is offered to memory.
+    """Holds back the data of a channel's write burst until memory is offered the burst's address.
 
     The data need not wait until memory accepts the address: memory may accept either one first.
 

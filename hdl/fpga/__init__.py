@@ -1,1 +1,1 @@
-"""The chip on an FPGA board: memory in block RAM, and a serial line to the host."""
+"""The chip on an FPGA board: memory in block RAM or SDRAM, and a serial line to the host."""

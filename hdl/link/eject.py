@@ -166,8 +166,8 @@ class PacketSink(wiring.Component):
 class ArrivalPort(wiring.Signature):
     """Packets for a core, from the `Ejection` of the chip to the core's `Arrivals`.
 
-    For each port of the chip, ``packet_{port}`` is a stream of `arrival`, and ``row_{port}`` is a
-    stream of the rows of their vectors.
+    For each port of the chip, ``packet_{port}`` is a stream of `arrival`, and ``row_{port}`` is the
+    stream of the rows of the vectors in these packets.
 
     Parameters
     ----------

@@ -1,1 +1,1 @@
-"""Benchmarks: simulation speed, and area and clock frequency on FPGAs."""
+"""Benchmarks: simulation speed, cycles of programs, and size and clock frequency on FPGAs."""

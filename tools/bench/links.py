@@ -1,4 +1,4 @@
-"""Figures of links: the latency of a hop, their rate while cores use HBM, simulation speeds."""
+"""Figures of links: cycles of a hop, the links' rate while cores use HBM, simulation speeds."""
 
 import statistics
 import time
