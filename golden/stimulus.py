@@ -204,7 +204,7 @@ def _ties_in_acc(dice: _Dice) -> _Triple:
 
 
 def _small_products(dice: _Dice) -> _Triple:
-    """Return products from 2**-132 to 2**-121; acc is a zero or a normal number in that range."""
+    """Return products from 2**-132 to 2**-121; acc is a zero or is from 2**-126 to 2**-118."""
     acc, x, w = dice.triple()
     field, pick = dice.words()
     x, w = _factors(x, w, _below(field, 0, 10) - 5, field, spread=48)
@@ -231,9 +231,9 @@ def _large_products(dice: _Dice) -> _Triple:
 
 
 def _large_sums(dice: _Dice) -> _Triple:
-    """Return an acc close to the largest number, and a product of its sign, about half its unit.
+    """Return an acc close to the largest number, and a product of its sign, from 2**100 to 2**109.
 
-    The unit of a number is the value of its lowest bit.
+    The lowest bit of acc is worth 2**104.
     """
     acc, x, w = dice.triple()
     field, pick = dice.words()

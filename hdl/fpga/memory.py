@@ -157,8 +157,9 @@ class BlockMemory(wiring.Component):
 class SdramMemory(wiring.Component):
     """The same ports as `BlockMemory`, in front of an `SdramController`.
 
-    One burst or access to a word takes place at a time; reads, writes and words alternate. A reset
-    ends a burst, so the beat that the controller has accepted may still be written.
+    One burst or access to a word takes place at a time. Read bursts, write bursts and accesses to
+    words take turns. A reset ends a burst, but a beat that the controller has accepted before may
+    still be written.
 
     Parameters
     ----------

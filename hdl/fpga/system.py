@@ -22,8 +22,8 @@ class SerialSystem(wiring.Component):
     Parameters
     ----------
     config : Config
-        Parameters of a chip with one core and one memory channel, and at most 2 GiB of memory: with
-        an SDRAM, 32 MiB.
+        Parameters of a chip with one core and one memory channel, and with at most 2 GiB of memory,
+        or 32 MiB if it is an SDRAM.
     divisor : int or None
         As of `hdl.fpga.bridge.SerialBridge`: cycles of a bit on the line, or None for SPI.
     sdram : SdramTiming, optional

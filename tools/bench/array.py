@@ -108,7 +108,7 @@ class Grid:
 
 
 def _words(values: npt.NDArray[np.uint16]) -> Words:
-    """Pack rows of 16-bit elements into rows of 32-bit words."""
+    """Pack rows of 16-bit elements into rows of 32-bit words, the first element lowest."""
     spare = -values.shape[1] % 2
     return np.ascontiguousarray(np.pad(values, ((0, 0), (0, spare)))).view(np.uint32)
 

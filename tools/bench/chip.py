@@ -27,7 +27,7 @@ Transfers = Callable[[int], tuple[Place, Place]]
 
 
 def _check(chip: ChipModel) -> None:
-    """Run programs on all cores, and compare the state with the golden chip's.
+    """Run the busy program on all cores, and compare the state with the golden chip's.
 
     Raises
     ------

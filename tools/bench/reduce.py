@@ -31,7 +31,7 @@ MIB = 1 << 20
 
 
 def _least_cycles(chips: int, size: int) -> float:
-    """Return the cycles that the links need at least for ``size`` bytes on each of the chips."""
+    """Return the least cycles in which the links can move an all-reduce: ``size`` bytes a chip."""
     return 2 * size * (1 - 1 / chips) / (LINKS * LINK_RATE)
 
 

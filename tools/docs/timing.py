@@ -45,7 +45,8 @@ class Diagram:
         The label of each row, and a function that returns the row's text for a cycle, given the
         values of all signals in that cycle.
     signals : mapping of int to (int, int)
-        Semaphores to which the host adds: (number of the semaphore, amount) by cycle.
+        Semaphores to which the host adds: (number of the semaphore, amount) by cycle. The host
+        starts the program in cycle 0.
     """
 
     program: str
@@ -147,7 +148,7 @@ def _waveform(lines: Iterator[str]) -> Iterator[dict[str, int]]:
 def _simulate(diagrams: Sequence[Diagram]) -> list[list[dict[str, int]]]:
     """Simulate the programs of the diagrams; return the signals' values by program and cycle.
 
-    The cycles are those from the host's start to the first cycle after the program's end.
+    The cycles are those from the host's start, cycle 0, to the last in which the program runs.
     """
     config = Config.preset("tiny")
     core = Core(config)

@@ -38,7 +38,7 @@ def run(wanted: list[str], limit: float) -> Iterator[tuple[str, str, str]]:
         The function's name, its outcome, and the reason. Outcomes: "works"; "differs" from the
         CPU's result; "refused", by an error or without a result in time; "types", with a result of
         a type that the chip does not have; "host", with a result that is no array; "untried", since
-        no arguments are known.
+        no arguments are known that it accepts on the CPU.
     """
     left = list(wanted)
     while left:
