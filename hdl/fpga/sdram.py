@@ -152,8 +152,8 @@ class BeatAccess(wiring.Signature):
         The access: whether it writes, the beat's address, and for a write the data and which bytes
         of them to write.
     done, value : In(1), In(data_bits)
-        The oldest read that was accepted ends in this cycle; the beat, which is held until the
-        first data of the next read.
+        ``done``: the oldest accepted read ends in this cycle. ``value``: the beat that it read,
+        held until the first data of the next read.
     idle : In(1)
         No access is under way.
     """

@@ -477,9 +477,9 @@ class Transcendental(wiring.Component):
 
 
 class EarlyBias(Transcendental):
-    """`Transcendental` that adds the bias to both roundings of an exponent before it chooses one.
+    """`Transcendental` that computes both candidates for the exponent of 2**x, then chooses one.
 
-    So the longest path of stage 0 has one addition less.
+    Both include the bias already, so the longest path of stage 0 has one addition less.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Sums over pods of chips in RTL: shares of the rate of the links, and pods of any size.
+"""Measures the cycles of a sum of arrays over the chips of a pod, in RTL.
 
     python -m tools.bench.reduce 16x16 1
 

@@ -51,7 +51,8 @@ class Part:
     family : str
         Its family, as ``synth_xilinx`` names it.
     available : dict of str to int
-        Number of its lookup tables with six inputs, registers, block RAMs of 36 Kbit, multipliers.
+        Number of its ``luts`` (lookup tables with six inputs), ``registers``, ``block_rams`` (of
+        36 Kbit) and ``multipliers``.
     """
 
     family: str
