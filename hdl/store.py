@@ -118,8 +118,8 @@ def change_text(kind: str, name: str, key: str, change: Callable[[str], str]) ->
     """Replace an entry's text by ``change(text)``; "" stands for an entry that does not exist.
 
     ``kind``, ``name`` and ``key`` are those of the function `entry`; `kept_text` returns the text.
-    Concurrent changes are made one after the other. For records of what is known about the inputs
-    in ``key``, to which more may be added, or which may be withdrawn.
+    Concurrent changes are made one after the other. Such an entry records what is known about the
+    inputs in ``key``; a change adds to the record or withdraws a part of it.
     """
     path = _path(kind, name, key)
     _make_folder(path.parent)

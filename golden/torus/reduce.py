@@ -58,8 +58,8 @@ def pod_sum(values: Words, blocks: tuple[int, int]) -> Words:
     values : array of uint32, shape (width, height, 2, words)
         Patterns of the fp32 numbers of both cores of each chip.
     blocks : tuple of int
-        Words of a block in the half of core 0, and in that of core 1. With the padding at the end,
-        each half has two quarters of a block for each chip.
+        Words of a block in the half of core 0, and in that of core 1. A half consists of two
+        quarters, each with one block for each chip. Zeros pad ``words`` to the size of both halves.
 
     Returns
     -------
@@ -78,9 +78,10 @@ def pod_sum(values: Words, blocks: tuple[int, int]) -> Words:
 
 
 def _half(values: Words, half: int, block: int, spread: int) -> Words:
-    """Return the sums of one half, of shape (rounds, words); the others are as in `all_reduced`.
+    """Return the sums of one half of each round, shape (rounds, words).
 
-    ``values`` has shape (width, height, rounds, words), and ``half`` is 0 or 1.
+    ``values``, shape (width, height, rounds, words), has only the words of this half. ``half`` is 0
+    for the first half, 1 for the second. ``block`` and ``spread`` are those of `all_reduced`.
     """
     width, height, count, words = values.shape
     rounds = values.reshape(width, height, count, 2, -1, block)

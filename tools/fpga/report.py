@@ -72,9 +72,9 @@ def steps(hops: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        For each step: ``signal``, its name in the source with the instances above it; ``cells``,
-        the cells that it passes through; ``logic_ns`` and ``routing_ns``, its delay in cells and
-        in wires.
+        For each step: ``signal``, the name of its signal in the source, after the path of the
+        instance; ``cells``, the number of cells that it passes through; ``logic_ns`` and
+        ``routing_ns``, its delay in cells and in wires.
     """
     found = []
     for signal, joined in groupby(hops, lambda hop: _DERIVED.sub("", hop["to"])):
