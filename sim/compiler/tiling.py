@@ -141,7 +141,8 @@ class Tiling:
         """Return the index, among the value's vectors, of the vector that holds a tile.
 
         ``outer`` is the combined index of the outer dimensions, ``lane_tile`` the number of the
-        tile along the lanes, ``row_tile`` that along the sublanes. Vectors are ordered in this way.
+        tile along the lanes, ``row_tile`` that along the sublanes. The index grows fastest with
+        ``row_tile``, and slowest with ``outer``.
         """
         return ((outer * self.lane_tiles + lane_tile) * self.column_vectors
                 + row_tile // (1 + self.packed))

@@ -1,1 +1,1 @@
-"""Programs of whole cores that reduce arrays over all chips of a torus, and their common plan."""
+"""The all-reduce over all chips of a torus: the plan, and the program that each core runs."""

@@ -42,7 +42,7 @@ WAYS = 1, -1
 _MOST_PIECE = 8
 """Maximum number of vectors in a piece."""
 _PIECES = 8
-"""A piece has more than two vectors only if a block still has at least this number of pieces."""
+"""A piece has more than two vectors only if its block then has at least this number of pieces."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ class RingPlan:
     shape : tuple of int
         Chips along X and along Y.
     arrays : int
-        1: a chip has one array. 2: it has two, which are added first, and both get the sum.
+        Number of arrays on each chip, 1 or 2. All arrays of all chips are added; the sum is stored
+        once for each array.
     rounds : int
         Number of rounds.
     block : int
@@ -177,7 +178,10 @@ def _spread(width: int, height: int, vectors: int) -> int:
 
 
 def _piece(block: int) -> int:
-    """Return into pieces of how many vectors to divide a block of about ``block`` vectors."""
+    """Return the number of vectors of a piece, for a block of ``block`` vectors.
+
+    This need not divide ``block``: `RingPlan.of` makes the block a whole number of pieces.
+    """
     piece = 1
     while piece < _MOST_PIECE and (piece < min(2, block) or piece * _PIECES * 2 <= block):
         piece *= 2

@@ -41,14 +41,16 @@ class Word(IntEnum):
     """Holds the distance in bytes from the first array to the second."""
     RESULT = 3
     RESULT_STEP = 4
-    """`RESULT` and `RESULT_STEP`: likewise, for the sums in HBM."""
+    """`RESULT` and `RESULT_STEP`: the address of the first sum in HBM, and the distance in bytes
+    from the first sum to the second.
+    """
     BLOCK = 5
     """Holds, for each way, the number of the block that the chip sends first in each segment."""
     RANK = 7
     """Holds, for each way, the chip's rank (`RingPlan.rank`)."""
     SHIFT = 9
-    """Holds, for each way, the vectors of a block if the chip has the greatest rank, else 0: by so
-    much, the neighbour keeps a block further from its quarter's start than this chip.
+    """Holds, for each way, how many vectors further from its quarter's start the next chip that way
+    keeps a block than this chip: those of one block if this chip has the greatest rank, else 0.
     """
     SENDS = 11
     """Holds the number of pieces that the core sends in a round, both ways together."""
@@ -59,7 +61,9 @@ _PITCH = 10
 _LOAD = _SENDS + 4 * _PITCH
 _STORE = _LOAD + _PITCH
 _SOURCE, _DESTINATION = 2, 6
-"""Words of a descriptor that hold the low 32 bits of the source's and the destination's address."""
+"""Numbers of the words of a descriptor that hold the low 32 bits of the source's address, and of
+the destination's.
+"""
 
 _ARRIVED = ((0, 1), (2, 3))
 """Semaphores that count the arrived pieces, by axis (0 is the core's first) and by way."""
@@ -70,15 +74,17 @@ _AT = "s1"
 """Register of the current piece's position: its distance in vectors from its quarter's start."""
 _COUNT = "s2"
 _BASE, _STEP = "s11", "s12"
-"""Registers of two numbers: the address in HBM of the forward quarter, and the distance in bytes
-from the first array to the second.
+"""Registers of two numbers: the address of the current round's forward quarter in the first of the
+arrays (or of the sums) in HBM, and the distance in bytes from the first of them to the second.
 """
 _T, _U = "s13", "s14"
 _SUM, _ADDEND = "s15", "s16"
 _RETURN = "s17"
 _LOAD_AT, _LOADS_LEFT = "s18", "s19"
 _ROUNDS, _ROUND = "s20", "s21"
-"""Registers of two numbers: rounds left; offset in bytes of the current round in the array."""
+"""Registers of two numbers: how many rounds are left, with the current one until its phase 2 ends;
+and the offset in bytes of the current round in the array.
+"""
 _TO = "s22"
 _FOLLOW_AT, _LAG = _LOAD_AT, _LOADS_LEFT
 """Registers of two numbers: the position of the piece that subroutine ``follow`` stores next, and
@@ -102,10 +108,10 @@ class _Walk:
     at : tuple of str
         Address of the current piece.
     block, segment : tuple of str
-        Offset of the piece's block in the segment, and of that segment in the quarter.
+        Offset in bytes of the piece's block in its segment, and of that segment in the quarter.
     pieces, blocks : str
-        Numbers of pieces left in the block and of blocks left in the segment, with the current
-        ones.
+        Numbers of pieces left in the block and of blocks left in the segment, including the current
+        piece and block.
     next : str
         Name of the subroutine that takes a step.
     """
@@ -212,9 +218,10 @@ class _Writer:
         """Write the start of two transfers from or to HBM: a piece of each way.
 
         The address in HBM is that of ``walk``; it goes to word ``far`` of the descriptor at address
-        ``descriptor`` in scalar memory. In vector memory, the piece is as many vectors behind the
-        start of its buffer in ``buffers`` as register ``at`` says; this address goes to word
-        ``near``. ``array`` is 0 or 1, the number of the array.
+        ``descriptor`` in scalar memory. In vector memory, the piece begins as many vectors after
+        the start of its buffer as register ``at`` says; this address goes to word ``near``.
+        ``buffers`` has the start of the buffer for each way. ``array`` is 0 or 1, the number of the
+        array.
         """
         for way, first in enumerate(walk.at):
             source = _U if array else first
@@ -228,11 +235,11 @@ class _Writer:
     def _write_add(self) -> None:
         """Write the subroutine ``add``: add one piece to another in vector memory.
 
-        Registers `_ADDEND` and `_SUM` hold the addresses of the pieces; the sum replaces the
-        second.
+        Registers `_ADDEND` and `_SUM` hold the addresses of the pieces; the sum replaces the piece
+        at `_SUM`.
 
-        A vector takes two cycles. Each loads two vectors; both are added four cycles later, and
-        stored after four more.
+        Each vector of the sum takes two cycles, one for each load. It is added four cycles after
+        its first load, and stored after four more.
         """
         self._label("add")
         vectors, depth = self._plan.piece, 6
@@ -290,7 +297,9 @@ class _Writer:
         self._address(walk)
 
     def _rotate(self, offsets: tuple[str, str], axis: int, sign: int) -> None:
-        """Move both offsets by one segment (axis 0) or one block (axis 1), modulo the ring's size.
+        """Write code that moves both offsets by one segment (axis 0) or one block (axis 1).
+
+        At the end of the ring, an offset starts again at the ring's other end.
 
         With ``sign`` 1, each moves in the direction of its way; with -1, against it.
         """
@@ -307,7 +316,7 @@ class _Writer:
         self._put(" | ".join(f"{slot}.add {offset}, {offset}, {t}" for slot, offset, t in names))
 
     def _address(self, walk: _Walk) -> None:
-        """Compute ``walk.at``, the address of a block in HBM for each way, from its offsets."""
+        """Write code that computes ``walk.at``, a block's address in HBM for each way."""
         quarter = self._plan.quarter * self._plan.vector_bytes
         for base, offsets in (((_BASE, _BASE), walk.segment), (walk.at, walk.block)):
             self._put(" | ".join(f"s{way}.add {at}, {base[way]}, {offsets[way]}"
@@ -319,7 +328,7 @@ class _Writer:
         return (self._plan.block if axis else self._segment) * self._plan.vector_bytes
 
     def _signal_neighbours(self) -> None:
-        """Tell the neighbours that the buffers for arriving pieces are free."""
+        """Write code that tells the neighbours that this core's buffers for arrivals are free."""
         for hops in _ways(self._plan, self._core):
             self._put(f"s0.add {_T}, s0, {pack_remote(*hops, self._core)}")
             self._put(f"misc.signal_remote sem{_FREE}, {_T}, 1")
@@ -402,7 +411,8 @@ class _Core(_Writer):
     def _sections(self) -> Iterator[tuple[int, bool, bool]]:
         """Yield up to three parts of the last segment: the first block, those between, the last.
 
-        Each is its number of blocks, whether it has the first block, and whether it has the last.
+        Each part is (number of blocks, whether it has the segment's first block, whether it has
+        the last).
         """
         blocks = self._blocks
         yield 1, True, blocks == 1
@@ -495,7 +505,11 @@ class _Core(_Writer):
         self._pieces(blocks, waits=0, store=True)
 
     def _loop(self, pieces: int, step: Callable[[], None]) -> None:
-        """Write a loop over pieces, the first at register `_AT`; ``step`` writes the body."""
+        """Write a loop over ``pieces`` pieces; ``step`` writes the body.
+
+        Register `_AT` holds the position of the first piece before the loop, and of the current one
+        in it.
+        """
         if pieces <= 0:
             return
         again = self._new()
@@ -505,7 +519,10 @@ class _Core(_Writer):
         self._put(f"s0.add {_AT}, {_AT}, {self._plan.piece} | s1.loop {_COUNT}, {again}")
 
     def _pieces(self, blocks: int, **options: Any) -> None:
-        """Write a loop over the pieces of some blocks; ``options`` are parameters of `_piece`."""
+        """Write a loop over the pieces of the next ``blocks`` blocks.
+
+        ``options`` are parameters of `_piece`.
+        """
         self._loop(blocks * self._in_block, partial(self._piece, **options))
 
     def _piece(self, *, load: bool = False, waits: int | None = None, add: int | None = None,
@@ -557,7 +574,10 @@ class _Core(_Writer):
             self._put(f"s1.call {_FOLLOWED}, follow")
 
     def _add(self, axis: int, way: int) -> None:
-        """Write the sum of this core's piece and the one that has arrived along ``axis``."""
+        """Write code that adds the piece that has arrived along ``axis`` to this core's piece.
+
+        ``way`` is the number of the quarter's direction: 0 is forward, 1 is backward.
+        """
         first, _ = self._sides
         begins = self._segment
         if axis:

@@ -29,7 +29,9 @@ __all__ = ["STACKED", "DType", "Graph", "Location", "Operation", "Sharding", "Te
            "Value"]
 
 STACKED = -1
-"""Marks, in `Sharding`, a host array of shape (2, ...) that has one index for each device."""
+"""Marks, in `Sharding`, a host array whose first dimension, of size 2, has one index for each
+device.
+"""
 
 
 class DType(Enum):
@@ -111,8 +113,8 @@ class Location:
     line : int
         Line number from 1, or 0 if it is unknown.
     name : str
-        Name of the operation as the front end gives it, for instance ``jit(f)/dot_general``; for
-        a kernel that computes several operations, the source lines of the others.
+        Name of the operation as the front end gives it, for instance ``jit(f)/dot_general``. For
+        kernels that are joined, ``and`` and the source lines other than this one.
     """
 
     file: str = ""

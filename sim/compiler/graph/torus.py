@@ -32,8 +32,8 @@ class Torus:
     width, height : int
         Chips along X and along Y.
     order : tuple of int
-        For each device, the number that it has in ascending order, if the order is another one;
-        otherwise empty.
+        For each device, 2 * c + k if the device is core k of chip c. Empty if that is the device's
+        own number, for all devices.
     """
 
     width: int = 1
@@ -76,7 +76,10 @@ class Torus:
         return ways[0], ways[1]
 
     def neighbour(self, device: int, kind: str, steps: int) -> int:
-        """Return the device ``steps`` further on in a device's ring of a kind (one of `RINGS`)."""
+        """Return the device ``steps`` places after ``device`` in its ring of kind ``kind``.
+
+        ``kind`` is one of `RINGS`; negative ``steps`` count backward.
+        """
         place, sides = list(self.place(device)), (CORES, self.width, self.height)
         axis = RINGS.index(kind)
         place[axis] = (place[axis] + steps) % sides[axis]
@@ -114,7 +117,7 @@ class Division:
     Attributes
     ----------
     counts : tuple of int
-        Number of parts along each dimension.
+        Number of parts along each dimension of the host array.
     parts : tuple of tuple of int
         For each device, the index of its part along each dimension. Several devices may have the
         same part.

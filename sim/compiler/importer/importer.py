@@ -181,8 +181,9 @@ class _Importer:
             return
         wanted = entry_divisions(function, self.module, self.torus.devices)
         if list(map(list, wanted)) != made:
-            raise UnsupportedError([Unsupported("arguments or results whose shardings differ from "
-                                                "those of the program's values", "", self.advice)])
+            raise UnsupportedError([Unsupported(
+                "an argument or result that the program's entry function declares with another "
+                "sharding than that with which the program computes it", "", self.advice)])
         self.shards.stack(graph)
 
     # Refusals

@@ -65,7 +65,8 @@ def _is_foreign(location: Any, call: Location) -> bool:
 def _name(at: Any, *, frames: bool = True) -> str | None:
     """The name that a location gives its operation, as opposed to one of the calls around it.
 
-    For an operation without a name, it is that of the innermost function; None without ``frames``.
+    For an operation without a name, it is the name of the innermost function of its call stack, or
+    None if ``frames`` is False.
     """
     from jaxlib.mlir import ir
 

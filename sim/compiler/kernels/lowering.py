@@ -81,8 +81,8 @@ class Lowering(Protocol):
     def send(self) -> Callable[[], None] | None:
         """Writes code that starts to send the first vectors of a product's result to another core.
 
-        Their number is that of `sim.compiler.kernels.products.dot.sent_early`. None if the kernel
-        sends nothing; a kernel need not send them.
+        Their number is that of `sim.compiler.kernels.products.dot.sent_early`. A kernel calls it
+        once or not at all; None if the kernel must not.
         """
 
     def place(self, value: Value) -> Place:

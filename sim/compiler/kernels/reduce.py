@@ -243,8 +243,8 @@ class _Reduction:
 
         ``dimension`` has ``size`` elements, in tiles of ``unit`` lanes or sublanes. Returns a list
         of (first tile, number of tiles, whether they contain padding) of the tiles to combine. If
-        the dimension is kept or None, the list has only the first tile, as if it had no padding.
-        Loops around this code visit the other tiles, and padding becomes padding of the result.
+        the dimension is kept or None, the list is [(0, 1, False)]: loops around this code visit the
+        other tiles, and padding becomes padding of the result.
         """
         if dimension not in self._dimensions:
             return [(0, 1, False)]

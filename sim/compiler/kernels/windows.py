@@ -152,12 +152,15 @@ class _Windows:
 
     @property
     def padded(self) -> tuple[int, ...]:
-        """Shape of the operand with its padding."""
+        """Shape of the operand with its dilation (`base`) and padding."""
         return tuple((size - 1) * step + 1 + low + high for size, step, (low, high)
                      in zip(self.shape, self.base, self.padding, strict=True))
 
     def pad(self, at: Lowering, source: Place, padded: Place) -> None:
-        """Copy the operand, ``source``, to its place within ``padded``; do not write padding."""
+        """Copy the operand's elements from ``source`` to their places in ``padded``.
+
+        ``padded`` has the shape `padded`; its other elements are not written.
+        """
         axes, starts, ends = [], [], []
         for d, (size, step, (low, _), whole) in enumerate(zip(
                 self.shape, self.base, self.padding, self.padded, strict=True)):
@@ -171,14 +174,20 @@ class _Windows:
 
     def corners(self, at: Lowering, padded: Place, result: Place,
                 offset: Sequence[IndexLike]) -> None:
-        """Copy the element at ``offset`` within each window of ``padded`` to the result."""
+        """Copy one element of each window to ``result``.
+
+        In each dimension, it is ``offset`` elements of ``padded`` after the window's first element.
+        """
         copy(at, padded, result, [Axis(size, d, d, self.strides[d])
                                   for d, size in enumerate(self.result)],
              (offset, [0] * len(offset)))
 
     def spread(self, at: Lowering, values: Place, padded: Place,
                offset: Sequence[IndexLike]) -> None:
-        """Copy each window's value to the element at ``offset`` within the window of ``padded``."""
+        """Copy the value of each window in ``values`` to one element of ``padded``.
+
+        In each dimension, it is ``offset`` elements of ``padded`` after the window's first element.
+        """
         copy(at, values, padded, [Axis(size, d, d, 1, self.strides[d])
                                   for d, size in enumerate(self.result)],
              ([0] * len(offset), offset))
@@ -321,7 +330,7 @@ class _Reduction:
     def _border(self, axis: "_Axis", totals: Sequence[Place],
                 spans: Sequence[tuple[int, int, int]], part: tuple[int, int],
                 padding: list[VReg]) -> None:
-        """Reduce windows ``part[0]`` to ``part[1] - 1`` along ``axis``, which may contain padding.
+        """Reduce windows ``part[0]`` to ``part[1] - 1``, which may contain padding, along ``axis``.
 
         For each element of a window, a loop combines that element of all these windows with
         ``totals``. ``spans`` has `_Axis.span` for each element of a window. ``padding`` has the

@@ -141,7 +141,7 @@ def estimate(code: Code, unknown: int = 1) -> int:
     code : Code
         The bundles, and their loops.
     unknown : int
-        Number of iterations to assume for loops whose number is known only at run time.
+        Number of iterations to assume for a loop if the true number is known only at run time.
     """
     effects = [[_effect(slot, name, operands, code.config) for slot, name, operands in bundle]
                for bundle in code.bundles]
@@ -155,8 +155,8 @@ def estimate(code: Code, unknown: int = 1) -> int:
 def vector_operations(code: Code, unknown: int = 1) -> int:
     """Count the vector-slot operations that code executes.
 
-    ``unknown`` is the number of iterations to assume for loops whose number is known only at run
-    time.
+    ``unknown`` is the number of iterations to assume for a loop if the true number is known only at
+    run time.
     """
     times = [1] * len(code)
     for loop in code.loops:
@@ -171,7 +171,9 @@ def vector_operations(code: Code, unknown: int = 1) -> int:
 
 def _follow(code: Code, effects: list[list[_Effect]], loops: dict[int, list[Loops]], core: _Core,
             extent: tuple[int, int], unknown: int) -> int:
-    """Issue the bundles of ``extent``, (first, end), but at most `_PASSES` iterations of a loop.
+    """Issue the bundles from ``extent[0]`` to ``extent[1]``, exclusive, for `estimate`.
+
+    Of a loop, at most `_PASSES` iterations are issued.
 
     ``core`` issues them. Return the estimated cycles of all other iterations of these loops.
     ``effects`` has the effects of each bundle's operations, and ``loops`` the loops that begin at

@@ -273,8 +273,8 @@ def _zeros(operation: Operation, at: Expansion) -> _Result:
 def _unchanged(operation: Operation, at: Expansion) -> _Result:
     """Rewrite an update or scatter that has an operand without elements.
 
-    If the updates have no elements, replace the operation by the values to be updated. Otherwise,
-    the index vectors of a scatter have no elements; `_at_origin` gives it others.
+    If the updates have no elements, replace the operation by the values to be updated. Otherwise
+    the operation is a scatter whose index vectors have no elements: rewrite it by `_at_origin`.
     """
     *_, update = operation.operands if operation.kind == "scatter" else operation.operands[:2]
     if update.type.size:

@@ -88,7 +88,7 @@ class _Step:
     travel : float
         If it is an exchange, estimated cycles until the value has arrived.
     before : int
-        How many operations that it depends on have not been ordered.
+        Number of operations that it depends on and that are not ordered yet.
     after : list of _Step
         The operations that depend on it.
     path : float

@@ -241,7 +241,11 @@ def _uses(graph: Graph, kept: Sequence[Value]) -> dict[Value, list[int]]:
 
 
 def _distance(uses: Mapping[Value, Sequence[int]], index: int, value: Value) -> int:
-    """Return the index of the next use of a value, from operation ``index`` on; 2**30 if none."""
+    """Return the index of the first operation, from ``index`` on, that uses a value; else 2**30.
+
+    ``uses`` is the result of `_uses`. A value that is used after the graph counts as used by an
+    operation after the last one.
+    """
     at = uses.get(value, ())
     following = bisect_left(at, index)
     return at[following] if following < len(at) else 1 << 30

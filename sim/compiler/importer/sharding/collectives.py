@@ -40,7 +40,9 @@ LARGE = 1 << 13
 devices of a ring (`_scattered`).
 """
 _NARROW = 64
-"""A value of fewer columns, and more rows, is transposed before an all-reduce between chips."""
+"""A value of two dimensions is transposed before an all-reduce between chips if it has more rows,
+and fewer columns, than this number.
+"""
 _CHIP = Torus()
 
 
@@ -71,7 +73,10 @@ class Team:
             (device, position) for group in self.groups for position, device in enumerate(group)))
 
     def sources(self, steps: int = 1) -> tuple[int, ...]:
-        """Return, for each device, the device ``steps`` positions before it in its group."""
+        """Return, for each device, the device ``steps`` positions before it in its group.
+
+        The last device of a group counts as the one before the first.
+        """
         found = {device: group[position - steps] for group in self.groups
                  for position, device in enumerate(group)}
         return tuple(found[device] for device in sorted(found))
@@ -160,10 +165,12 @@ def swapped(at: Expansion, value: Value, split: int, along: int, team: Team = PA
 def all_reduced(at: Expansion, region: Graph, value: Value, team: Team = PAIR) -> Value:
     """Apply ``region``, a function of two scalars, to the values of a group, elementwise.
 
-    Each ring gathers all values and applies the function to them (`_total`). But a value of `LARGE`
-    elements or more is divided between the devices of a ring (`_scattered`) if the ring's size
-    divides one of its dimensions: then the remaining rings reduce only the parts, and the ring
-    gathers them in the end. Then less data crosses the links, but in more steps.
+    Ring after ring, the devices of a ring gather their values, and each applies the function to all
+    of them (`_total`). Values of `LARGE` elements or more are divided where that is possible, so
+    that less data crosses the links, but in more steps: over whole rings of chips by `ring_sum`; in
+    other cases, between the devices of one ring (`_scattered`), if the size of the ring divides a
+    dimension. The remaining rings then reduce only the parts, and this ring gathers them in the
+    end.
     """
     if team.torus.chips > 1 and len(value.shape) == 2 and value.shape[1] < _NARROW < value.shape[0]:
         # Rows that fill a small share of a vector's lanes would cross the links with their padding.

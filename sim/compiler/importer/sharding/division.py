@@ -193,8 +193,9 @@ def _convolution(case: _Case) -> Division:
 def _combining(case: _Case, start: Value) -> Graph:
     """Return the reducer of a reduction, as the function that combines the devices' results.
 
-    Each device's reduction begins with the initial value ``start``, which then counts again. So
-    raise `NotDivisibleError` unless the reducer is idempotent, or ``start`` is its identity.
+    Each device's reduction begins with the initial value ``start``, so the combined result contains
+    it once for each device. Therefore, raise `NotDivisibleError` unless the reducer is idempotent,
+    or ``start`` is its identity.
     """
     _require(len(case.made) == 1)
     [region] = case.operation.regions

@@ -1,7 +1,7 @@
 """Values that differ between devices, written so that devices share a program where they can.
 
-A choice that is the same on all cores with one number is the operation ``by_device``: it costs
-nothing, because the cores of a chip have programs of their own. Other choices depend on the chip's
+A choice that depends only on the core's number is the operation ``by_device``: it costs nothing,
+because the cores of a chip have programs of their own. Other choices depend on the chip's
 position on the torus. They are operations on a ``device_constant``, the only words in which the
 programs of chips differ. So the compiler plans a program once for all chips. Functions append
 operations to the graph of their parameter ``at``.
@@ -47,8 +47,8 @@ def chosen(at: Expansion, values: Sequence[Value], candidates: Sequence[Value] =
     """Return, on device number d, ``values[d]``.
 
     If the choice depends on the chip, all candidates are concatenated, and the device takes a part
-    of the result. ``candidates`` lists them, each once; by default, in the order of ``values``.
-    Calls with equal ``candidates`` share the concatenation.
+    of the result. ``candidates`` has all of ``values``, and perhaps others, each once; by default,
+    it is ``values`` without duplicates. Calls with equal ``candidates`` share the concatenation.
     """
     if _depends_on_core(values):
         return _by_device(at, values)

@@ -25,7 +25,9 @@ Combine = Callable[[Value, Value], Value]
 """A function of two values of one shape, elementwise; the order of the two does not matter."""
 _WAYS = 1, -1
 _TILE = 8, 128
-"""Parts cost fewer cycles if their sizes are multiples of these: of a vector of preset `v2`."""
+"""Sublanes and lanes of a vector of preset `v2`: parts whose two sizes are multiples of these
+numbers cost fewer cycles.
+"""
 _MOST_PADDED = 2
 """A part is padded to such a multiple only if it becomes at most this number of times as large."""
 
@@ -79,8 +81,8 @@ def ring_sum(at: Expansion, combine: Combine, value: Value, torus: Torus, kinds:
 def _dimension(shape: tuple[int, ...], parts: int, chips: int) -> tuple[int, int] | None:
     """Choose how to divide a value of two dimensions into parts, with a block for each chip.
 
-    Return the dimension that is divided, and the number of rows of a part with its padding; None if
-    the value cannot be divided.
+    Return the number of the dimension that is divided, and the number of rows (indices of dimension
+    0) of a part with its padding; None if the value cannot be divided.
     """
     if len(shape) != 2:
         return None
@@ -142,7 +144,7 @@ def _padded(at: Expansion, value: Value, rows: int) -> Value:
 
 
 class _Ring:
-    """Rings of one kind, along which the cores with some numbers move values.
+    """Rings of one kind, along which the cores with the numbers ``cores`` move values.
 
     Each method takes a value for each of `_WAYS`.
 
@@ -195,9 +197,10 @@ class _Ring:
                 for value, way in zip(values, _WAYS, strict=True)]
 
     def _own(self, value: Value, way: int, steps: int) -> Value:
-        """Return one index of a value's first dimension.
+        """Return the part of a value at one index of its first dimension.
 
-        It is the one ``steps`` places before the chip's own in the ring, in direction ``way``.
+        The index is the place in the ring that lies ``steps`` places before this chip's place, as
+        seen in direction ``way``.
         """
         at, shape = self._at, (1, *value.shape[1:])
         zeros = [at.constant(0, DType.S32)] * (len(shape) - 1)

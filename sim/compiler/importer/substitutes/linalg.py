@@ -64,9 +64,10 @@ def _scaled(a: Any) -> tuple[Any, Any]:
 
 
 def cholesky(a: Any, *, lower: bool = True) -> Any:
-    """Return the lower or upper Cholesky factor of a symmetric matrix.
+    """Return the lower Cholesky factor of a symmetric matrix or, without ``lower``, the upper one.
 
-    Only the same triangle of ``a`` is read. The factor is NaN if ``a`` is not positive definite.
+    Only this triangle of ``a`` is read. All elements of the factor are NaN if ``a`` is not positive
+    definite.
     """
     if not lower:
         return _turned(cholesky(_turned(a)))
@@ -88,7 +89,8 @@ def triangular_solve(a: Any, b: Any, *, left_side: bool, lower: bool, transpose_
                      conjugate_a: bool, unit_diagonal: bool) -> Any:
     """Solve a x = b, or x a = b without ``left_side``, for a triangular matrix a.
 
-    Only the lower or upper triangle of ``a`` is read. With ``transpose_a``, the matrix is its
+    Only the lower triangle of ``a`` is read or, without ``lower``, only the upper one. With
+    ``transpose_a``, the matrix is its
     transpose; with ``unit_diagonal``, its diagonal counts as ones and is not read.
     ``conjugate_a`` has no effect, because elements are real.
     """
@@ -174,7 +176,10 @@ def _pairs(size: int) -> tuple[Any, Any]:
 
 
 def _rotation(p: Any, q: Any, r: Any) -> tuple[Any, Any]:
-    """Return cosine and sine of the rotation that makes the matrix [[p, r], [r, q]] diagonal."""
+    """Return cosine and sine of the rotation that makes the matrix [[p, r], [r, q]] diagonal.
+
+    `_rotated` applies it to the columns and, after a transpose, to the rows.
+    """
     zero = r == 0
     theta = (q - p) / (2 * jnp.where(zero, 1, r))
     t = jnp.where(theta < 0, -1, 1) / (jnp.abs(theta) + jnp.sqrt(theta * theta + 1))
@@ -184,7 +189,7 @@ def _rotation(p: Any, q: Any, r: Any) -> tuple[Any, Any]:
 
 
 def _rotated(a: Any, i: Any, j: Any, c: Any, s: Any) -> Any:
-    """Rotate columns i and j of a matrix by the rotation with cosine c and sine s."""
+    """Replace columns x = i and y = j of a matrix by c x - s y and s x + c y."""
     x, y = _column(a, i), _column(a, j)
     c, s = c[..., None], s[..., None]
     return _with_column(_with_column(a, i, c * x - s * y), j, s * x + c * y)
@@ -209,11 +214,11 @@ def _swept(size: int, turn: Any, state: Any) -> Any:
 
 def eigh(a: Any, *, lower: bool, sort_eigenvalues: bool, subset_by_index: Any,
          algorithm: Any) -> tuple[Any, Any]:
-    """Return eigenvectors and eigenvalues of a symmetric matrix, by Jacobi's method.
+    """Return eigenvectors, as columns, and eigenvalues of a symmetric matrix, by Jacobi's method.
 
     Only the lower triangle of ``a`` is read if ``lower``, else only the upper. Eigenvalues ascend
     if ``sort_eigenvalues``. ``subset_by_index`` is a range (start, end) of the eigenvalues to
-    return, or None for all. ``algorithm`` is ignored.
+    return, without ``end``; None for all. ``algorithm`` is ignored.
     """
     size = a.shape[-1]
     half = jnp.tril(a) if lower else jnp.triu(a)
@@ -246,7 +251,8 @@ def svd(a: Any, *, full_matrices: bool, compute_uv: bool, subset_by_index: Any,
     """Return singular values, and left and right singular vectors, by Jacobi's one-sided method.
 
     Singular values are in descending order; ``subset_by_index`` is a range (start, end) of those to
-    return, or None for all. Vectors are returned only if ``compute_uv``: left ones as columns of a
+    return, without ``end``; None for all. Vectors are returned only if ``compute_uv``: left ones as
+    columns of a
     matrix, right ones as rows; with ``full_matrices``, both matrices are square. ``algorithm`` is
     ignored. Columns of ``a`` are rotated until they are orthogonal; their lengths are the singular
     values.

@@ -2,9 +2,9 @@
 
 StableHLO has operations for the Cholesky factorisation and for triangular solves; for other
 factorisations, JAX emits custom calls of functions that a TPU's compiler provides. CHLO has an
-operation for the high half of a product. Real and imaginary parts are those of real numbers. Each
-of these operations becomes a call of a function of this package, which
-JAX lowers to StableHLO. Equal operations call the same function.
+operation for the high half of a product. StableHLO's operations for real and imaginary parts are
+replaced if their operand is real. Each of these operations becomes a call of a function, which JAX
+lowers to StableHLO. Equal operations call the same function.
 """
 
 import functools
@@ -135,7 +135,7 @@ def _function(operation: Any) -> tuple[str, Any, Callable[..., Any]]:
 
 @contextmanager
 def _settings() -> Iterator[None]:
-    """Replace the user's settings of JAX by those for which the functions are written."""
+    """While the context is open, give JAX the settings that the functions need."""
     import jax
 
     with ExitStack() as stack:

@@ -27,10 +27,10 @@ def _polynomial(e: Elements, x: Source, coefficients: Sequence[float]) -> Any:
 
 
 def _window(e: Elements, exponent: Source) -> list[Any]:
-    """Return 72 bits of 2/pi as six fp32 numbers of 12 bits each, the first ones first.
+    """Return 72 bits of 2/pi as six fp32 numbers of 12 bits each, the most significant first.
 
-    The first of these bits is the first one that affects the reduction of a number with the
-    exponent field ``exponent``.
+    The most significant of these bits is the first bit of 2/pi that affects the reduction of a
+    number with the exponent field ``exponent``.
     """
     start = e("sub", exponent, 120)
     words: list[Any] = list(_TWO_OVER_PI)

@@ -115,7 +115,7 @@ class PhaseConvolution:
 
     @cached_property
     def line(self) -> int:
-        """Number of vectors of a copy for one line of all images and one tile of features."""
+        """Number of vectors of a copy that hold one line of all images and one tile of features."""
         return self.operation.result.shape[1] * self.phases
 
     @cached_property
@@ -128,7 +128,7 @@ class PhaseConvolution:
 
     @cached_property
     def lines(self) -> int:
-        """Number of lines in each of the `parts` of a copy."""
+        """Number of image lines in a part (`parts`) of a copy (`copies`) of the input."""
         count = self.operation.result.shape[0]
         if self.by_offset:
             return count
@@ -136,7 +136,10 @@ class PhaseConvolution:
 
     @cached_property
     def parts(self) -> int:
-        """Number of parts of a copy: one for each line offset if `by_offset`, otherwise one."""
+        """Number of parts of a copy (`copies`) of the input.
+
+        One for each line offset of the filter if `by_offset`, otherwise one in all.
+        """
         return self.windows[0] if self.by_offset else 1
 
     @cached_property

@@ -70,7 +70,7 @@ class Scheme(Protocol):
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
         """Compute the settings of `piece` for pass ``number`` and operand ``side``.
 
-        Their number is the same for all passes.
+        There are equally many for all passes.
         """
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],

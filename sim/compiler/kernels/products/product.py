@@ -146,7 +146,7 @@ class Product:
         return min(sizes, key=lambda rows: (self.blocks(rows) * self.step_cycles(rows), rows))
 
     def blocks(self, rows: int) -> int:
-        """Return the number of blocks into which the block level is divided.
+        """Return the number of blocks into which the iterations of level ``block`` are divided.
 
         Each block has ``rows`` vectors; the last one may overlap the one before.
         """
@@ -229,10 +229,10 @@ class Product:
 
     @property
     def late(self) -> int:
-        """Number of vectors of rows that a step pushes before it pops its first result.
+        """Number of vectors of rows that a step pushes before it begins to pop another block.
 
-        Before that, it pops the remaining results of the previous block. Only a product by depth
-        has such steps: its results are popped no later than necessary.
+        Until then, it pops the last results of the block that the step before began to pop. 0
+        unless the product is by depth: its results are popped no later than necessary.
         """
         return self._delay % self.block_rows if self.by_depth else 0
 

@@ -145,7 +145,7 @@ class _Counters:
 
 
 class _Writer:
-    """Writes the code of a product.
+    """Writes the code of a product: a method that pushes or pops, for example, writes such code.
 
     During a step, ``_rows`` is the address of its rows, and ``_weights`` that of the next step's
     weights. ``_tags[n]`` is the tag (see `_TAG_BITS`) of the step n steps before.
@@ -237,7 +237,11 @@ class _Writer:
                                      first=first, middle=half))
 
     def _parts(self, steps: range) -> Iterator[range]:
-        """Split ``steps`` after the first pop, before the first store, and at `Plan.half_step`."""
+        """Split ``steps`` into ranges of steps with similar code.
+
+        A range begins after the step of the first pop and at the step of the first store, both in a
+        product by depth only. `Plan.half_step` is a range of its own.
+        """
         product = self._product
         borders = {product.lag + 1, self._first_store} if product.by_depth else set()
         if self._transfers is not None and self._transfers.half_step >= 0:
@@ -422,7 +426,10 @@ class _Writer:
         b.assign(self._first_weight, self._weight(0, self._weight_mask(), last=True))
 
     def _middle(self, number: int) -> None:
-        """Write waits and starts of transfers before a vector in a step's second half."""
+        """Write the waits and starts of transfers before a push of rows in a step's second half.
+
+        ``number`` is the number of the pushed vector, from 0 at the start of that half.
+        """
         assert self._transfers is not None
         if not number:
             self._transfers.wait()

@@ -31,6 +31,8 @@ _PARTS = 2
 class Stores:
     """Writes the code that stores a product's results.
 
+    Methods that write a descriptor, or start a transfer, write code that does so.
+
     Parameters
     ----------
     b : Builder
@@ -73,7 +75,7 @@ class Stores:
 
     @property
     def blocks(self) -> int:
-        """Number of blocks of results."""
+        """Number of blocks of sums: one for each block of rows and each tile of columns."""
         product = self._product
         return product.blocks(product.block_rows) * product.others[0].count
 
@@ -102,7 +104,7 @@ class Stores:
                 yield first, end - first
 
     def begin(self) -> None:
-        """Write the descriptor's constant words, and the number of the results' first HBM row."""
+        """Store the descriptor's constant words and the number of the results' first HBM row."""
         b = self._b
         b.smem_store(self._home, self._row)
         for word in range(1, DESCRIPTOR_WORDS):
@@ -110,7 +112,10 @@ class Stores:
         b.smem_store(self._what, self._descriptor[0])
 
     def describe_first(self) -> None:
-        """Write the first descriptor: up to the first of `splits`, or a block if that is 0."""
+        """Write the descriptor of the first transfer.
+
+        It stores the first block up to the first of `splits`, or all of it if that is 0.
+        """
         self.describe(0, self.splits[0] or self._product.block_rows)
 
     def describe_after(self, number: int, block: SReg) -> None:

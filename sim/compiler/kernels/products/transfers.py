@@ -110,7 +110,8 @@ class Plan:
         Number of tiles of the depth whose vectors share a chunk. Exceptions: the first tile shares
         no chunk with others; with ``fine_end``, neither do the weights of the last tile.
     columns_together : int
-        Number of tiles of columns whose weights share a chunk, with the same exceptions.
+        Number of tiles of columns whose weights share a chunk. It does not apply to the first tile
+        of the depth nor, with ``fine_end``, to the last.
     fine_end : bool
         Whether each tile of weights of the last tile of the depth is a chunk of its own.
     fast : bool
@@ -247,7 +248,9 @@ class Plan:
 
     @cached_property
     def _stops(self) -> dict[int, int]:
-        """Number of chunks for which each step waits at its end; step -1 is before the first one.
+        """Map each step that waits at its end to the number of chunks for which it waits.
+
+        Step -1 stands for the wait before the first step.
 
         A step waits for one chunk, so that each step can start another one. But each step before
         the `half_step`, where no time is left, waits for all chunks that the next step needs.
@@ -418,6 +421,8 @@ def plan_transfers(product: Product, loads: tuple[bool, bool], smem: range) -> P
 
 class Transfers:
     """Writes the code of a product's transfers.
+
+    A method that waits, or starts a transfer, writes code that does so.
 
     Parameters
     ----------

@@ -186,9 +186,9 @@ class _Search:
 
 
 def _delay_sources(graph: Graph, table: Table) -> None:
-    """Move operations whose sources the loop does not compute as late as their users allow.
+    """Delay operations that read no register that the loop writes, as far as their users allow.
 
-    Examples are loads. Their results then occupy registers for fewer cycles. ``table`` has the
+    Loads are examples. Their results then occupy registers for fewer cycles. ``table`` has the
     schedule, and is changed.
     """
     interval = table.period

@@ -41,7 +41,10 @@ class Part:
     window: int = 1
 
     def range(self, first: int, size: int) -> tuple[int, int]:
-        """Return the operand's range (first, end) for ``size`` axis indices from ``first`` on."""
+        """Return the operand's range for ``size`` axis indices from index ``first`` of the axis on.
+
+        It is (first index, index after the last), and may exceed the operand.
+        """
         ends = self.start + self.stride * first, self.start + self.stride * (first + size - 1)
         return min(ends), max(ends) + self.window
 

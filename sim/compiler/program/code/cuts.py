@@ -84,9 +84,9 @@ def cuts(linear: Linear, soft: int, hard: int, descriptors: int) -> list[int]:
 
 
 def _reach(linear: Linear, descriptors: int) -> Integers:
-    """For each bundle, return the furthest end of a segment that begins there.
+    """Return, for each bundle, the furthest end of a segment that begins there.
 
-    A segment up to that end uses at most ``descriptors`` descriptors.
+    A segment up to that end, which is exclusive, uses at most ``descriptors`` descriptors.
     """
     length = len(linear.words)
     order = np.argsort(linear.transfers[:, 0], kind="stable")

@@ -18,8 +18,8 @@ __all__ = ["Load", "Segment", "code_rows", "cut_segments", "occupied", "place_lo
 _ROUNDS = 64
 """Maximum number of attempts to split code so that all segments fit instruction memory."""
 _FEW = 16
-"""The load of the following segment may begin within the first bundles of a segment, at most this
-number, even if too few bundles remain to hide it (`place_loads`).
+"""The load of the following segment may begin within this number of bundles from a segment's start,
+even if too few bundles remain after it to hide it (`place_loads`).
 """
 
 

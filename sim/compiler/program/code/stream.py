@@ -65,8 +65,8 @@ class Linear:
     descriptors: tuple[TransferWords, ...]
     stamps: tuple[int, ...] = ()
     together: tuple[tuple[int, int], ...] = ()
-    """Ranges of bundles, (first, end), that must be in one segment: they change a descriptor in its
-    scalar image."""
+    """Ranges of bundles, (first, end) without ``end``. All bundles of a range must be in the same
+    segment, because they change a descriptor in its scalar image."""
     rows: tuple[tuple[int, int, Rows], ...] = ()
     reads_window: bool = True
 

@@ -61,7 +61,7 @@ class Part:
 
     @property
     def may_join(self) -> bool:
-        """Whether the kernel may be joined: it waits for no HBM rows and is not too long."""
+        """Whether the kernel may be joined: it transfers no HBM rows itself and is not too long."""
         return (not any(isinstance(word, Rows) for word in self.symbols.values())
                 and self.cycles <= _CYCLES and self.operations <= _OPERATIONS)
 
@@ -177,7 +177,8 @@ def _cycles(parts: Sequence[Part]) -> int:
 def _location(records: Sequence[KernelRecord]) -> Location | None:
     """Return the source location for the record of joined kernels.
 
-    It is that of the kernel with the most cycles; its name lists the lines of the others.
+    Its file and line are those of the kernel with the most cycles; its name lists the lines of the
+    other kernels.
     """
     longest = max(records, key=lambda record: record.cycles).location
     places = dict.fromkeys(f"{record.location.file}:{record.location.line}" for record in records

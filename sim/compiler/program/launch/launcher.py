@@ -432,7 +432,7 @@ class Launcher:
               allocate: Callable[[int], VmemBuffer] | None) -> tuple[MachineCode, Code]:
         """Schedule a kernel and assign its registers.
 
-        ``allocate``, if given, gives room for spilled ones.
+        ``allocate``, if given, allocates the buffers to which vector registers are spilled.
 
         Return the kernel on virtual registers, and its final code.
 

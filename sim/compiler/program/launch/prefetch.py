@@ -28,8 +28,8 @@ IN_PLACE = frozenset({"dynamic_update_slice", "fusion", *table.KINDS})
 """Kinds of operations whose result may take the vectors of an operand."""
 
 _SAVED = 4
-"""While a kernel runs, values that this number of following operations will evict are copied to
-HBM.
+"""While a kernel runs, the values that will be evicted during the next operations, this number of
+them, are copied to HBM.
 """
 _SMALL = 32
 """A value smaller than 1 / ``_SMALL`` of vector memory is copied to HBM only when it is evicted."""
@@ -39,7 +39,7 @@ can load it itself."""
 _PATIENCE = 100
 """Maximum number of cycles for which the start of a transfer may hold the core."""
 _RUNS = 2
-"""Number of free runs to try for a value, of the smallest ones and of the largest ones."""
+"""Number of the smallest, and also of the largest, free runs to try for the place of a value."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ class Upcoming:
     dying : set of Value
         Values that no later operation uses.
     distance : callable
-        Maps a value to the index of the next operation that uses it, from this operation on.
+        Maps a value to the index, in the graph, of the first operation that uses it, from this
+        operation on, itself included; to 2**30 if there is none.
     """
 
     operation: Operation

@@ -20,7 +20,7 @@ class Event:
     Attributes
     ----------
     bundle : int
-        Number of the bundle after it.
+        Number of the bundle that follows the code of the start or wait.
     rows, transfers : int
         Number of transfers that start, and of the rows that they move in all.
     number : int

@@ -30,7 +30,7 @@ class Trial:
     Attributes
     ----------
     distance : callable
-        Maps a value to the index of the next operation that uses it.
+        Maps a value to the index of the next operation that uses it (`Upcoming.distance`).
     locked : set of Value
         Values that are not evicted, in addition to ``pinned``; the caller may change the set.
     evicted : list of Value

@@ -39,7 +39,10 @@ class FreeVectors:
         return sum(end - first for first, end in self._runs)
 
     def smallest(self, vectors: int) -> tuple[int, int] | None:
-        """Return the smallest run of at least ``vectors`` vectors as (first, end); None if none."""
+        """Return the smallest run of at least ``vectors`` vectors; None if there is none.
+
+        A run is (first, end), without ``end``.
+        """
         fitting = [(end - first, first, end) for first, end in self._runs
                    if end - first >= vectors]
         return min(fitting)[1:] if fitting else None
@@ -50,7 +53,10 @@ class FreeVectors:
         return max((end - first for first, end in self._runs), default=0)
 
     def fitting(self, vectors: int) -> list[tuple[int, int]]:
-        """Return all runs of at least ``vectors`` vectors as (first, end), the smallest first."""
+        """Return all runs of at least ``vectors`` vectors, the smallest first.
+
+        A run is (first, end), without ``end``.
+        """
         return sorted((run for run in self._runs if run[1] - run[0] >= vectors),
                       key=lambda run: (run[1] - run[0], run))
 
@@ -96,7 +102,7 @@ def take(free: FreeVectors, vectors: int, buffers: Mapping[Value, VmemBuffer],
     buffers : mapping of Value to VmemBuffer
         Values in vector memory.
     distance : callable
-        Maps a value to the index of the next operation that uses it.
+        Maps a value to the index of the next operation that uses it (`Upcoming.distance`).
     is_home : callable, optional
         Maps a value to whether it has rows of HBM; given only for vectors that are to be loaded.
         The buffer of a value without such rows then counts as never freed.
