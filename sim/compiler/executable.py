@@ -36,7 +36,10 @@ class Layout(Protocol):
         """Number of rows of HBM that the array occupies."""
 
     def pack(self, array: npt.NDArray[Any], memory: Words) -> None:
-        """Write an array and its padding to ``memory``, shape (rows, lanes)."""
+        """Write an array to ``memory``, shape (rows, lanes).
+
+        Words of padding in ``memory`` keep their values or become 0.
+        """
 
     def unpack(self, memory: Words) -> npt.NDArray[Any]:
         """Return a new array with the elements that ``memory``, shape (rows, lanes), holds."""

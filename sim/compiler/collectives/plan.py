@@ -22,8 +22,8 @@ coordinates. Segment 0 leaves first, and segment n - 1 becomes complete.
 If an array has fewer vectors than there are blocks, blocks are *spread*: along the second axis, a
 segment has a block for every second, fourth, ... chip only. With a spread of g, the blocks of a
 chip have the distances r, r + g, r + 2 g, ..., where its *rank* r is c modulo g (-c modulo g
-backward): on chips of rank 0, one of them leaves first, and on those of rank g - 1, one becomes
-complete.
+backward). On chips of rank 0, the first of these blocks leaves first; on chips of rank g - 1, the
+last of them becomes complete.
 """
 
 import math

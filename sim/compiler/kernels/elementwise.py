@@ -326,7 +326,7 @@ def _coordinate_strides(dimension: int, result: Tiling) -> list[int]:
 def _strides(tiling: Tiling, dimensions: Dimensions, result: Tiling) -> list[int]:
     """Return by how many vectors an operand advances along each axis of the loop nest.
 
-    It is 0 if the operand is broadcast along the axis. ``tiling`` is the operand's tiling. The axes
+    0 means that the operand is broadcast along the axis. ``tiling`` is its tiling. The axes
     are the outer dimensions of ``result``, its tiles along the lanes, and its tiles along the
     sublanes. ``dimensions[i]`` is the result's dimension that the operand's dimension i corresponds
     to.

@@ -177,7 +177,8 @@ def _follow(code: Code, effects: list[list[_Effect]], loops: dict[int, list[Loop
 
     ``core`` issues them. Return the estimated cycles of all other iterations of these loops.
     ``effects`` has the effects of each bundle's operations, and ``loops`` the loops that begin at
-    each bundle. ``unknown`` is that of `estimate`.
+    each bundle. ``unknown`` is the number of iterations to assume for a loop if the true number is
+    known only at run time.
     """
     at, end = extent
     skipped = 0

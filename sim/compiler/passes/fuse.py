@@ -199,7 +199,8 @@ class _Group:
     """Operations that become one fusion.
 
     ``ancestors`` is the set of groups whose results this one needs, directly or indirectly: an
-    integer with a bit for each group (`bit`). ``draft`` is the fusion, if it is at hand.
+    integer with a bit for each group (`bit`). ``draft`` is a fusion of the operations; None if it
+    has not been made yet.
     """
 
     number: int
@@ -314,7 +315,10 @@ class _Fusion:
                 group.ancestors = (group.ancestors & merged) | joined
 
     def _count(self, draft: _Draft) -> int:
-        """Return the size of a draft's expressions, in nodes; 0 if it cannot be a fusion."""
+        """Return the number of nodes of a draft's expressions, but at least 1.
+
+        Return 0 if the draft cannot be a fusion.
+        """
         expressions = self._expressions(draft)
         return 0 if expressions is None else max(len(needed(*expressions)), 1)
 

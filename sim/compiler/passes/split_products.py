@@ -42,7 +42,7 @@ def split_products(graph: Graph) -> None:
 
 
 def _has_rows(product: Operation) -> bool:
-    """Return whether a product is one of matrices: its rows are the left operand's."""
+    """Return whether a product multiplies two matrices to a third: its rows are the left one's."""
     return len(product.result.shape) == 2 and all(
         len(value.shape) == 2 for value in product.operands)
 

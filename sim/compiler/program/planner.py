@@ -91,7 +91,10 @@ class Planner:
     # ---- blocks
 
     def _region(self, graph: Graph, early: Mapping[Value, Sequence[Rows]]) -> None:
-        """Write the code of a region whose outputs are all used; ``early`` is as for `_block`."""
+        """Write the code of a region whose outputs are all used.
+
+        ``early`` maps values to the HBM rows to which each is copied as soon as it is computed.
+        """
         self._block(graph, early, graph.outputs)
 
     def _block(self, graph: Graph, early: Mapping[Value, Sequence[Rows]],

@@ -1,7 +1,5 @@
-"""Reads meshes of devices and shardings from MLIR's attributes.
-
-An error here is raised with the name of what is not supported, such as ``a mesh of 3 devices``. The
-caller refuses the program with a sentence that contains this name.
+"""Reads meshes of devices and shardings from MLIR's attributes. The text of an error is only the
+name of what is not supported, such as ``a mesh of 3 devices``: the caller makes a sentence of it.
 """
 
 import math

@@ -243,7 +243,7 @@ class _Device:
         """Return the operation, divided along the mesh axes before number ``axis``.
 
         Its operands and results have the types of the parts; ``given`` and ``made`` are the cuts of
-        the whole operands and results. It has the attributes ``attributes``.
+        the whole operands and results. ``attributes`` are the attributes of the divided operation.
         """
         operands, results = (
             [Value(self._mesh.part(value.type, (*cuts[:axis], *self._mesh.whole[axis:])))

@@ -126,8 +126,8 @@ def _square(b: Builder, vectors: Sequence[VReg], masks: Sequence[MReg]) -> list[
 def _merge(b: Builder, vectors: list[VReg], masks: Sequence[MReg], sign: int = 1) -> list[VReg]:
     """Merge S vectors to S vectors, where S is the number of sublanes.
 
-    Sublane s of result n is sublane s of vector n + ``sign`` * s, modulo S. ``masks`` are those of
-    `_masks`.
+    Sublane s of result n is sublane s of vector n + ``sign`` * s, modulo S. ``masks`` has, for each
+    bit of a sublane's number, the mask of the sublanes in which it is 1.
     """
     for bit, mask in enumerate(masks):
         vectors = [_selected(b, vectors[(n + sign * (1 << bit)) % len(vectors)], vector, mask)

@@ -68,7 +68,8 @@ class Convolution:
                 finish: Finish | None = None) -> Product:
         """Return the product that computes the convolution on these buffers.
 
-        ``finish`` becomes `Product.finish`.
+        ``finish`` writes the code that converts a sum to the vector that is stored; None if sums
+        are stored as they are.
         """
         operation, attributes = self.operation, self.operation.attributes
         filters = operation.operands[1].shape

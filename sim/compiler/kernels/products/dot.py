@@ -389,7 +389,7 @@ def _cheapest(operation: Operation, tilings: Sequence[Tiling], buffers: Sequence
     """Return the product with the fewest cycles, and the number of the operand used as rows.
 
     ``tilings`` and ``buffers`` are those of both operands and of the result, which are not copied;
-    ``finish`` becomes `Product.finish`.
+    ``finish`` converts a sum to the vector that is stored; None if sums are stored as they are.
     """
     ways = [dot for copies, dot in _ways(Dots.of(operation), tilings[:2], config)
             if dot.tilings == tuple(tilings[:2]) and dot.result == tilings[2]]

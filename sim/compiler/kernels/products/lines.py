@@ -54,7 +54,8 @@ class LineConvolution:
                 finish: Finish | None = None) -> Product:
         """Return the product that computes the convolution on these buffers.
 
-        ``finish`` becomes `Product.finish`.
+        ``finish`` writes the code that converts a sum to the vector that is stored; None if sums
+        are stored as they are.
         """
         operation, config = self.operation, self.config
         (left, right), tile = operation.operands, config.tile_vregs

@@ -159,7 +159,8 @@ class PhaseConvolution:
                 finish: Finish | None = None) -> Product:
         """Return the product that computes the convolution on these buffers.
 
-        ``finish`` becomes `Product.finish`.
+        ``finish`` writes the code that converts a sum to the vector that is stored; None if sums
+        are stored as they are.
         """
         operation, config, tiling = self.operation, self.config, self.weights
         attributes, tile = operation.attributes, config.tile_vregs
@@ -307,7 +308,7 @@ class _Copies:
         A source is (offset, row_phase, phase, shift). The row phases are the phases of the rows
         that the product multiplies. At position p (a sublane), row phase ``row_phase`` for column
         offset ``offset`` holds the elements at position p + ``shift`` of the input's phase
-        ``phase``. A ``phase`` of -1 means that it holds zeros.
+        ``phase``. A ``phase`` of -1 means that this row phase holds zeros.
         """
         way, attributes = self._way, self._attributes
         phases = way.phases

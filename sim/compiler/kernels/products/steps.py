@@ -188,7 +188,10 @@ class _Writer:
         self._sums = _Sums(b, product)
 
     def write(self, send: Callable[[], None] | None) -> None:
-        """Write the code of the whole product; ``send`` is that of `write_product`."""
+        """Write the code of the whole product.
+
+        ``send``, if given, writes code before the last step that sends the complete results.
+        """
         b, product, transfers = self._b, self._product, self._transfers
         if transfers is not None:
             transfers.begin()
@@ -227,8 +230,9 @@ class _Writer:
         """Write the steps with the numbers ``steps``.
 
         A step that ends with a wait for a transfer (`Transfers.stops`), and the steps after it that
-        do not wait, are one iteration of a loop. A loop has consecutive iterations that are alike:
-        all start a transfer, or none does. ``results`` has the tags of results to pop; None: none.
+        do not wait, are one iteration of a loop. Consecutive iterations form one loop if all of
+        them start a transfer, or none does. ``results`` has registers for the decoded tag of the
+        results that a step pops; None if the steps pop nothing.
         """
         for part in self._parts(steps):
             first = self._product.late if part.start == self._product.lag else 0
@@ -252,7 +256,8 @@ class _Writer:
     def _part(self, part: range, step: "partial[None]") -> None:
         """Write the steps with the numbers ``part``, some of which start or wait for a transfer.
 
-        ``step`` writes one; if ``starts``, it starts a transfer; it waits for ``waits`` chunks.
+        ``step`` writes one of them. Given the argument ``starts``, that step starts a transfer;
+        given ``waits``, it waits for this number of chunks.
         """
         transfers = self._transfers
         if transfers is None:
@@ -441,7 +446,8 @@ class _Writer:
     def _pop(self, number: int, before: VReg | None, results: "_Results") -> VReg:
         """Pop a result after the push of vector ``number`` of rows; add ``before`` to its sum.
 
-        A result is added after the next pop, which would otherwise wait for it.
+        A result is added only after the next pop: an addition waits for the popped register, and
+        would delay all code after it.
         """
         b, rows, late = self._b, self._product.block_rows, self._product.late
         at = (number - late) % rows

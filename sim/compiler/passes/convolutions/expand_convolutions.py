@@ -2,8 +2,8 @@
 
 A *plain* convolution has no padding, no dilation of the input, no reversal of the filter, and no
 groups. Padding, dilation and reversal become copies. In a grouped convolution, each *feature group*
-of the result depends on one feature group of the input. It becomes one convolution for each group,
-or, if a group has one feature, multiplications and sums.
+of the result depends on one feature group of the input. A grouped convolution becomes one
+convolution for each group, or, if a group has one feature, multiplications and sums.
 
 In a plain convolution, the sublanes hold the batch, or a spatial dimension along which the filter
 has size 1. If the batch is small, a spatial dimension is *packed*. That is, the input is sliced

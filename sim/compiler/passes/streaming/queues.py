@@ -117,8 +117,8 @@ def _slices(graph: Graph, number: int, operation: Operation,
 def _slice_whole(graph: Graph, fed: Sequence[int], operation: Operation, loop: Counted) -> None:
     """Add to a loop of one iteration the slices that take its batches from the infeed.
 
-    ``fed`` are the numbers of the inputs in the infeed. Passes have removed these operations,
-    because each of them slices the whole input.
+    Passes have removed these slices, because each of them takes the whole of its input. ``fed`` are
+    the numbers of the inputs in the infeed.
     """
     body = operation.regions[1]
     for number in fed:
@@ -182,9 +182,10 @@ def _carry(operation: Operation, initial: Value) -> tuple[Value, Value]:
 
 
 def _stacked(graph: Graph, operation: Operation, loop: Counted) -> dict[Value, Operation]:
-    """Map each result that a loop stacks and the program returns to its update in the body.
+    """Find the results that a loop stacks and that the program returns.
 
-    The update changes, in iteration *n*, index *n* of the first dimension and nothing else. In a
+    Return a mapping from each of them to its update: the operation of the body that changes, in
+    iteration *n*, index *n* of the result's first dimension and nothing else. In a
     loop of one iteration, passes have removed the update; then the result is mapped to the
     operation that computes its value.
     """

@@ -127,7 +127,7 @@ def _dynamic_slice(operation: Operation, at: Expansion, lanes: int) -> Sequence[
 
 def _dynamic_update_slice(operation: Operation, at: Expansion, lanes: int
                           ) -> Sequence[Value] | None:
-    """Rewrite a dynamic update: shift it to whole rows, merge them with old rows, write these."""
+    """Rewrite a dynamic update: shift the update, merge it with the old rows, write whole rows."""
     value, update, *starts = operation.operands
     if not _moves_along_lanes(value, update, starts[-1]):
         return None

@@ -247,9 +247,9 @@ def send(config: Config, source: Vectors, vectors: int, semaphore: int,
     vectors : int
         Number of vectors to copy.
     semaphore : int
-        Number of the semaphore. 1 is added to it on this core when the source has been read, and on
-        the other core when the data has arrived; but there, ``remote_semaphore`` is the number if
-        it is given.
+        Number of the semaphore to which 1 is added: on this core when the source has been read, and
+        on the other core when the data has arrived. ``remote_semaphore``, if given, takes its place
+        on the other core.
     exchange : int
         Number of the exchange. Until `TransferWords.with_destination` adds the destination's
         address, the destination is ``first``.

@@ -143,7 +143,10 @@ class KernelLowering:
         return self._allocate("scratch", vectors)
 
     def spare(self, vectors: int) -> VmemBuffer | None:
-        """Allocate a scratch buffer of ``vectors`` vectors; None if that would evict values."""
+        """Allocate a scratch buffer of ``vectors`` vectors, unless that would evict values.
+
+        In that case, allocate nothing and return None.
+        """
         return self.scratch(vectors) if self.is_free(vectors) else None
 
     def constant(self, words: npt.NDArray[Any]) -> VmemBuffer:

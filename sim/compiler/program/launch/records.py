@@ -75,7 +75,7 @@ class Records:
     def _ends(self, linear: Linear) -> list[int]:
         """Return, for each kernel, the number of the last bundle of the innermost loop around it.
 
-        For a kernel outside of all loops, it is the number of all bundles.
+        For a kernel outside of all loops, it is ``len(linear.words)``.
         """
         sources, targets = linear.branches[:, 0], linear.branches[:, 2]
         return [int(sources[(targets <= first) & (sources > first + record.bundles)].min(

@@ -22,7 +22,7 @@ class Event:
     bundle : int
         Number of the bundle that follows the code of the start or wait.
     rows, transfers : int
-        Number of transfers that start, and of the rows that they move in all.
+        Number of rows that are moved in all, and number of transfers that start.
     number : int
         Number of the transfer to wait for; 0 for a start.
     """

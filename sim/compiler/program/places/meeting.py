@@ -33,8 +33,8 @@ def opposite(link: Link) -> Link:
 class Links:
     """What arrives at a core over its chip's links, from the next chips' cores of the same number.
 
-    These cores execute the same handshakes and exchanges along rings, in the same order. What one
-    core sends to another one by one way arrives in order. So the code knows what each addition to a
+    These cores execute the same handshakes and exchanges along rings, in the same order. What a
+    core sends the same way round a ring arrives in order. So the code knows what each addition to a
     link's semaphore means: for each link, arrivals are numbered from 1.
 
     Parameters

@@ -413,7 +413,7 @@ class Places:
         self._resident[value] = buffer
 
     def take(self, value: Value) -> VmemBuffer | None:
-        """Remove a value from its buffer and return the buffer.
+        """Forget that a value is in its buffer; return the buffer, which stays allocated.
 
         None if the value is pinned or not in vector memory. All transfers must be complete.
         """
