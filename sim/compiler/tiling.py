@@ -76,7 +76,7 @@ class Tiling:
         if any(size < 1 for size in self.shape):
             raise ValueError(f"sizes must be positive, not {self.shape!r}")
         if self.along_lanes and not self.shape:
-            raise ValueError("a value without dimensions must not run along the lanes")
+            raise ValueError("along_lanes must be False for a value without dimensions, not True")
         if self.packed and (self.lane_dimension is None or self.sublane_dimension is None):
             raise ValueError("a packed value must have dimensions along the lanes and the sublanes")
 

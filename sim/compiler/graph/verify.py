@@ -80,7 +80,8 @@ def _check(operation: Operation) -> None:
     """Check an operation's numbers of operands, results and regions, and its attributes' types."""
     kind = KINDS.get(operation.kind)
     if kind is None:
-        raise ValueError(f"kind {operation.kind!r} is unknown")
+        raise ValueError("kind must be a key of sim.compiler.graph.kinds.KINDS, "
+                         f"not {operation.kind!r}")
     numbers = {"operands": (len(operation.operands), kind.operands),
                "regions": (len(operation.regions), kind.regions)}
     if not kind.variadic:

@@ -565,7 +565,7 @@ def _manual_devices(sizes: Mapping[str, int], manual: Set[str], torus: Torus) ->
     """
     several = {name for name, size in sizes.items() if size > 1}
     if torus.chips > 1 and several and not several <= manual:
-        raise ValueError(f"some axes of a mesh ({', '.join(sorted(several & manual))})")
+        raise ValueError(f"only some axes of a mesh ({', '.join(sorted(several & manual))})")
     return torus.devices if several & manual else 1
 
 

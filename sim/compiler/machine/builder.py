@@ -405,6 +405,6 @@ class Builder(Flow):
                 raise ValueError(f"index must use variables of open loops, not {access.index}: "
                                  f"the loop of {term} has ended")
         if not access.index.terms and not 0 <= access.index.constant < buffer.vectors:
-            raise ValueError(f"index must be below {buffer.vectors}, the size of buffer "
-                             f"{buffer.name!r}, not {access.index.constant}")
+            raise ValueError(f"index must be from 0 to {buffer.vectors - 1}, the last vector of "
+                             f"buffer {buffer.name!r}, not {access.index.constant}")
         return access

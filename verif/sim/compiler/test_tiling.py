@@ -108,7 +108,7 @@ def test_standard_and_column() -> None:
 @pytest.mark.parametrize(("arguments", "message"), [
     (((2, 3), (0, 0), True), r"order must be a permutation of the 2 dimensions, not \(0, 0\)"),
     (((2, 0), (0, 1), True), r"sizes must be positive, not \(2, 0\)"),
-    (((), (), True), "a value without dimensions must not run along the lanes"),
+    (((), (), True), "along_lanes must be False for a value without dimensions"),
 ])
 def test_wrong_arguments(arguments: tuple[tuple[int, ...], tuple[int, ...], bool],
                          message: str) -> None:

@@ -36,7 +36,7 @@ def axis_sizes(module: Any, reference: Any, devices: int = 2) -> dict[str, int]:
 
 def _require_ascending(order: tuple[int, ...]) -> None:
     if order != tuple(range(len(order))):
-        raise ValueError(f"a mesh of devices {list(order)}")
+        raise ValueError(f"a mesh of devices in the order {list(order)}")
 
 
 def _mesh(module: Any, reference: Any, devices: int = 2) -> tuple[dict[str, int], tuple[int, ...]]:
@@ -77,7 +77,7 @@ def mesh_sizes(module: Any, devices: int) -> tuple[int, ...]:
              for operation in module.body.operations
              if operation.operation.name == "sdy.mesh"} - {()}
     if len(found) > 1:
-        raise ValueError("several meshes")
+        raise ValueError("meshes of different shapes")
     return found.pop() if found else ()
 
 

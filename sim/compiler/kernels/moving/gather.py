@@ -235,7 +235,8 @@ def _refused(op: Operation) -> Refusal | None:
     if all(values & inputs <= set(region.inputs)
            for values, region in zip(read, regions, strict=True)):
         return region_refusal(op)
-    return Refusal("scatter that mixes its operands", "scatter to each operand by itself")
+    return Refusal("scatter whose function combines several operands",
+                   "scatter to each operand by itself")
 
 
 def _scatter_one(op: Operation, at: Lowering, number: int, region: Graph) -> None:

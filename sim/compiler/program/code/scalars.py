@@ -66,7 +66,10 @@ class ScalarMemory:
 
     @property
     def fixed(self) -> range:
-        """Words that the start of a program loads: `to_window` and `first_pair`, in whole rows."""
+        """Words that the start of a program loads, as whole rows.
+
+        They hold the descriptors at `to_window` and `first_pair`.
+        """
         return range(self.to_window, self.to_window + self._rows(3 * DESCRIPTOR_WORDS))
 
     @property

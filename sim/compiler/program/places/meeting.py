@@ -73,7 +73,7 @@ class Links:
             self._seen[link] = number
 
     def wait_all(self) -> None:
-        """Write code that waits for all arrivals."""
+        """Write code that waits for all arrivals that `expect` has counted, over all links."""
         for link, number in self._coming.items():
             self.wait(link, number)
 

@@ -196,7 +196,7 @@ def test_cut_points_exclude_loops() -> None:
 @pytest.mark.parametrize(("write", "message"), [
     (lambda b: b.vector("fadds", 1.0, 2.0), "vector operation must be one of"),
     (lambda b: b.vector("fadd", 1.0), "fadd must have 2 sources, not 1"),
-    (lambda b: b.load(X, 64), "index must be below 64"),
+    (lambda b: b.load(X, 64), "index must be from 0 to 63"),
     (lambda b: b.scalar("add", 0, 1, into=b.zero), "into must be a SReg that can be written"),
     (lambda b: b.loop(0).__enter__(), "count must be from 1"),
     (lambda b: b.otherwise().__enter__(), "otherwise must follow a when"),

@@ -44,7 +44,7 @@ def test_everything_is_refused_at_once_with_lines() -> None:
     with pytest.raises(UnsupportedError) as caught:
         compile_graph(m.returns(rest, two), TINY)
     assert [(item.what, item.where) for item in caught.value.found] == [
-        ("scatter that mixes its operands", "model.py:7 (f)"),
+        ("scatter whose function combines several operands", "model.py:7 (f)"),
         ("reduce whose function contains remainder", "model.py:9 (f)")]
     assert all(item.advice for item in caught.value.found)
 
