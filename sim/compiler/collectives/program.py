@@ -305,7 +305,7 @@ class _Writer:
         """
         pitch = self._pitch(axis)
         whole = pitch * (self._blocks if axis else self._sides[0])
-        # A sum that is not in the ring is negative, also if it grows.
+        # From an offset that grows, `whole` is subtracted: a sum outside of the ring is negative.
         steps = [pitch - whole if sign * way > 0 else -pitch for way in WAYS]
         names = [(f"s{way}", offset, where) for way, (offset, where) in enumerate(
             zip(offsets, (_T, _U), strict=True))]

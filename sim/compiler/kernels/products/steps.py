@@ -188,10 +188,7 @@ class _Writer:
         self._sums = _Sums(b, product)
 
     def write(self, send: Callable[[], None] | None) -> None:
-        """Write the code of the whole product.
-
-        ``send``, if given, writes code before the last step that sends the complete results.
-        """
+        """Write the code of the product; ``send``, if given, writes code before the last step."""
         b, product, transfers = self._b, self._product, self._transfers
         if transfers is not None:
             transfers.begin()
@@ -230,9 +227,9 @@ class _Writer:
         """Write the steps with the numbers ``steps``.
 
         A step that ends with a wait for a transfer (`Transfers.stops`), and the steps after it that
-        do not wait, are one iteration of a loop. Consecutive iterations form one loop if all of
-        them start a transfer, or none does. ``results`` has registers for the decoded tag of the
-        results that a step pops; None if the steps pop nothing.
+        do not wait, are one iteration of a loop. Consecutive iterations form one loop if all start
+        a transfer, or none does. ``results`` has registers for the tag of the results that a step
+        pops; None if the steps pop nothing.
         """
         for part in self._parts(steps):
             first = self._product.late if part.start == self._product.lag else 0
@@ -241,11 +238,7 @@ class _Writer:
                                      first=first, middle=half))
 
     def _parts(self, steps: range) -> Iterator[range]:
-        """Split ``steps`` into ranges of steps with similar code.
-
-        A range begins after the step of the first pop and at the step of the first store, both in a
-        product by depth only. `Plan.half_step` is a range of its own.
-        """
+        """Split ``steps``: after the first pop, before the first store, round `Plan.half_step`."""
         product = self._product
         borders = {product.lag + 1, self._first_store} if product.by_depth else set()
         if self._transfers is not None and self._transfers.half_step >= 0:
@@ -256,8 +249,7 @@ class _Writer:
     def _part(self, part: range, step: "partial[None]") -> None:
         """Write the steps with the numbers ``part``, some of which start or wait for a transfer.
 
-        ``step`` writes one of them. Given the argument ``starts``, that step starts a transfer;
-        given ``waits``, it waits for this number of chunks.
+        ``step(starts=..., waits=n)`` writes one: it may start a transfer, and waits for n chunks.
         """
         transfers = self._transfers
         if transfers is None:
@@ -431,10 +423,7 @@ class _Writer:
         b.assign(self._first_weight, self._weight(0, self._weight_mask(), last=True))
 
     def _middle(self, number: int) -> None:
-        """Write the waits and starts of transfers before a push of rows in a step's second half.
-
-        ``number`` is the number of the pushed vector, from 0 at the start of that half.
-        """
+        """Write waits and starts of transfers before push ``number`` of a step's second half."""
         assert self._transfers is not None
         if not number:
             self._transfers.wait()
@@ -446,8 +435,7 @@ class _Writer:
     def _pop(self, number: int, before: VReg | None, results: "_Results") -> VReg:
         """Pop a result after the push of vector ``number`` of rows; add ``before`` to its sum.
 
-        A result is added only after the next pop: an addition waits for the popped register, and
-        would delay all code after it.
+        A result is added after the next pop: the addition waits for it, and would delay that pop.
         """
         b, rows, late = self._b, self._product.block_rows, self._product.late
         at = (number - late) % rows

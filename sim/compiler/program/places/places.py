@@ -69,8 +69,7 @@ class Places:
     before : dict of Value to Value
         For values that a loop carries in vector memory, maps the next value to the current one.
     distance : callable
-        Maps a value to the index, in the graph, of the first operation that uses it, from the
-        operation on whose code is written now; to 2**30 if there is none. Set by the planner.
+        Maps a value to the index of the next operation that uses it (`Upcoming.distance`).
     """
 
     def __init__(self, stream: Stream, config: Config, tilings: Tilings) -> None:
