@@ -151,7 +151,8 @@ class Compiled:
         """Whether output ``output`` may lie in the memory of input ``number``.
 
         It may if they have the same layout, and each core has read the input before it begins to
-        write the output. Cores read each other's inputs only if these are not stacked.
+        write the output. With two cores, both must also be stacked, so that no core reads what the
+        other core overwrites.
         """
         apart = len(self.cores) == 1 or (
             self.sharding.inputs[number] == self.sharding.outputs[output] == STACKED)

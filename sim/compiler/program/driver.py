@@ -106,7 +106,7 @@ def compile_pod(graph: Graph, config: Config, *, name: str | None = None,
     name : str, optional
         Name of the program in messages; by default the graph's name.
     standard_inputs : bool
-        As for `compile_graph`.
+        Whether inputs are in HBM already, in the standard tiling, as for `compile_graph`.
 
     Returns
     -------

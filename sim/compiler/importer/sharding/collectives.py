@@ -165,12 +165,11 @@ def swapped(at: Expansion, value: Value, split: int, along: int, team: Team = PA
 def all_reduced(at: Expansion, region: Graph, value: Value, team: Team = PAIR) -> Value:
     """Apply ``region``, a function of two scalars, to the values of a group, elementwise.
 
-    Ring after ring, the devices of a ring gather their values, and each applies the function to all
-    of them (`_total`). Values of `LARGE` elements or more are divided where that is possible, so
-    that less data crosses the links, but in more steps: over whole rings of chips by `ring_sum`; in
-    other cases, between the devices of one ring (`_scattered`), if the size of the ring divides a
-    dimension. The remaining rings then reduce only the parts, and this ring gathers them in the
-    end.
+    The values are combined ring by ring (`_total`). Values of `LARGE` elements or more are divided
+    where that is possible, so that less data crosses the links, but in more steps: over whole rings
+    of chips by `ring_sum`; in other cases, between the devices of one ring (`_scattered`), if the
+    size of the ring divides a dimension. The remaining rings then reduce only the parts, and this
+    ring gathers them in the end.
     """
     if team.torus.chips > 1 and len(value.shape) == 2 and value.shape[1] < _NARROW < value.shape[0]:
         # Rows that fill a small share of a vector's lanes would cross the links with their padding.

@@ -71,7 +71,8 @@ def mesh_sizes(module: Any, devices: int) -> tuple[int, ...]:
     Raises
     ------
     ValueError
-        If several meshes differ in these sizes, or a mesh has neither one device nor ``devices``.
+        If several meshes differ in these sizes, or a mesh has neither one device nor ``devices``,
+        or does not have its devices in ascending order.
     """
     found = {_large(axis_sizes(module, operation.attributes["mesh"], devices))
              for operation in module.body.operations

@@ -28,7 +28,8 @@ _PACE = 2
 
 A block is paced so that the loads of a long sequence do not fill all vector registers."""
 _APART = 12
-"""Least number of cycles between the starts of two transfers that have a `Fence`, in a block."""
+"""Least number of cycles between a transfer's start with a `Fence` and the latest operation with a
+`Fence` before it, in a block."""
 _Key = tuple[tuple[int, int, int], ...]
 
 

@@ -51,7 +51,7 @@ class Upcoming:
     operation : Operation
         The operation.
     dying : set of Value
-        Values that no later operation uses.
+        Operands of the operation that no later operation uses.
     distance : callable
         Maps a value to the index, in the graph, of the first operation that uses it, from this
         operation on, itself included; to 2**30 if there is none.
