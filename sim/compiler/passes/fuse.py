@@ -164,7 +164,7 @@ class _Draft:
         self.operations.append(operation)
 
     def fusion(self, results: Sequence[Value]) -> Operation:
-        """Return the fusion, whose results are those of some of the operations."""
+        """Return the fusion of the appended operations; ``results`` are those that it returns."""
         self._region.inputs = list(self._operands.values())
         self._region.outputs = [self._inside[value] for value in results]
         return Operation("fusion", tuple(self._operands), tuple(results), {}, (self._region,),

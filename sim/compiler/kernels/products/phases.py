@@ -41,6 +41,10 @@ __all__ = ["PhaseConvolution"]
 class PhaseConvolution:
     """The computation of a `phase_convolution`, which the module's docstring describes.
 
+    Unless it is `is_direct`, the product multiplies *copies* of the input in scratch, with zeros
+    around them: a copy for every `together` column offsets of the filter. A copy has `parts` parts,
+    each of `lines` lines; the columns of these lines are split into `phases` row phases.
+
     Attributes
     ----------
     operation : Operation
@@ -120,9 +124,9 @@ class PhaseConvolution:
 
     @cached_property
     def by_offset(self) -> bool:
-        """Whether each line offset of the filter has its own copy of the lines that it needs.
+        """Whether each line offset of the filter has a part of its own in each copy of the input.
 
-        Otherwise, all line offsets use one copy.
+        Such a part has the lines that the offset needs. Otherwise, all offsets use the same part.
         """
         return self.operation.attributes["window_strides"][0] > 1
 

@@ -157,7 +157,7 @@ class _Split:
         One value of shape (lines, images, phases, positions, features), or one such value for each
         image.
     order : Order
-        Dimensions of the value before its columns were split.
+        Numbers that the dimensions had before the columns were split.
     """
 
     parts: tuple[Value, ...]
@@ -181,7 +181,7 @@ class _Lines:
     value : Value
         Shape (lines, images, features, phases * sublanes).
     order : Order
-        Dimensions of the value before it was converted to this layout.
+        Numbers that the dimensions had before the value was converted to this layout.
     positions : int
         Number of columns in each phase; further lanes of a phase are padding.
     """

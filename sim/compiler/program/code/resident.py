@@ -72,7 +72,7 @@ def load(pair: int, target: int) -> Operations:
     pair : int
         Address of a pair of descriptors in scalar memory.
     target : int
-        Bundle to which the loader jumps after the load.
+        Address of the bundle to which the loader jumps after the load.
     """
     return [(Slot.S0, "add", (PAIR, s[0], pair)), (Slot.S1, "add", (TARGET, s[0], target))]
 
