@@ -106,7 +106,7 @@ class _Walk:
     Attributes
     ----------
     at : tuple of str
-        Address of the current piece.
+        Address of the current piece in HBM.
     block, segment : tuple of str
         Offset in bytes of the piece's block in its segment, and of that segment in the quarter.
     pieces, blocks : str

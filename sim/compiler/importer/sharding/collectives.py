@@ -113,7 +113,7 @@ class Team:
         return found if whole == self.size else []
 
     def _along(self, group: tuple[int, ...], axis: int) -> list[tuple[int, ...]]:
-        """Divide a group into rings: devices whose places differ only along ``axis``.
+        """Divide a group into rings: devices whose places differ only in item ``axis``.
 
         Each ring has its devices in the order of the group.
         """
@@ -210,7 +210,7 @@ def _reduced(at: Expansion, region: Graph, value: Value, rings: Sequence[Team]) 
 
 
 def _total(at: Expansion, region: Graph, value: Value, ring: Team) -> Value:
-    """Apply ``region`` to the values of all devices of a ring.
+    """Combine the values of all devices of a ring by ``region``; each device gets the result.
 
     If ``region`` gives the same bits for exchanged operands, each device first combines its value
     with that of the device on the opposite side of the ring. Both then hold the same value, so a
