@@ -215,16 +215,15 @@ def outputs_of(path: pathlib.Path, config: Config, *, threads: int, rounds: int 
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["tiny", "small"])
 def test_two_cores_on_two_threads_equal_one_thread_and_verilog(preset: str) -> None:
-    """Verilog only of the smaller one: test_core.py compares a core of each with it."""
+    """Verilog and other kernels only of the smaller one: test_core.py has a core of each."""
     config = Config.preset(preset)
-    kernels = two_cores_library(config, kernels=True)
-    reference = two_cores_library(config, kernels=False) if preset == "tiny" else kernels
-    expected, _ = outputs_of(reference, config, threads=1)
     parallel = two_cores_library(config, kernels=True, parallel=True)
+    ways = [(parallel, 1), (parallel, 2)]
+    if preset == "tiny":
+        ways[:0] = [(two_cores_library(config, kernels=kernels), 1) for kernels in (False, True)]
+    expected, _ = outputs_of(ways[0][0], config, threads=1)
     shared = 0
-    for path, threads in ((kernels, 1), (parallel, 1), (parallel, 2)):
-        if path == reference:
-            continue
+    for path, threads in ways[1:]:
         seen, shared = outputs_of(path, config, threads=threads)
         for name, values in expected.items():
             np.testing.assert_array_equal(seen[name], values,

@@ -41,10 +41,10 @@ def test_bits_and_cycles_do_not_depend_on_the_number_of_ranks() -> None:
 @needs_mpi
 @pytest.mark.slow
 @pytest.mark.parametrize(("what", "message"), [
-    ("dies", r"rank 2 \(chips \(0, 1\), \(1, 1\)\) has died"),
-    ("leaves", r"waits for rank 2 \(chips \(0, 1\), \(1, 1\)\), which has left the pod")])
+    ("dies", r"rank 2 \(chips \(1, 1\), \(2, 1\), \(3, 1\)\) has died"),
+    ("leaves", r"waits for rank 2 \(chips \(1, 1\), \(2, 1\), \(3, 1\)\), which has left the pod")])
 def test_rank_that_is_missing_is_named(what: str, message: str) -> None:
-    run = launched(4, what)
+    run = launched(3, what)
     assert run.returncode != 0
     assert run.stdout.count("ready") >= 1
     assert re.search(message, run.stdout + run.stderr), run.stdout + run.stderr
