@@ -78,11 +78,11 @@ class SumShares:
         return self.shape[first], self.shape[second]
 
     def block(self, core: int) -> int:
-        """Return the number of vectors in a block."""
+        """Return the number of vectors in a block of core number ``core``."""
         return self.pieces * self.sizes[core]
 
     def quarter(self, core: int) -> int:
-        """Return the number of vectors in a quarter."""
+        """Return the number of vectors in a quarter of core number ``core``."""
         return self.chips * self.block(core)
 
     def half(self, core: int) -> int:
@@ -101,9 +101,9 @@ class SumShares:
     def buffers(self, core: int) -> tuple[range, range, range, range]:
         """Return the parts of a core's workspace.
 
-        They are: both halves; the other core's numbers for this core's half; and the pieces that
-        arrive along the first axis, and along the second one. Each of the latter three has the
-        vectors of one way first.
+        They are: both halves; the other core's numbers for this core's half; the pieces that arrive
+        along the first axis; and those that arrive along the second one. In each of the last three,
+        the vectors of the forward way come first.
         """
         first, second = self.sides(core)
         block, found, end = self.block(core), [], 0

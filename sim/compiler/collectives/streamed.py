@@ -5,8 +5,8 @@ The sum goes through the phases of `sim.compiler.collectives.plan`, piece by pie
 numbers: each sends to the other one its numbers for that one's half. Complete pieces go to the
 other core, too. `sim.compiler.collectives.shares` defines where pieces lie.
 
-Walks through the blocks begin at places that depend on the chip. They, and the addresses of the
-workspaces of other cores, are in an *image*, which is in scalar memory when the code begins.
+Walks through the blocks begin at places that depend on the chip. These places, and the addresses of
+the workspaces of other cores, are in an *image*, which is in scalar memory when the code begins.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,11 +31,12 @@ _BASES = 0
 _WALKS = _BASES + 1 + 2 * len(WAYS)
 _WALK_WORDS = 2 * len(WAYS)
 _DESCRIPTORS = _WALKS + CORES * _WALK_WORDS
-"""Where the parts of an image begin."""
+"""Where the parts of an image begin: the addresses of workspaces; where the walks begin, for each
+core; and the descriptors."""
 _PAIR, _COMPLETE, _SCATTER = (2 * len(WAYS) + number for number in range(3))
-"""Numbers of descriptors, after those of pieces for the next chip, for each way along each axis:
-for the other core's numbers, for complete pieces that it gets, and, for each way, for the blocks of
-the first phase."""
+"""Numbers of descriptors. Those before them are for pieces that go to the next chip, for each way
+along each axis. `_PAIR`: for numbers that the other core adds. `_COMPLETE`: for complete pieces
+that go to the other core. From `_SCATTER` on, for each way: for the blocks of the first phase."""
 _SEPARATE = _SCATTER + len(WAYS)
 _GROUP = 24
 """Vector registers that loads of a group of additions may fill."""
@@ -281,15 +282,18 @@ class StreamedSum:
             self._blocks(1, partial(self._completed, ends=True), waits=True)
 
     def _scattered(self, way: int, at: SReg, *, begins: bool = False) -> None:
-        """Write a piece of the first phase; ``begins``: nothing has arrived for it."""
+        """Write the code for a piece of the first phase, at place ``at`` of the workspace.
+
+        ``begins`` says that nothing arrives from another chip to be added.
+        """
         self._b.wait(self._semaphores.paired, 1)
         self._add(way, at, [] if begins else [self._arrived(0, way)])
 
     def _completed(self, way: int, at: SReg, *, begins: bool = False, ends: bool = False) -> None:
-        """Write a piece that is complete along the first axis.
+        """Write the code that completes a piece along the first axis, and continues it.
 
-        ``begins``: nothing has arrived for it along the second axis. ``ends``: now it is complete
-        along that axis, too.
+        ``begins`` says that nothing arrives along the second axis to be added, and ``ends`` that
+        the piece is then complete along that axis, too.
         """
         self._b.wait(self._semaphores.paired, 1)
         parts = [self._arrived(0, way)]
@@ -324,9 +328,9 @@ class StreamedSum:
             self._walk.next_segment()
 
     def _gathered(self, axis: int, way: int, at: SReg, *, on: bool) -> None:
-        """Write a complete piece that arrives along ``axis``.
+        """Write the code for a complete piece that arrives along ``axis``.
 
-        ``on``: it goes on along this axis.
+        ``on`` says that the next chip along this axis needs it, too.
         """
         self._await(axis, way)
         if on:
@@ -377,9 +381,9 @@ class StreamedSum:
             self._walk.next_block()
 
     def _start(self, axis: int, way: int) -> int:
-        """Return where pieces that arrive along ``axis`` begin, less `_piece` for the first one.
+        """Return the difference between a piece's place on arrival along ``axis``, and `_piece`.
 
-        It is counted from the start of the buffer.
+        The place is counted in vectors from the start of the buffer for pieces that arrive.
         """
         buffer, before = self._arrivals[axis], axis * (self._first - 1) * self._segment
         return way * (buffer.vectors // len(WAYS)) - before

@@ -165,11 +165,9 @@ def swapped(at: Expansion, value: Value, split: int, along: int, team: Team = PA
 def all_reduced(at: Expansion, region: Graph, value: Value, team: Team = PAIR) -> Value:
     """Apply ``region``, a function of two scalars, to the values of a group, elementwise.
 
-    The values are combined ring by ring (`_total`). Values of `LARGE` elements or more are divided
-    where that is possible, so that less data crosses the links, but in more steps: over whole rings
-    of chips by `ring_sum`; in other cases, between the devices of one ring (`_scattered`), if the
-    size of the ring divides a dimension. The remaining rings then reduce only the parts, and this
-    ring gathers them in the end.
+    A sum of fp32 over all devices of a pod becomes the operation ``pod_sum``, with a region that
+    computes the same sum by exchanges. All other values are combined by exchanges
+    (`_all_exchanged`).
     """
     if team.torus.chips > 1 and len(value.shape) == 2 and value.shape[1] < _NARROW < value.shape[0]:
         # Rows that fill a small share of a vector's lanes would cross the links with their padding.
@@ -186,7 +184,14 @@ def all_reduced(at: Expansion, region: Graph, value: Value, team: Team = PAIR) -
 
 
 def _all_exchanged(at: Expansion, region: Graph, value: Value, team: Team) -> Value:
-    """Do what `all_reduced` does, by exchanges."""
+    """Do what `all_reduced` does, by exchanges.
+
+    The values are combined ring by ring (`_total`). Values of `LARGE` elements or more are divided
+    where that is possible, so that less data crosses the links, but in more steps: over whole rings
+    of chips by `ring_sum`; in other cases, between the devices of one ring (`_scattered`), if the
+    size of the ring divides a dimension. The remaining rings then reduce only the parts, and this
+    ring gathers them in the end.
+    """
     if value.type.size >= LARGE and reducer_kind(region) is not None:
         kinds = team.whole_rings()
         if {*kinds} & {"x", "y"}:
