@@ -2,8 +2,9 @@
 
 The sum goes through the phases of `sim.compiler.collectives.plan`, piece by piece, as
 `sim.compiler.collectives.program` does. Before the first phase, the cores of a chip add their
-numbers: each sends to the other one its numbers for that one's half. Complete pieces go to the
-other core, too. `sim.compiler.collectives.shares` defines where pieces lie.
+numbers: core 0 sends to core 1 its numbers of the half that core 1 reduces, and core 1 does the
+same for core 0. Each complete piece also goes to the other core of the chip.
+`sim.compiler.collectives.shares` defines where pieces lie.
 
 Walks through the blocks begin at places that depend on the chip. These places, and the addresses of
 the workspaces of other cores, are in an *image*, which is in scalar memory when the code begins.
@@ -70,9 +71,9 @@ class Semaphores:
 
 
 def image_words(room: int) -> int:
-    """Return the number of words of an image, given that scalar memory has room for ``room``.
+    """Return the number of words of an image; scalar memory has room for ``room`` words.
 
-    If there is room, there are `_SEPARATE` descriptors, of which only addresses change. Otherwise,
+    If they suffice, there are `_SEPARATE` descriptors, of which only addresses change. Otherwise,
     there is only one, and the code writes all of it before each transfer.
     """
     most = _DESCRIPTORS + _SEPARATE * DESCRIPTOR_WORDS
@@ -124,7 +125,7 @@ class _Walk:
                         for way in range(len(WAYS))]
 
     def at(self, way: int) -> Any:
-        """Return the first vector, in the workspace, of the block of quarter ``way``."""
+        """Return the first vector, in the workspace, of the current block of quarter ``way``."""
         return self._segments[way] + self._blocks[way] + (self._first + way * self._quarter)
 
     def next_block(self) -> None:
@@ -207,7 +208,7 @@ class StreamedSum:
         b.wait(near.complete, 2 * len(WAYS) * self._shares.chips * self._shares.pieces)
 
     def _invite(self) -> None:
-        """Write signals to all cores that send to this one: its workspace is free."""
+        """Write signals to all cores that send to this one: this core's workspace is free."""
         b = self._b
         for axis, (kind, side) in enumerate(zip(self._kinds, (self._first, self._second),
                                                 strict=True)):
@@ -243,7 +244,10 @@ class StreamedSum:
         self._next_pairs()
 
     def _pair(self, q: IndexLike) -> None:
-        """Write code that sends the other core piece ``q`` of each quarter, if any is left."""
+        """Write code that sends the other core piece ``q`` of the next block of its quarters.
+
+        It sends nothing after the last block.
+        """
         with self._b.unless("eq", self._steps, 0):
             self._send_pairs(q)
 
@@ -389,7 +393,10 @@ class StreamedSum:
         return way * (buffer.vectors // len(WAYS)) - before
 
     def _slot(self, axis: int, way: int, piece: Any) -> Any:
-        """Return where a piece arrives, in the next chip's workspace, along ``axis``."""
+        """Return the place, in the next chip's workspace, where a piece arrives along ``axis``.
+
+        ``piece`` is the value of `_piece` for the piece that is sent.
+        """
         start = self._arrivals[axis].address - self._workspace.address
         return piece + (start + self._start(axis, way))
 
@@ -402,7 +409,10 @@ class StreamedSum:
         self._b.wait(self._semaphores.links[self._kinds[axis], -WAYS[way]], 1)
 
     def _add(self, way: int, at: SReg, parts: Sequence[tuple[VmemBuffer, Any]]) -> None:
-        """Write the sum of this core's numbers, the other core's, and those that have arrived."""
+        """Write code that adds this core's numbers, the other core's, and ``parts``, which arrived.
+
+        The sum replaces this core's numbers, at place ``at`` of the workspace.
+        """
         b, quarter = self._b, self._shares.quarter(self._core)
         taken = [(self._all, at + 0), (self._pairs, self._piece + way * quarter), *parts]
         group = _GROUP // len(taken)
@@ -445,7 +455,10 @@ class StreamedSum:
         return self._image + _DESCRIPTORS + self._separate * number * DESCRIPTOR_WORDS
 
     def _transfer(self, number: int, source: Any, target: Any) -> None:
-        """Write the transfer with a descriptor from a place in the workspace to an address."""
+        """Write a transfer from place ``source`` of the workspace to the address ``target``.
+
+        ``number`` is that of its descriptor.
+        """
         b, at = self._b, self._descriptor(number)
         for word, value in () if self._separate else enumerate(self._descriptors()[number]):
             if word in (0, 1, _DESTINATION + 1):
