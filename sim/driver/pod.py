@@ -34,7 +34,7 @@ from sim.driver.heap import Buffer
 from sim.driver.ranks.shared import SharedBackend
 from sim.driver.residents import Resident
 from sim.errors import CoreState
-from sim.models.chip.torus import LINK_COUNTERS, ChipTorus, longest_wire
+from sim.models.chip.torus import LINK_COUNTERS, ChipTorus, longest_wire, wire_cycles
 from sim.models.hbm import HbmOptions
 from sim.models.ranks.ranks import default_communicator
 
@@ -103,7 +103,8 @@ class PodCores(Closeable):
             (docs/links.md). For ``"rtl"``: seed of the wires' faults, of which there are none until
             ``model.set_faults`` sets some.
         latency : int or array of int, shape (chips, 4)
-            For ``"rtl"``: cycles that a frame spends on each wire, as in `ChipTorus`.
+            Cycles that a frame spends on each wire, as in `ChipTorus`. No result of ``"golden"``
+            depends on it.
         memory : HbmOptions, optional
             For ``"rtl"``: behaviour of each chip's memory.
         communicator : mpi4py.MPI.Comm, optional
@@ -130,14 +131,15 @@ class PodCores(Closeable):
         if backend not in SIMULATED:
             raise ValueError(f"backend must be one of {', '.join(SIMULATED)}, not {backend!r}")
         linked = chip_config(_with_links(chip_config(config)))
+        if np.ndim(latency) == 0:
+            integer("latency", latency, 1, longest_wire(linked))
+        wires = wire_cycles(linked, latency, width * height)
         if backend == "golden":
             if trace is not None:
                 raise ValueError("trace must be None for the golden backend, which has no clock, "
                                  f"not {trace!r}")
             return cls((width, height), backend, _golden((width, height), linked, seed))
-        if np.ndim(latency) == 0:
-            integer("latency", latency, 1, longest_wire(linked))
-        torus = ChipTorus(linked, (width, height), latency, memory=memory, trace=trace,
+        torus = ChipTorus(linked, (width, height), wires, memory=memory, trace=trace,
                           seed=integer("seed", seed, 0), communicator=(
                               default_communicator() if communicator is None else communicator))
         return cls((width, height), backend, _backends(torus), torus)

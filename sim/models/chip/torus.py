@@ -33,7 +33,7 @@ from sim.models.ranks.ranks import join
 from sim.trace.recording import Recorded, Recording, torus
 from sim.trace.writer import trace_paths
 
-__all__ = ["LINK_COUNTERS", "ChipTorus", "WireFaults", "longest_wire"]
+__all__ = ["LINK_COUNTERS", "ChipTorus", "WireFaults", "longest_wire", "wire_cycles"]
 
 _T = TypeVar("_T")
 _RATE = 1 << 16
@@ -69,8 +69,14 @@ def _frame_bits(config: Config) -> npt.NDArray[np.uint32]:
                      body["sequence"].width], np.uint32)
 
 
-def _wire_cycles(config: Config, latencies: npt.ArrayLike, chips: int) -> npt.NDArray[np.uint32]:
-    """Return the checked argument ``latencies`` of a `ChipTorus`, shape (chips, 4)."""
+def wire_cycles(config: Config, latencies: npt.ArrayLike, chips: int) -> npt.NDArray[np.uint32]:
+    """Return the argument ``latencies`` of a `ChipTorus` as an array of shape (chips, 4).
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is of the wrong type or shape, or out of range.
+    """
     given, most = np.asarray(latencies), longest_wire(config)
     if given.dtype.kind not in "iu":
         raise TypeError(f"latencies must be integers, not {latencies!r}")
@@ -172,7 +178,7 @@ class _TorusSimulation(Closeable):
         self.config = config
         columns, rows = (integer("side of the torus", side, 1, MAX_SIDE) for side in shape)
         self.shape = columns, rows
-        cycles = _wire_cycles(config, latencies, columns * rows)
+        cycles = wire_cycles(config, latencies, columns * rows)
         shortest = int(cycles.min())
         quantum = integer("quantum", shortest if quantum is None else quantum, 1, shortest)
         if threads is not None:

@@ -295,7 +295,11 @@ def test_chips_compute_as_devices_do(pod: Pod) -> None:
     ({"backend": "serial"}, ValueError, "backend must be one of rtl, golden, not 'serial'"),
     ({"seed": 1.5}, TypeError, r"seed must be an integer, not 1\.5"),
     ({"latency": 0}, ValueError, "latency must be from 1 to 504, not 0"),
+    ({"latency": 505, "backend": "golden"}, ValueError, "latency must be from 1 to 504, not 505"),
+    ({"latency": 2.5, "backend": "golden"}, TypeError, r"latency must be an integer, not 2\.5"),
     ({"latency": [1, 2]}, ValueError, r"latencies must have the shape \(2, 4\), not \(2,\)"),
+    ({"latency": [0] * 4, "backend": "golden"}, ValueError,
+     r"latencies must be from 1 to 504, not \[0, 0, 0, 0\]"),
 ])
 def test_pods_that_cannot_be(options: dict[str, Any], error: type[Exception],
                              message: str) -> None:
