@@ -24,7 +24,7 @@ from sim.driver.pod import Pod
 from sim.jit.function import JitFunction, jit
 from sim.verilated.toolchain import build_folder
 
-__all__ = ["SHAPES", "Point", "efficiency", "main", "measured"]
+__all__ = ["SHAPES", "Point", "cycles", "efficiency", "main", "measured"]
 
 SHAPES = {1: (1, 1), 2: (1, 1), 4: (2, 1), 8: (2, 2), 16: (4, 2)}
 """Chips along X and along Y, by the number of cores."""
@@ -77,14 +77,14 @@ def measured(cores: int, batch: int, config: Config, backend: str = "rtl") -> Po
           else Pod.open(SHAPES[cores], config, backend)) as device:
         step = training_step(len(work.weights), cores, 1)
         loss, _ = step(work.weights, work.images, work.wanted, device=device)
-        cycles, sums = _cycles(device), 0
+        step_cycles, sums = cycles(device), 0
         if cores > 1:
             _sums(cores, len(work.weights))(work.weights, device=device)
-            sums = _cycles(device)
-    return Point(cores, batch, cycles, sums, float(loss), time.perf_counter() - began)
+            sums = cycles(device)
+    return Point(cores, batch, step_cycles, sums, float(loss), time.perf_counter() - began)
 
 
-def _cycles(device: Device | Pod) -> int:
+def cycles(device: Device | Pod) -> int:
     """Return the cycles of the last run, from the start of the cores to the end of the last one."""
     return max((counts["cycles"] for counts in device.last_run.values()), default=0)
 
