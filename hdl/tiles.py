@@ -146,17 +146,19 @@ class VerilogLibrary:
         self._children: Counter[str] = Counter()
 
     def instance(self, name: str, make: Callable[[], wiring.Component],
-                 component: wiring.Component, reset: Signal | None = None) -> Instance:
+                 component: wiring.Component, reset: Signal | None = None,
+                 clock: Signal | None = None) -> Instance:
         """Return an instance of module ``name``, wired to the port signals of ``component``.
 
         ``make`` builds the module's component when the module is written. The common reset and
-        ``reset`` both reset the instance.
+        ``reset`` both reset the instance. Its clock is ``clock`` or, if this is None, the common
+        one.
         """
         if name not in self._written:
             self._pending.setdefault(name, make)
         self._children[name] += 1
         ports = {} if _combinational(component) else {
-            "i_clk": ClockSignal(),
+            "i_clk": ClockSignal() if clock is None else clock,
             "i_rst": ResetSignal() if reset is None else ResetSignal() | reset}
         for path, member, value in component.signature.flatten(component):
             side = "i" if member.flow == In else "o"
@@ -218,23 +220,30 @@ class VerilogLibrary:
 
 def instantiate(m: Module, platform: object, name: str, module: str,
                 make: Callable[[], wiring.Component], *,
-                reset: Signal | None = None) -> wiring.Component:
+                reset: Signal | None = None, clock: Signal | None = None) -> wiring.Component:
     """Add the component ``make()`` to ``m`` as submodule ``name``, and return it for wiring.
 
     The names of the component's port signals begin with ``name``. A component whose attribute
     ``combinational`` is true gets no clock and no reset. A component with a method ``verilog``
     writes its own module. The signal ``reset`` resets the component, in addition to the common
-    reset.
+    reset. The signal ``clock``, which requires a `VerilogLibrary`, replaces the common clock.
 
     If ``platform`` is a `VerilogLibrary`, the submodule is an instance of the Verilog module
     ``module``. That module is written once for all its instances, so components with the same
     module name must be equal. Otherwise (the Python simulator) the component itself is elaborated.
+
+    Raises
+    ------
+    ValueError
+        If ``clock`` is given without a `VerilogLibrary`.
     """
+    if clock is not None and not isinstance(platform, VerilogLibrary):
+        raise ValueError(f"clock must be None without a VerilogLibrary, not {clock!r}")
     component = make()
     for path, _, signal in component.signature.flatten(component):
         signal.name = "__".join([name, *(str(part) for part in path)])
     if isinstance(platform, VerilogLibrary):
-        m.submodules[name] = platform.instance(module, make, _as_bundle(component), reset)
+        m.submodules[name] = platform.instance(module, make, _as_bundle(component), reset, clock)
     elif reset is not None:
         m.submodules[name] = ResetInserter(reset)(component)
     else:

@@ -26,7 +26,10 @@ from .links import LINKS, ChipLinks
 from .node import CoreNode
 from .registers import CORE_REGISTERS
 
-__all__ = ["Chip", "check_chip"]
+__all__ = ["REST_CYCLES", "Chip", "check_chip"]
+
+REST_CYCLES = 64
+"""Cycles without any activity after which the links are at rest: no register of them changes."""
 
 
 def check_chip(config: Config) -> None:
@@ -61,6 +64,10 @@ class Chip(wiring.Component):
     status : bool
         Whether the chip has the outputs ``status_{core}`` and ``pc_{core}``, from which a
         simulation reads the cores' registers STATUS and PC without a bus access.
+    link_clock : bool
+        Whether the links, and what sends and receives packets for the cores, have a clock of their
+        own, ``link_clk``, which a simulation stops while they are at rest. Requires ``status``; it
+        has no effect on a chip without links.
     probes : Component, optional
         A component with outputs only. It is instantiated in the chip, which gets the same outputs.
 
@@ -85,6 +92,11 @@ class Chip(wiring.Component):
         had their effects. Present only if ``status`` is true and the chip has links.
     link_stalled : Out(4)
         As ``stalled`` of `ChipLinks`; present only with ``link_busy``.
+    link_clk, link_wake : In(1), Out(1)
+        Present only if ``link_clock`` is true and the chip has links. ``link_clk`` rises with
+        ``clk``, but need not rise while the links are at rest: `REST_CYCLES` cycles or more after
+        the last one with ``rst``, ``link_busy``, ``link_wake``, or ``valid`` of any wire from or to
+        a neighbour, and not in such a cycle. ``link_wake``: a core begins to send to another chip.
 
     Raises
     ------
@@ -92,11 +104,14 @@ class Chip(wiring.Component):
         If ``config`` is not a `Config`, or not valid for a chip.
     """
 
-    def __init__(self, config: Config, *, status: bool = False,
+    def __init__(self, config: Config, *, status: bool = False, link_clock: bool = False,
                  probes: wiring.Component | None = None) -> None:
         check_chip(config)
+        if link_clock and not status:
+            raise ValueError("status must be True with link_clock, not False")
         self._config = config
         self._status = status
+        self._link_clock = link_clock and config.link_bytes != 0
         self._probes = probes
         memory = Axi4(config.hbm_address_bits, channel_bits(config))
         self._prefixes = [[hbm_prefix(core, channel) for channel in range(config.hbm_channels)]
@@ -108,6 +123,7 @@ class Chip(wiring.Component):
             **{f"{name}_{core}": Out(32) for name in ("status", "pc")
                for core in range(config.cores) if status},
             **(self._link_ports(config, status) if config.link_bytes else {}),
+            **({"link_clk": In(1), "link_wake": Out(1)} if self._link_clock else {}),
             **(dict(probes.signature.members.items()) if probes else {}),
         })
 
@@ -125,7 +141,8 @@ class Chip(wiring.Component):
         m = Module()
         config = self._config
         control = instantiate(m, platform, "control", "control_slave", lambda: ControlSlave(config))
-        nodes = [instantiate(m, platform, f"node_{core}", "core_node", lambda: CoreNode(config))
+        nodes = [instantiate(m, platform, f"node_{core}", "core_node",
+                             lambda: CoreNode(config, link_clock=self._link_clock))
                  for core in range(config.cores)]
         connect_flat(m, self, CONTROL_PREFIX, control.axi)
         m.d.comb += self.interrupt.eq(control.interrupt)
@@ -149,7 +166,8 @@ class Chip(wiring.Component):
     def _connect_links(self, m: Module, platform: object, control: ControlSlave,
                        nodes: list[CoreNode]) -> None:
         """Connect the nodes to the links, and the links to the ports."""
-        links = instantiate(m, platform, "links", "chip_links", lambda: ChipLinks(self._config))
+        links = instantiate(m, platform, "links", "chip_links", lambda: ChipLinks(self._config),
+                            clock=self.link_clk if self._link_clock else None)
         for unit in (links, *nodes):
             m.d.comb += [getattr(unit, name).eq(getattr(control, name)) for name in PLACE_PORTS]
         for number, node in enumerate(nodes):
@@ -167,6 +185,9 @@ class Chip(wiring.Component):
             m.d.comb += [
                 self.link_busy.eq(links.busy | Cat(node.link_busy for node in nodes).any()),
                 self.link_stalled.eq(links.stalled)]
+        if self._link_clock:
+            m.d.comb += [self.link_wake.eq(Cat(node.link_wake for node in nodes).any()),
+                         *(node.link_clk.eq(self.link_clk) for node in nodes)]
 
     def _show_status(self, m: Module, control: ControlSlave) -> None:
         """Drive the status ports from the status that the cores report to the control slave."""

@@ -124,6 +124,8 @@ class CoreNode(wiring.Component):
     config : Config
         Parameters; ``array`` must be a power of two, and ``hbm_channels`` must divide a row into
         powers of two from 4 to 128 bytes.
+    link_clock : bool
+        Whether what belongs to the links has a clock of its own; requires links.
 
     Attributes
     ----------
@@ -139,6 +141,9 @@ class CoreNode(wiring.Component):
         packets of this core and for this core. ``link_error``: cause of the fault LINK. ``width``,
         ``height``, ``x``, ``y``: size of the torus, place of this chip. ``link_busy``: a packet of
         this core has not left the core, or a signal for it has not had its effect.
+    link_clk, link_wake : In(1), Out(1)
+        Present only if ``link_clock`` is true: the clock of the egress and of the arrivals. It may
+        stop as `Chip` says. ``link_wake``: a transfer or signal to another chip begins.
 
     Raises
     ------
@@ -146,9 +151,10 @@ class CoreNode(wiring.Component):
         If ``config`` is not a `Config`, or not valid for a chip.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, link_clock: bool = False) -> None:
         check_config(config)
         self._config = config
+        self._link_clock = link_clock
         self._two = config.cores == 2
         self._links = config.link_bytes != 0
         super().__init__({
@@ -157,6 +163,7 @@ class CoreNode(wiring.Component):
                 config.hbm_channels),
             **({"peer": Out(NodeLink(config)), "guest": In(NodeLink(config))} if self._two else {}),
             **(self._link_ports(config) if config.link_bytes else {}),
+            **({"link_clk": In(1), "link_wake": Out(1)} if link_clock else {}),
         })
 
     @staticmethod
@@ -178,9 +185,11 @@ class CoreNode(wiring.Component):
                                    reset=self._reset)
         self._port = instantiate(m, platform, "port", "hbm_port", lambda: HbmPort(config))
         if self._links:
-            self._egress = instantiate(m, platform, "egress", "egress", lambda: Egress(config))
+            clock = self.link_clk if self._link_clock else None
+            self._egress = instantiate(m, platform, "egress", "egress", lambda: Egress(config),
+                                       clock=clock)
             self._arrivals = instantiate(m, platform, "arrived", "arrivals",
-                                         lambda: Arrivals(config))
+                                         lambda: Arrivals(config), clock=clock)
         self._connect_control(m, resets)
         self._connect_memory(m)
         self._share_vectors(m, platform)
@@ -217,6 +226,8 @@ class CoreNode(wiring.Component):
             addition.payload.to.eq(check.to),
             addition.payload.semaphore.eq(remote.payload.semaphore),
             addition.payload.amount.eq(remote.payload.amount)]
+        if self._link_clock:
+            m.d.comb += self.link_wake.eq(egress.push | addition.valid)
 
     def _connect_control(self, m: Module, resets: CoreReset) -> None:
         """Connect commands, status and reset. A reset stops the program and aborts transfers."""

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import pytest
-from amaranth import Module
+from amaranth import Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.sim import Simulator, SimulatorContext
 
-from hdl.tiles import Chain, Each, Link, Shared, TileGrid, VerilogLibrary
+from hdl.tiles import Chain, Each, Link, Shared, TileGrid, VerilogLibrary, instantiate
 
 
 class Adder(wiring.Component):
@@ -51,6 +51,11 @@ def test_size_that_is_no_count_is_refused(name: str, value: float | str, error: 
                                           message: str) -> None:
     with pytest.raises(error, match=f"^{name} {message}$"):
         adders(**cast(Any, {name: value}))
+
+
+def test_clock_without_a_library_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^clock must be None without a VerilogLibrary, not "):
+        instantiate(Module(), None, "name", "module", adders, clock=Signal())
 
 
 @pytest.mark.parametrize("toward", ["north", "East", "", None])

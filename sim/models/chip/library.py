@@ -19,13 +19,17 @@ from sim.verilated.cache import cached_json
 __all__ = ["chip_cpp", "chip_library"]
 
 _TOP = "chip"
+_ARRIVED = 'public_flat_rd -module "arrivals" -var "write__payload"\n'
+"""Statement for Verilator that keeps the row that a core receives as a variable. It changes with
+the clock of the links only, but would otherwise be chosen again in each use, in every cycle."""
 _CPP = pathlib.Path(__file__).resolve().parents[1] / "cpp"
 
 
 def _sources(config: Config, kernels: bool, trace: bool) -> ModelSources:
     core = core_sources(config, kernels)
     around = VerilogLibrary().write(
-        _TOP, lambda: Chip(config, status=True, probes=Probes(config, _TOP) if trace else None),
+        _TOP, lambda: Chip(config, status=True, link_clock=kernels,
+                           probes=Probes(config, _TOP) if trace else None),
         leave_out=["core"])
     return {"verilog": dict(sorted({**around, **core["verilog"]}.items())), "cpp": core["cpp"]}
 
@@ -63,6 +67,8 @@ def chip_library(config: Config, *, kernels: bool = True, trace: bool = False) -
     sources = cached_json(name, asdict(config), lambda: _sources(config, kernels, trace))
     blocks = [] if kernels else [mac_grid(config).row_module, vpu_grid(config).tile_module]
     waivers = LINT_WAIVERS + (BLOCK_WAIVERS if blocks else "")
+    if kernels and config.link_bytes:
+        waivers += _ARRIVED
     if trace:
         waivers += hide(sources["verilog"], (
             Probes.module, *(grid.module for grid in core_grids(config))))

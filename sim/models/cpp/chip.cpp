@@ -34,6 +34,9 @@ constexpr uint64_t STANDSTILL = 1 << 16;  // an access ends after so many cycles
 // The chip is at rest after so many cycles in a row without activity: what one core or engine does
 // to another core shows in the status of that core a few cycles later.
 constexpr uint32_t STILL = 8;
+// Mirrors `REST_CYCLES` in hdl/chip/chip.py: the links are at rest after so many cycles in a row
+// without activity.
+constexpr uint32_t LINKS_REST = 64;
 
 // Mirrors `_ACCESS` in sim/models/chip/registers.py: an access of the host.
 struct Access {
@@ -145,6 +148,8 @@ public:
         }
         record(find_pin(model, "trace_links"));
         link_busy_ = find_pin(model, "link_busy");
+        link_wake_ = find_pin(model, "link_wake");
+        link_clock_ = find_pin(model, "link_clk");
         stalled = find_pin(model, "link_stalled");
         model.top.s_axil_wstrb = 0xf;
         model.top.s_axil_bready = 1;
@@ -282,10 +287,21 @@ private:
 
     // The two halves of a cycle. Outputs are read between them.
     void fall() {
+        link_clock_.set(0);
         model_.fall();
-        if (!tracing_) return;
-        for (Records& records : records_) records.sample(model_.cycle());
-        dump();
+        if (tracing_) {
+            for (Records& records : records_) records.sample(model_.cycle());
+            dump();
+        }
+        if (link_clock_.bound()) link_clock_.set(links_move());
+    }
+
+    // Whether the links need the coming edge of the clock: not if they are at rest.
+    bool links_move() {
+        bool active = model_.top.rst || link_busy_.get() || link_wake_.get();
+        for (const LinkPins& link : links) active |= link.rx_valid.get() || link.tx_valid.get();
+        rested_ = active ? 0 : std::min(rested_ + 1, LINKS_REST);
+        return rested_ < LINKS_REST;
     }
 
     void rise() {
@@ -341,7 +357,8 @@ private:
     Hbm& hbm_;
     Pin interrupt_;
     std::vector<Pin> status_;
-    Pin link_busy_;
+    Pin link_busy_, link_wake_, link_clock_;
+    uint32_t rested_ = 0;  // cycles in a row without activity of the links, at most LINKS_REST
     Torus<Chip>* torus_ = nullptr;
     Run run_{};             // the last one, or what `watch` has set
     Access access_{};       // of the host, under way or the last one

@@ -453,6 +453,8 @@ def test_chips_that_cannot_be_are_refused(make: Callable[[Any], object]) -> None
         make(Config.preset("v2", hbm_channels=2))
     with pytest.raises(ValueError, match="issue_cycles must be 1 for a chip with links, not 3"):
         Chip(Config.preset("fpga", link_bytes=16))
+    with pytest.raises(ValueError, match="status must be True with link_clock, not False"):
+        Chip(Config.preset("tiny", link_bytes=16), link_clock=True)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.0, True, None])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from golden.dma import Descriptor
+from hdl.chip.chip import REST_CYCLES
 from hdl.config import Config
 from hdl.core.interface import Space
 from hdl.dma.format import DmaSpace, pack_descriptor, pack_remote
@@ -300,6 +301,24 @@ def test_programs_reduce_over_rings() -> None:
                 assert chip.fault(core) is Fault.NONE
                 np.testing.assert_array_equal(chip.read_vmem(core, 0, vectors), wanted[core])
                 assert not chip.read_words(core, Space.SEMAPHORE, 0, SEMAPHORES).any()
+
+
+def test_links_whose_clock_has_stopped_wake_in_time(pair: Torus) -> None:
+    """A transfer takes equally long after any time of rest; it wakes both chips' links."""
+    for sender, to in ((0, (1, 0, 0)), (1, (-1, 0, 1))):
+        found = set()
+        for rest in (*range(0, REST_CYCLES, 9), REST_CYCLES, 10 * REST_CYCLES):
+            pair.torus.run(rest, until=Until.NEVER)
+            began = pair.torus.cycle
+            assert rest < REST_CYCLES or [chip.model.peek("link_clk")
+                                          for chip in pair.chips] == [0, 0]
+            pair.send(sender, sender, 10, 20 + sender, 3, to, signal_remote=1)
+            pair.torus.run(1, until=Until.NEVER)
+            assert pair.chips[sender].model.peek("link_clk") == 1
+            pair.torus.run(_LIMIT)
+            found.add(pair.torus.rested - began)
+        assert len(found) == 1
+    pair.check()
 
 
 def test_results_do_not_depend_on_quantum_and_threads() -> None:
