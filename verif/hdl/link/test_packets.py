@@ -133,6 +133,7 @@ class EgressBench:
         self.reads = 0
         self.rows: deque[int] = deque()
         self.blocked: set[Direction] = set()
+        self.unread = self.unsent = 0  # vectors and flits of the orders that have started
         self.cycles = 0
 
     async def cycle(self, ctx: SimulatorContext) -> None:
@@ -147,9 +148,14 @@ class EgressBench:
             ctx.set(dut.flit[port].ready, int(hasty[2 + port] and port not in self.blocked))
         for number, port in enumerate((dut.signal, dut.other_signal)):
             ctx.set(port.ready, int(hasty[6 + number]))
+        incomplete = self.unread > 0 or bool(self.rows) or any(
+            ctx.get(port.valid) for port in (dut.signal, dut.other_signal))
+        assert ctx.get(dut.busy) or not incomplete
+        assert ctx.get(dut.busy) or ctx.get(dut.full) or self.unsent <= 0
         if ctx.get(dut.read.valid) and ctx.get(dut.read.ready):
             vector = self.memory[ctx.get(dut.read.payload.address)]
             self.reads += 1
+            self.unread -= 1
             self.rows.extend(int.from_bytes(row.astype("<u4").tobytes(), "little")
                              for row in vector)
         if ctx.get(dut.rows.valid) and ctx.get(dut.rows.ready):
@@ -157,6 +163,7 @@ class EgressBench:
         for port in Direction:
             if ctx.get(dut.flit[port].valid) and ctx.get(dut.flit[port].ready):
                 self.flits[port].append(ctx.get(dut.flit[port].payload.as_value()))
+                self.unsent -= 1
         for name in ("signal", "other_signal"):
             port = getattr(dut, name)
             if ctx.get(port.valid) and ctx.get(port.ready):
@@ -175,6 +182,7 @@ class EgressBench:
             ctx.set(dut.push, 1)
             await self.cycle(ctx)
             ctx.set(dut.push, 0)
+            self.begun(order)
             return
         ctx.set(dut.addition.payload, {"to": order.to, "semaphore": order.remote_semaphore,
                                        "amount": order.amount})
@@ -183,6 +191,11 @@ class EgressBench:
             await self.cycle(ctx)
         await self.cycle(ctx)
         ctx.set(dut.addition.valid, 0)
+        self.begun(order)
+
+    def begun(self, order: Order) -> None:
+        self.unread += order.count
+        self.unsent += len(order.flits(self.config, self.memory))
 
     async def finish(self, ctx: SimulatorContext) -> None:
         while ctx.get(self.dut.busy) or ctx.get(self.dut.full):
@@ -262,6 +275,7 @@ def test_stop_drops_transfers_and_cuts_no_packet() -> None:
             await bench.start(ctx, order)
         ctx.set(bench.dut.stop, 1)
         await bench.cycle(ctx)
+        bench.unread = bench.unsent = 0
         while ctx.get(bench.dut.busy):
             await bench.cycle(ctx)
         ctx.set(bench.dut.stop, 0)
@@ -278,6 +292,7 @@ def test_stop_drops_transfers_and_cuts_no_packet() -> None:
             assert not found or found[-1] >> tail & 1, "a packet was cut"
             bench.flits[port] = []
         bench.signals = []
+        bench.unread = bench.unsent = 0
         for order in later:
             await bench.start(ctx, order)
         await bench.finish(ctx)
@@ -313,6 +328,8 @@ class EjectionBench:
         Per core: each vector's address and rows, and each addition, in the order of their effect.
     wrong : int
         Cycles in which a packet was refused.
+    offers : bool
+        Whether flits are offered.
     """
 
     def __init__(self, config: Config, seed: int, pace: float,
@@ -328,6 +345,7 @@ class EjectionBench:
         self.address = [0] * config.cores
         self.delay = [0] * config.cores
         self.wrong = 0
+        self.offers = True
         self.cycles = 0
 
     def queue(self, port: Direction, core: int, address: int | None = None,
@@ -343,11 +361,26 @@ class EjectionBench:
         written = () if vector is None else ((address, vector.tobytes()),)
         return (*written, *(() if signal is None else ((signal, amount),)))
 
-    async def run(self, ctx: SimulatorContext, extra: int = 60) -> None:
-        """Run until all flits are accepted, and some cycles more."""
-        while extra:
-            extra -= not any(self.queues)
+    async def run(self, ctx: SimulatorContext) -> None:
+        """Run until all packets have had their effects; look now and then whether it is at rest."""
+        while any(self.queues):
+            for _ in range(int(self.rng.integers(1, 40))):
+                await self.cycle(ctx)
+            await self.rest(ctx)
+
+    async def rest(self, ctx: SimulatorContext) -> None:
+        """Offer no flits until no packet is inside; from then on, nothing has an effect."""
+        ejection, arrivals = self.dut.ejection, self.dut.arrivals
+        self.offers = False
+        while (ctx.get(ejection.full) or any(ctx.get(core.busy) for core in arrivals)
+               or any(len(rows) == self.config.sublanes for rows in self.rows)):
             await self.cycle(ctx)
+        before = [len(writes) for writes in self.writes], [len(rows) for rows in self.rows]
+        for _ in range(12):
+            await self.cycle(ctx)
+        assert before == ([len(writes) for writes in self.writes],
+                          [len(rows) for rows in self.rows])
+        self.offers = True
 
     async def cycle(self, ctx: SimulatorContext) -> None:
         ejection = self.dut.ejection
@@ -355,7 +388,8 @@ class EjectionBench:
         ctx.set(ejection.y, self.here[1])
         hasty = self.rng.random((3, 4)) < self.pace
         for port, queue in enumerate(self.queues):
-            ctx.set(ejection.flit[port].valid, int(bool(queue) and hasty[0, port]))
+            ctx.set(ejection.flit[port].valid,
+                    int(self.offers and bool(queue) and hasty[0, port]))
             if queue:
                 ctx.set(ejection.flit[port].payload.as_value(), queue[0])
         for number, core in enumerate(self.dut.arrivals):
