@@ -29,8 +29,8 @@ def stub_out(monkeypatch: pytest.MonkeyPatch, module: ModuleType,
     placed: dict[str, list[Stub]] = {name: [] for name in names}
 
     def make(name: str, component: type[wiring.Component]) -> Callable[..., Stub]:
-        def place(*arguments: object) -> Stub:
-            real = component(*arguments)
+        def place(*arguments: object, **options: object) -> Stub:
+            real = component(*arguments, **options)
             real._MustUse__used = True  # only its signature is of use
             stub = Stub(real.signature)
             placed[name].append(stub)
