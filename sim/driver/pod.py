@@ -103,8 +103,7 @@ class PodCores(Closeable):
             (docs/links.md). For ``"rtl"``: seed of the wires' faults, of which there are none until
             ``model.set_faults`` sets some.
         latency : int or array of int, shape (chips, 4)
-            Cycles that a frame spends on each wire, as in `ChipTorus`. No result of ``"golden"``
-            depends on it.
+            Cycles that a frame spends on each wire, as in `ChipTorus`; ``"golden"`` has no cycles.
         memory : HbmOptions, optional
             For ``"rtl"``: behaviour of each chip's memory.
         communicator : mpi4py.MPI.Comm, optional
@@ -131,9 +130,7 @@ class PodCores(Closeable):
         if backend not in SIMULATED:
             raise ValueError(f"backend must be one of {', '.join(SIMULATED)}, not {backend!r}")
         linked = chip_config(_with_links(chip_config(config)))
-        if np.ndim(latency) == 0:
-            integer("latency", latency, 1, longest_wire(linked))
-        wires = wire_cycles(linked, latency, width * height)
+        wires = _wires(linked, latency, width * height)
         if backend == "golden":
             if trace is not None:
                 raise ValueError("trace must be None for the golden backend, which has no clock, "
@@ -632,6 +629,13 @@ def _backends(torus: ChipTorus) -> dict[tuple[int, int], Backend]:
     columns, rows = torus.shape
     return {place: rtl_backend(torus[place]) if torus.ranks is None
             else SharedBackend(torus, place) for place in product(range(columns), range(rows))}
+
+
+def _wires(config: Config, latency: npt.ArrayLike, chips: int) -> npt.NDArray[np.uint32]:
+    """Return the argument ``latency`` of `Pod.open` as an array of shape (chips, 4)."""
+    if np.ndim(latency) == 0:
+        integer("latency", latency, 1, longest_wire(config))
+    return wire_cycles(config, latency, chips)
 
 
 def _golden(shape: tuple[int, int], config: Config,
