@@ -5,7 +5,8 @@ each core, which begins with all vectors of the values, one value after the othe
 0, then that of core 1, then padding. Each half has two quarters; a quarter has a segment for each
 chip along the core's first axis, a segment has a block for each chip along the second axis, and a
 block has the same number of pieces on both cores. But pieces of the two cores may have different
-sizes, so that links along X and along Y carry about equally much on tori that are not square.
+sizes: on tori that are not square, this balances links along X and along Y, and the accesses of
+transfers to the vector memories of both cores.
 """
 
 from dataclasses import dataclass
@@ -123,15 +124,18 @@ class SumShares:
         link = LinkConfig()
         vector = config.sublanes * config.row_bytes * link.rate_cycles / (
             link.rate_flits * config.link_bytes)
-        loads = [0.0, 0.0]
+        loads, ports = [0.0, 0.0], 0.0
         for core in range(CORES):
             (one, two), (first, second) = self.axes(core), self.sides(core)
             loads[one] += 2 * (first - 1) / first * self.quarter(core)
             loads[two] += 2 * (second - 1) / second * self.quarter(core) / first
+            # Vector memory takes a row a cycle of the other core's numbers, and of what arrives.
+            arrived = 1 + (first - 1) / first + (second - 1) / second / first
+            ports = max(ports, 2 * self.half(core) * arrived * config.sublanes)
         biggest = max(self.sizes)
         steps = self.chips * self.pieces * len(WAYS)
         core_cycles = steps * (3 * biggest + _STEP)
         hops = 2 * (sum(self.shape) - 2)
-        return (max(max(loads) * vector, core_cycles) + self.padded
+        return (max(max(loads) * vector, ports, core_cycles) + self.padded
                 + hops * max(0, _LATENCY + biggest * vector - biggest * self.pieces * vector)
                 + 4 * (biggest * vector + _LATENCY))

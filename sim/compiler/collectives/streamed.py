@@ -11,6 +11,7 @@ the workspaces of other cores, are in an *image*, which is in scalar memory when
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
@@ -124,6 +125,13 @@ class _Walk:
         self._blocks = [b.scalar_variable(b.smem_load(image + 2 * way + 1))
                         for way in range(len(WAYS))]
 
+    def copy(self) -> "_Walk":
+        """Return a walk in registers of its own, which is at the same block."""
+        made = copy(self)
+        made._segments = [self._b.scalar_variable(register) for register in self._segments]
+        made._blocks = [self._b.scalar_variable(register) for register in self._blocks]
+        return made
+
     def at(self, way: int) -> Any:
         """Return the first vector, in the workspace, of the current block of quarter ``way``."""
         return self._segments[way] + self._blocks[way] + (self._first + way * self._quarter)
@@ -190,13 +198,18 @@ class StreamedSum:
         """Write the code; ``operands`` are the values, in order."""
         b, near = self._b, self._semaphores
         self._invite()
-        self._copy(operands)
         self._walk = _Walk(b, self._shares, self._core, self._image + _WALKS)
         self._other = _Walk(b, self._shares, 1 - self._core, self._image + _WALKS + _WALK_WORDS)
         self._bases = [b.smem_load(self._image + _BASES + number)
                        for number in range(1 + len(WAYS) * (1 + (self._second > 1)))]
+        # The other core gets its first block while this core copies its own half.
+        theirs, own = (
+            range(self._shares.start(core), self._shares.start(core) + self._shares.half(core))
+            for core in (1 - self._core, self._core))
+        self._copy(operands, theirs)
         b.wait(near.free, 1)
         self._begin_pairs()
+        self._copy(operands, own)
         for kind, side in zip(self._kinds, (self._first, self._second), strict=True):
             for way in WAYS if side > 1 else ():
                 b.wait(near.links[kind, way], 1)
@@ -217,12 +230,15 @@ class StreamedSum:
                                 pack_remote(*self._hops(axis, -way), self._core), 1)
         b.signal_other(self._semaphores.free, 1)
 
-    def _copy(self, operands: Sequence[VmemBuffer]) -> None:
-        """Write loops that copy the operands to the workspace."""
+    def _copy(self, operands: Sequence[VmemBuffer], half: range) -> None:
+        """Write loops that copy the part of the operands in ``half`` of the workspace to it."""
         first = 0
         for operand in operands:
-            with self._b.loop(operand.vectors) as i:
-                self._b.store(self._b.load(operand, i), self._all, i + first)
+            begin = max(half.start - first, 0)
+            count = min(half.stop - first, operand.vectors) - begin
+            if count > 0:
+                with self._b.loop(count) as i:
+                    self._b.store(self._b.load(operand, i + begin), self._all, i + (first + begin))
             first += operand.vectors
 
     # ---- the other core's half
@@ -314,8 +330,24 @@ class StreamedSum:
         self._hand_over(at)
 
     def _gather(self) -> None:
-        """Write the last two phases."""
+        """Write the last two phases.
+
+        On a ring of two chips, nothing that arrives in the last phase goes on to other chips. Then
+        this phase follows the one before it by a block, so that the core is not late at the end.
+        """
         b = self._b
+        if self._first == 2 and self._second > 1:
+            late = self._walk.copy()
+            late.next_segment()
+            with b.loop(self._second - 1):
+                late.next_block()
+            if self._second > 2:
+                with b.loop(self._second - 2):
+                    self._blocks(1, partial(self._gathered, 1, on=True), pairs=False, late=late)
+            self._blocks(1, partial(self._gathered, 1, on=False), pairs=False, late=late)
+            self._walk = late
+            self._blocks(1, partial(self._gathered, 0, on=False), pairs=False)
+            return
         for axis, side, blocks in ((1, self._second, 1), (0, self._first, self._second)):
             if not axis:
                 self._walk.next_segment()
@@ -346,7 +378,7 @@ class StreamedSum:
     # ---- parts of a step
 
     def _blocks(self, count: int, step: Callable[..., None], *, pairs: bool = True,
-                waits: bool = False, scatters: bool = False) -> None:
+                waits: bool = False, scatters: bool = False, late: _Walk | None = None) -> None:
         """Write loops over pieces of ``count`` blocks.
 
         Parameters
@@ -362,17 +394,23 @@ class StreamedSum:
         scatters : bool
             Send each block along the first axis. A link's queue has only a few places, so whole
             blocks let the core go on to the next phase.
+        late : _Walk or None
+            If given, a walk through as many blocks of the last phase, which are received, too.
         """
         b = self._b
         with b.loop(count):
             for way in range(len(WAYS)) if waits else ():
                 self._await(0, way)
-            places = [b.scalar_variable(self._walk.at(way)) for way in range(len(WAYS))]
+            places = [b.scalar_variable(walk.at(way)) for walk in (self._walk, late)
+                      for way in range(len(WAYS)) if walk is not None]
             with b.loop(self._shares.pieces) as q:
                 if pairs:
                     self._pair(q)
-                for way, at in enumerate(places):
-                    step(way, at)
+                for number, at in enumerate(places):
+                    if number < len(WAYS):
+                        step(number, at)
+                    else:
+                        self._gathered(0, number - len(WAYS), at, on=False)
                     b.assign(at, at + self._size)
                 if pairs:
                     b.assign(self._piece, self._piece + self._size)
@@ -382,7 +420,9 @@ class StreamedSum:
             if pairs:
                 with b.unless("eq", self._steps, 0):
                     self._next_pairs()
-            self._walk.next_block()
+            for walk in (self._walk, late):
+                if walk is not None:
+                    walk.next_block()
 
     def _start(self, axis: int, way: int) -> int:
         """Return the difference between a piece's place on arrival along ``axis``, and `_piece`.
