@@ -265,6 +265,30 @@ def test_directions_do_not_hold_one_another_up() -> None:
     bench.check([blocked] * QUEUE_DEPTH + others)
 
 
+def test_a_core_is_busy_until_its_last_transfer_has_completed() -> None:
+    """While the link takes no flits, and until each signal is accepted."""
+    bench = EgressBench(CONFIG, 4, 0.4)
+    to = {"dx": 1, "dy": 0, "x": 4, "y": 1, "core": 0}
+    orders = [Order(Direction.X_PLUS, count, 5, 9, 2, to, signal=count % 2, signal_other=1)
+              for count in (20, 1, 2, 1, 2, 1, 2)]
+    bench.blocked = {Direction.X_PLUS}
+
+    async def process(ctx: SimulatorContext) -> None:
+        await bench.start(ctx, orders[0])
+        for _ in range(80):
+            await bench.cycle(ctx)
+        assert bench.unread > 0  # so it was busy in each of these cycles
+        assert not bench.flits[Direction.X_PLUS]
+        bench.blocked = set()
+        await bench.finish(ctx)
+        for order in orders[1:]:
+            await bench.start(ctx, order)
+            await bench.finish(ctx)
+
+    run(bench.dut, process)
+    bench.check(orders)
+
+
 def test_stop_drops_transfers_and_cuts_no_packet() -> None:
     bench = EgressBench(CONFIG, 5, 0.7)
     orders = [Order.random(bench.rng, CONFIG) for _ in range(60)]
