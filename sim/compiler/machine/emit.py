@@ -9,6 +9,7 @@ from hdl.config import Config
 from hdl.isa import Slot
 from sim.asm.assembler import Assembler
 from sim.compiler.machine.addresses import lower_addresses
+from sim.compiler.machine.ahead import weights_ahead
 from sim.compiler.machine.ir import (
     Block,
     Line,
@@ -220,7 +221,7 @@ def _prepared(code: MachineCode, options: Options) -> MachineCode:
         code = unroll(code, joined=options.unrolled if options.joined else None)
     lowered = lower_addresses(code, reduced=options.reduced)
     code = hoist(lowered, constants=options.constants, invariants=options.invariants)
-    return by_address(code) if options.joined else code
+    return by_address(weights_ahead(code)) if options.joined else code
 
 
 def _bundle(line: Line, allocation: Allocation) -> tuple[tuple[Slot, str, tuple[Any, ...]], ...]:

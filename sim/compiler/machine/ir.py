@@ -342,6 +342,8 @@ class Loop:
         ``count`` is given.
     steps : list of (SReg, int)
         Registers to which each iteration adds a constant; set by `sim.compiler.machine.addresses`.
+    apart : bool
+        For a loop of one iteration: whether its operations are scheduled apart from those before.
     """
 
     variable: LoopVariable
@@ -349,6 +351,7 @@ class Loop:
     body: "Block" = field(default_factory=list)
     again: Condition | None = None
     steps: list[tuple[SReg, int]] = field(default_factory=list)
+    apart: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -59,7 +59,8 @@ def by_address(code: MachineCode) -> MachineCode:
                 access = Access(buffer, item.access.address - buffer.address)
                 found.append(Op(item.operation, item.operands, access, item.fence))
             elif isinstance(item, Loop) and item.count == 1:
-                found.append(Loop(item.variable, 1, straight(item.body), steps=item.steps))
+                found.append(Loop(item.variable, 1, straight(item.body), steps=item.steps,
+                                  apart=item.apart))
             else:
                 found.append(item)
         return found

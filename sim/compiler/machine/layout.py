@@ -121,6 +121,9 @@ class Layout:
                 self._branch(item, before)
                 before = []
             elif item.count == 1:
+                if item.apart:
+                    self.straight(before)
+                    before = []
                 joined, before = [*before, *item.body], []
                 self.block(joined)
             else:

@@ -145,6 +145,44 @@ def test_joined_code_fills_the_latency_of_the_array() -> None:
     assert joined < first + second - V2.array
 
 
+def product_loop_product(config: Config, depends: str) -> list[Builder]:
+    """Return three kernels: a product, a loop, and a product whose weights may depend on the loop.
+
+    ``depends`` says what the second product's weights are: ``nothing`` that the loop changes,
+    vectors that the loop stores (``memory``), or the sum that it computes (``register``).
+    """
+    product, loop, second = (Builder(config) for _ in range(3))
+    for number in range(config.tile_vregs):
+        product.push("weights", product.load(X, number))
+    product.push("rows_swap", product.load(Y, 0))
+    product.store(product.pop(), Z, 0)
+    last = loop if depends == "register" else second
+    total = loop.variable(0)
+    with loop.loop(40) as i:
+        value = loop.load(Z, 0)
+        loop.store(loop.vector("fadd", value, loop.load(X, i)), Y, i + 40)
+        loop.vector("fadd", total, value, into=total)
+    for number in range(config.tile_vregs):
+        weights = total if depends == "register" else last.load(
+            Y if depends == "memory" else X, 40 + number)
+        last.push("weights", last.vector("fadd", weights, weights))
+    second.push("rows_swap", second.load(Y, 40))
+    second.store(second.pop(), Z, 1)
+    return [product, loop, second]
+
+
+@pytest.mark.parametrize("depends", ["nothing", "memory", "register"])
+def test_weights_enter_the_array_before_a_loop_on_which_they_do_not_depend(depends: str) -> None:
+    code = join([b.finish() for b in product_loop_product(ROOMY, depends)])
+    assert (run(emit(code, ROOMY, ladder=JOINED)).vmem
+            == run(emit(code, ROOMY, schedule=False)).vmem).all()
+    parts = [b.finish() for b in product_loop_product(V2, depends)]
+    saved = (sum(estimate(emit(part, V2)) for part in parts)
+             - estimate(emit(join(parts), V2, ladder=JOINED)))
+    # A tile of weights takes a cycle a row.
+    assert (saved > V2.array) == (depends == "nothing")
+
+
 def test_equal_code_is_emitted_once() -> None:
     for seed in range(10):
         one, same, other = (Writer(TINY, seed + more, 40).code() for more in (0, 0, 10))
