@@ -25,9 +25,9 @@ UNCHANGED := --unchanged=$(if $(ALL)$(RECORD),run,skip)
 unexport MAKEFLAGS MFLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sim digits resnet50 roofline pod softmax test test-quick cocotb lint verilog fpga \
-        board bench exhaustive random products gate-level packets fuzz-compiler examples \
-        jax-table mutate soak pictures docs fresh clean
+.PHONY: help setup sim digits resnet50 roofline pod scaling softmax test test-quick cocotb lint \
+        verilog fpga board bench exhaustive random products gate-level packets fuzz-compiler \
+        examples jax-table mutate soak pictures docs fresh clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ pod: CONFIG = v2
 pod: SHAPE = 2x2
 pod: setup  ## train on a pod in RTL, data by model parallel; CONFIG=tiny SHAPE=2x1 is quick
 	$(PY) -m sim.apps.pod $(CONFIG) --shape $(SHAPE)
+
+scaling: setup  ## predict training on 1 to 2,048 cores, into build/scaling.svg; MEASURE=1 calibrates in RTL first
+	$(PY) -m tools.forecast $(if $(MEASURE),--measure)
 
 softmax: setup  ## run a layer with softmax as one program on the core in RTL; CONFIG=tiny|small|v2
 	$(PY) -m sim.apps.softmax $(CONFIG)
@@ -143,11 +146,12 @@ pictures: setup  ## draw the pictures in docs/: the 3x3 array from RTL state, th
 	$(PY) -m tools.pictures.wavefront
 	$(PY) -m tools.pictures.diagram
 
-docs: setup  ## write the generated parts: ISA manual, assembler methods, registers, timing diagrams
+docs: setup  ## write the generated parts: ISA manual, assembler methods, registers, diagrams, scaling
 	$(PY) -m tools.docs.slots
 	$(PY) -m tools.docs.isa
 	$(PY) -m tools.docs.registers
 	$(PY) -m tools.docs.timing
+	$(PY) -m tools.forecast --docs
 
 fresh:  ## run sim and test in a minimal Debian 12 (a chroot, needs root); ONLY=sim runs one
 	@$(PYTHON) -m tools.fresh $(ONLY)

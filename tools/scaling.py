@@ -24,7 +24,7 @@ from sim.driver.pod import Pod
 from sim.jit.function import JitFunction, jit
 from sim.verilated.toolchain import build_folder
 
-__all__ = ["SHAPES", "Point", "cycles", "efficiency", "main", "measured"]
+__all__ = ["SHAPES", "Point", "cycles", "efficiency", "main", "measured", "sums"]
 
 SHAPES = {1: (1, 1), 2: (1, 1), 4: (2, 1), 8: (2, 2), 16: (4, 2)}
 """Chips along X and along Y, by the number of cores."""
@@ -77,11 +77,11 @@ def measured(cores: int, batch: int, config: Config, backend: str = "rtl") -> Po
           else Pod.open(SHAPES[cores], config, backend)) as device:
         step = training_step(len(work.weights), cores, 1)
         loss, _ = step(work.weights, work.images, work.wanted, device=device)
-        step_cycles, sums = cycles(device), 0
+        step_cycles, alone = cycles(device), 0
         if cores > 1:
-            _sums(cores, len(work.weights))(work.weights, device=device)
-            sums = cycles(device)
-    return Point(cores, batch, step_cycles, sums, float(loss), time.perf_counter() - began)
+            sums(cores, len(work.weights))(work.weights, device=device)
+            alone = cycles(device)
+    return Point(cores, batch, step_cycles, alone, float(loss), time.perf_counter() - began)
 
 
 def cycles(device: Device | Pod) -> int:
@@ -89,7 +89,7 @@ def cycles(device: Device | Pod) -> int:
     return max((counts["cycles"] for counts in device.last_run.values()), default=0)
 
 
-def _sums(cores: int, count: int) -> JitFunction:
+def sums(cores: int, count: int) -> JitFunction:
     """Return a function that adds each of ``count`` arrays over all cores.
 
     The arrays that it takes are not divided: each core has the whole of them.
@@ -97,11 +97,11 @@ def _sums(cores: int, count: int) -> JitFunction:
     import jax
     from jax.sharding import AbstractMesh, PartitionSpec
 
-    def sums(arrays: Any) -> Any:
+    def added(arrays: Any) -> Any:
         return [jax.lax.psum(array, "data") for array in arrays]
 
     return jit(jax.shard_map(
-        sums, mesh=AbstractMesh((cores,), ("data",)), in_specs=([PartitionSpec()] * count,),
+        added, mesh=AbstractMesh((cores,), ("data",)), in_specs=([PartitionSpec()] * count,),
         out_specs=[PartitionSpec()] * count, check_vma=False))
 
 

@@ -36,7 +36,7 @@ def _least_cycles(chips: int, size: int) -> float:
 
 
 class _Loaded(ChipTorus):
-    """Chips that hold an all-reduce: arrays of ``values``, shape (width, height, rows, lanes)."""
+    """Chips that hold an all-reduce: ``values``, shape (width, height, arrays, rows, lanes)."""
 
     def __init__(self, plan: RingPlan, values: npt.NDArray[np.uint32]) -> None:
         self._plan, self._values = plan, values
@@ -45,13 +45,15 @@ class _Loaded(ChipTorus):
 
     def prepare(self, number: int, chip: ChipModel) -> None:
         place = number % self.shape[0], number // self.shape[0]
-        chip.hbm[:self._values.shape[2]] = self._values[place]
+        arrays = self._values[place]
+        chip.hbm[:arrays.shape[0] * arrays.shape[1]] = arrays.reshape(-1, arrays.shape[2])
         chip.load_programs(self._programs)
+        at = [array * self._plan.bytes for array in range(len(arrays))]
         for core in self._programs:
-            chip.write_smem(core, 0, scalar_memory(self._plan, core, place, [0], [0]))
+            chip.write_smem(core, 0, scalar_memory(self._plan, core, place, at, at))
 
 
-def reduce_cycles(shape: tuple[int, int], name: str, size: int) -> int:
+def reduce_cycles(shape: tuple[int, int], name: str, size: int, arrays: int = 1) -> int:
     """Return the cycles of an all-reduce of ``size`` bytes a chip, from HBM to HBM, in RTL.
 
     They count from the host's command that starts all cores to the end of the last program, when
@@ -65,6 +67,8 @@ def reduce_cycles(shape: tuple[int, int], name: str, size: int) -> int:
         Preset of the chips, to which links are added, with flits of at most `LINK_BYTES` bytes.
     size : int
         Bytes of an array, a multiple of a row's.
+    arrays : int
+        Arrays of each chip, 1 or 2; both get the sum.
 
     Raises
     ------
@@ -73,10 +77,10 @@ def reduce_cycles(shape: tuple[int, int], name: str, size: int) -> int:
     """
     config = Config.preset(name)
     config = replace(config, link_bytes=min(LINK_BYTES, config.row_bytes))
-    plan = RingPlan.of(config, shape, size)
+    plan = RingPlan.of(config, shape, size, arrays)
     rows = plan.bytes // config.row_bytes
-    values = np.zeros((*shape, rows, config.lanes), np.float32)
-    used = values[:, :, :size // config.row_bytes]
+    values = np.zeros((*shape, arrays, rows, config.lanes), np.float32)
+    used = values[..., :size // config.row_bytes, :]
     used[...] = np.random.default_rng(size).standard_normal(used.shape, np.float32)
 
     with _Loaded(plan, values.view(np.uint32)) as torus:
@@ -86,10 +90,10 @@ def reduce_cycles(shape: tuple[int, int], name: str, size: int) -> int:
                   leave=False) as progress:
             torus.chips[0].run(progress=progress.update)
         cycles = torus.rested - began
-        wanted = all_reduced(values.view(np.uint32).reshape(*shape, -1),
+        wanted = all_reduced(values.sum(2).view(np.uint32).reshape(*shape, -1),
                              plan.block * plan.vector_bytes // 4, plan.spread)
         for number, chip in enumerate(torus.chips):
-            if not np.array_equal(chip.hbm[:rows].reshape(-1), wanted):
+            if not np.array_equal(chip.hbm[:arrays * rows].reshape(-1), np.tile(wanted, arrays)):
                 raise RuntimeError(f"sums of chip {number} must have the golden bits")
     return cycles
 

@@ -1,0 +1,136 @@
+"""Fits the model to chips in RTL, up to four of them, and compares it with more chips."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from hdl.config import Config
+from tools.forecast.samples import COMPILED, LINKS, Program, Samples
+from tools.forecast.step import Forecast, StepModel
+from tools.forecast.sums import PARAMETERS, SumModel, streams
+from tools.forecast.torus import CORES, Shape, shape_of
+
+__all__ = ["MOST_CHIPS", "Comparison", "Model"]
+
+MOST_CHIPS = 4
+"""The model is fitted to samples of at most this number of chips, and validated with the others."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A measured sample and its prediction.
+
+    Attributes
+    ----------
+    what : str
+        What was measured.
+    shape : tuple of int
+        Chips along X and along Y.
+    measured, predicted : float
+        Cycles.
+    """
+
+    what: str
+    shape: Shape
+    measured: float
+    predicted: float
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the model was fitted to this sample."""
+        return math.prod(self.shape) <= MOST_CHIPS
+
+    @property
+    def error(self) -> float:
+        """Error of the prediction, relative to the measured cycles."""
+        return self.predicted / self.measured - 1
+
+    def __str__(self) -> str:
+        chips = "x".join(map(str, self.shape))
+        return (f"{chips:>6}  {self.what:44}{self.measured:12,.0f}{self.predicted:12,.0f}"
+                f"{self.error:+9.1%}  {'fitted' if self.fitted else 'validation'}")
+
+
+@dataclass(frozen=True)
+class Model:
+    """The calibrated model.
+
+    Attributes
+    ----------
+    samples : Samples
+        What it was calibrated from.
+    compiled, links : SumModel
+        Models of compiled sums, and of `systolith.AllReduce`.
+    step : StepModel
+        Model of a step with compiled sums.
+    """
+
+    samples: Samples
+    compiled: SumModel
+    links: SumModel
+    step: StepModel
+
+    @classmethod
+    def fitted(cls, samples: Samples) -> "Model":
+        """Fit all parameters to the samples of at most `MOST_CHIPS` chips.
+
+        Raises
+        ------
+        ValueError
+            If the samples do not determine the parameters.
+        """
+        config = Config.preset(samples.config)
+        small = [each for each in samples.sums if math.prod(each.shape) <= MOST_CHIPS]
+        compiled = SumModel.fitted(COMPILED, config, small)
+        programs = {program.name: program for program in samples.programs}
+        step = StepModel.fitted(compiled, programs, [
+            each for each in samples.steps if math.prod(shape_of(each.cores)) <= MOST_CHIPS])
+        return cls(samples, compiled, SumModel.fitted(LINKS, config, small), step)
+
+    def comparisons(self) -> Iterator[Comparison]:
+        """Yield all samples with their predictions."""
+        for sums in self.samples.sums:
+            model = self.links if sums.kind == LINKS else self.compiled
+            name = "AllReduce" if sums.kind == LINKS else "compiled sums"
+            size = sum(sums.sizes) / 1024
+            arrays = (f"{len(sums.sizes)} arrays" if len(sums.sizes) > 1 else
+                      f"{sums.contributions} a chip")
+            yield Comparison(f"{name}, {size:,.0f} KiB, {arrays}", sums.shape, sums.cycles,
+                             model.cycles(sums.shape, sums.sizes, sums.contributions))
+        programs = {program.name: program for program in self.samples.programs}
+        for step in self.samples.steps:
+            program = programs[step.program]
+            yield Comparison(f"{program.title}, {step.cores} cores", shape_of(step.cores),
+                             step.cycles, self.step.cycles(program, step.cores))
+
+    def forecast(self, program: Program, cores: int) -> Forecast:
+        """Return the measured cycles of a step with compiled sums or, if there are none, predict.
+
+        A step on one core is measured if the program's cycles are. If the compiler does not stream
+        the sums, `AllReduce` follows the step.
+        """
+        measured = {(each.program, each.cores): each.cycles for each in self.samples.steps}
+        found = measured.get((program.name, cores))
+        if cores == 1 and program.source == "RTL":
+            found = program.cycles
+        if found is None and cores > CORES and not streams(
+                self.links.config, shape_of(cores), program.sizes):
+            return self.at_link_rate(program, cores)
+        cycles = self.step.cycles(program, cores) if found is None else found
+        return Forecast(cores, cycles, found is not None, program.batch, program.cycles)
+
+    def at_link_rate(self, program: Program, cores: int) -> Forecast:
+        """Predict a step on several chips that `systolith.AllReduce` follows, without overlap."""
+        if cores <= CORES:
+            return self.forecast(program, cores)
+        cycles = program.cycles + self.links.cycles(shape_of(cores), [sum(program.sizes)], CORES)
+        return Forecast(cores, cycles, False, program.batch, program.cycles, compiled=False)
+
+    def parameters(self) -> str:
+        """Return a table of all parameters."""
+        lines = [f"{model.kind + ' sums':16}" + ", ".join(
+            f"{name} {getattr(model, name):.3g}" for name in PARAMETERS[model.kind])
+            for model in (self.links, self.compiled)]
+        steps = ", ".join(f"{each.name} {getattr(self.step, each.name):.3g}"
+                          for each in fields(self.step) if each.name != "sums")
+        return "\n".join([*lines, f"{'steps':16}{steps}"])

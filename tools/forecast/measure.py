@@ -1,0 +1,235 @@
+"""Measures in RTL the cycles from which the model is calibrated, and with which it is validated.
+
+Cycles do not depend on the host. Each group of samples replaces those in the file that were
+measured before.
+"""
+
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise, product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from hdl.config import Config
+from sim.apps.pod import SIZES, task, training_step
+from sim.apps.resnet.network import images, parameters
+from sim.apps.resnet.step import step as resnet_step
+from sim.apps.training.models.transformer import transformer
+from sim.compiler.program.compiled import compiled_of
+from sim.driver.device import Device
+from sim.driver.pod import Pod
+from sim.jit.function import jit
+from tools.bench.reduce import reduce_cycles
+from tools.forecast.calibrate import MOST_CHIPS
+from tools.forecast.samples import COMPILED, LINKS, Program, Samples, StepSample, SumSample
+from tools.forecast.torus import CORES, Shape, shape_of
+from tools.scaling import cycles, sums
+
+__all__ = ["GROUPS", "measured", "perceptron"]
+
+_SOURCES = "golden", "hdl", "sim"
+_KIB = 1 << 10
+_WORD = 4
+_LINK_SUMS: tuple[tuple[Shape, tuple[int, ...], int], ...] = (
+    ((2, 1), (64, 256, 1024, 4096), 1), ((2, 2), (64, 256, 1024, 4096), 1),
+    ((4, 1), (64, 256, 1024, 4096), 1), ((2, 1), (256, 2048), 2), ((2, 2), (256, 2048), 2),
+    ((4, 2), (256, 1024, 4096), 1), ((4, 4), (256, 1024), 1), ((4, 4), (2048,), 2),
+    ((8, 8), (1024,), 1), ((16, 16), (1024,), 1))
+"""Shapes, sizes in KiB, and the arrays of a chip."""
+_MATRICES = ([*pairwise(SIZES[0])], [*pairwise(SIZES[1])], [(512, 512)] * 4,
+             [(1024, 512), (512, 256), (256, 256)])
+"""Gradients that a compiled program sums."""
+_STEPS = (("perceptron", SIZES[0], 256, (2, 4, 8, 16, 32)),
+          ("large", SIZES[1], 256, (2, 4, 8, 16, 32)), ("large1k", SIZES[1], 1024, (2, 4, 8)))
+"""Names, layers, batches and numbers of cores of perceptrons."""
+_SHAPES: tuple[Shape, ...] = (1, 1), (2, 1), (2, 2), (4, 1)
+_MORE_SHAPES: tuple[Shape, ...] = (4, 2), (4, 4)
+_TEXTS = 16
+"""Texts for each core of the transformer."""
+_RESNET, _SIDE, _IMAGES = "resnet50", 64, 1
+"""Name, side of an image, and images for each core. Larger images take minutes to compile."""
+
+
+def measured(groups: Sequence[str], samples: Samples, keep: Callable[[Samples], None]) -> Samples:
+    """Measure groups of samples.
+
+    Parameters
+    ----------
+    groups : sequence of str
+        Keys of `GROUPS`.
+    samples : Samples
+        Samples of which each group replaces its own.
+    keep : callable
+        Is called with all samples after each group.
+    """
+    config = Config.preset(samples.config)
+    for group in groups:
+        samples = GROUPS[group](samples, config)
+        samples = replace(samples, revisions={**samples.revisions, group: _revision()})
+        keep(samples)
+    return samples
+
+
+def _revision() -> str:
+    """Return the last commit that changed what cycles depend on, and whether that was edited."""
+    last, edited = (subprocess.run(["git", *command, "--", *_SOURCES], check=True, text=True,
+                                   capture_output=True).stdout.strip()
+                    for command in (("log", "-1", "--format=%h"), ("status", "--porcelain")))
+    return f"{last}, edited" if edited else last
+
+
+def _links(samples: Samples, config: Config) -> Samples:
+    """Measure sums by `AllReduce` on a few chips."""
+    del config
+    return _with_sums(samples, LINKS, False, _reduced(samples.config, few=True))
+
+
+def _compiled(samples: Samples, config: Config) -> Samples:
+    """Measure compiled sums of matrices on a few chips."""
+    return _with_sums(samples, COMPILED, False, [
+        _matrices(shape, shapes, config) for shape, shapes in product(_SHAPES, _MATRICES)])
+
+
+def _more_links(samples: Samples, config: Config) -> Samples:
+    """Measure sums by `AllReduce` on 8 to 256 chips."""
+    del config
+    return _with_sums(samples, LINKS, True, _reduced(samples.config, few=False))
+
+
+def _more(samples: Samples, config: Config) -> Samples:
+    """Measure compiled sums, and steps of perceptrons, on 8 and 16 chips."""
+    sums_found = [_matrices(shape, shapes, config)
+                  for shape, shapes in product(_MORE_SHAPES, _MATRICES[:2])]
+    samples = _with_sums(samples, COMPILED, True, sums_found)
+    return _with_steps(samples, True, _trained(config, few=False))
+
+
+def _reduced(name: str, *, few: bool) -> list[SumSample]:
+    return [_shown(SumSample(LINKS, shape, (size * _KIB,), arrays,
+                             reduce_cycles(shape, name, size * _KIB, arrays)))
+            for shape, sizes, arrays in _LINK_SUMS if few is (prod(shape) <= MOST_CHIPS)
+            for size in sizes]
+
+
+def _matrices(shape: Shape, matrices: Sequence[tuple[int, ...]], config: Config) -> SumSample:
+    """Measure a compiled sum of matrices over all cores of a torus."""
+    arrays = [np.zeros(matrix, np.float32) for matrix in matrices]
+    with _opened(shape, config) as device:
+        sums(CORES * prod(shape), len(arrays))(arrays, device=device)
+        found = cycles(device)
+    return _shown(SumSample(COMPILED, shape, tuple(array.nbytes for array in arrays), CORES, found))
+
+
+def _with_sums(samples: Samples, kind: str, more: bool, found: Sequence[SumSample]) -> Samples:
+    """Replace sums of a kind: those on more than `MOST_CHIPS` chips, or the others."""
+    kept = [sample for sample in samples.sums
+            if sample.kind != kind or (prod(sample.shape) > MOST_CHIPS) is not more]
+    return replace(samples, sums=tuple(sorted((*kept, *found), key=lambda each: (
+        each.kind, prod(each.shape), each.shape, each.contributions, each.sizes))))
+
+
+def _with_steps(samples: Samples, more: bool, found: Sequence[StepSample]) -> Samples:
+    """Replace steps: those on more than `MOST_CHIPS` chips, or the others."""
+    kept = [sample for sample in samples.steps
+            if (prod(shape_of(sample.cores)) > MOST_CHIPS) is not more]
+    return replace(samples, steps=tuple(sorted(
+        (*kept, *found), key=lambda each: (each.program, each.cores))))
+
+
+def _trained(config: Config, *, few: bool) -> list[StepSample]:
+    return [_shown(StepSample(name, cores, perceptron(sizes, batch, cores, config)))
+            for name, sizes, batch, numbers in _STEPS for cores in numbers
+            if few is (prod(shape_of(cores)) <= MOST_CHIPS)]
+
+
+def _steps(samples: Samples, config: Config) -> Samples:
+    """Measure steps of the perceptrons on a few chips, and of the transformer on one."""
+    found = _trained(config, few=True)
+    with Device.open(config) as device:
+        found.append(_shown(StepSample("transformer", CORES, _transformer(CORES, device))))
+    return _with_steps(samples, False, found)
+
+
+def perceptron(sizes: Sequence[int], batch: int, cores: int, config: Config) -> int:
+    """Return the cycles of a step of a perceptron's training on ``cores`` cores.
+
+    ``sizes`` are those of its layers; each core has ``batch`` examples.
+    """
+    work = task(sizes, batch * cores)
+    step = training_step(len(work.weights), cores, 1)
+    with _opened(shape_of(cores), config) as device:
+        step(work.weights, work.images, work.wanted, device=device)
+        return cycles(device)
+
+
+def _opened(shape: Shape, config: Config) -> Device | Pod:
+    return Device.open(config) if prod(shape) == 1 else Pod.open(shape, config)
+
+
+def _transformer(cores: int, device: Device) -> int:
+    """Return the cycles of a step of the transformer with `_TEXTS` texts for each core."""
+    import jax
+
+    work = transformer(_TEXTS * cores)
+    # Any numbers do: cycles do not depend on them.
+    state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype),
+                         jax.eval_shape(work.start, np.int32(0)))
+    jit(work.train(cores))(state, work.batches(0, 1), device=device)
+    return cycles(device)
+
+
+def _programs(samples: Samples, config: Config) -> Samples:
+    """Measure steps of the perceptrons and of the transformer on one core."""
+    found = [_shown(Program(name, f"perceptron {'-'.join(map(str, sizes))}, {batch:,} digits",
+                            batch, "digits", tuple(_WORD * prod(shape)
+                                                   for shape in pairwise(sizes)),
+                            perceptron(sizes, batch, 1, config), "RTL"))
+             for name, sizes, batch, _ in _STEPS]
+    with Device.open(config) as device:
+        found.append(_shown(Program(
+            "transformer", f"transformer, {_TEXTS} texts", _TEXTS, "texts",
+            _gradients(transformer(_TEXTS)), _transformer(1, device), "RTL")))
+    others = (each for each in samples.programs if each.name == _RESNET)
+    return replace(samples, programs=(*found, *others))
+
+
+def _gradients(work: Any) -> tuple[int, ...]:
+    """Return the bytes of each array of a task's parameters."""
+    import jax
+
+    return tuple(_WORD * prod(leaf.shape)
+                 for leaf in jax.tree.leaves(jax.eval_shape(work.init, jax.random.key(0))))
+
+
+def _resnet(samples: Samples, config: Config) -> Samples:
+    """Predict a step of ResNet-50's training on one core by compiling it."""
+    import jax
+
+    def train(weights: Any, x: Any, labels: Any) -> Any:
+        loss, _, new = resnet_step(weights, x, labels)
+        return loss, new
+
+    weights = parameters()
+    made = jit(train).compile(weights, images(_IMAGES, _SIDE), np.zeros(_IMAGES, np.int32),
+                              config=config)
+    predicted = sum(kernel.predicted for kernel in compiled_of(made.executable).kernels)
+    found = _shown(Program(
+        _RESNET, f"ResNet-50, {_IMAGES} image of {_SIDE} x {_SIDE}", _IMAGES, "images",
+        tuple(leaf.nbytes for leaf in jax.tree.leaves(weights)), predicted, "compiler"))
+    others = (each for each in samples.programs if each.name != _RESNET)
+    return replace(samples, programs=(*others, found))
+
+
+def _shown(sample: Any) -> Any:
+    """Print a sample, and return it."""
+    print(sample, flush=True)
+    return sample
+
+
+GROUPS: dict[str, Callable[[Samples, Config], Samples]] = {
+    "links": _links, "compiled": _compiled, "programs": _programs, "resnet50": _resnet,
+    "steps": _steps, "more-links": _more_links, "more": _more}
+"""Groups of samples, and the functions that measure them. The model is fitted to the first five."""

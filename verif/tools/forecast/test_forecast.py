@@ -1,0 +1,230 @@
+"""The timing model of pods: its formulas, its fit, and its stored calibration."""
+
+import json
+import math
+import pathlib
+import re
+from dataclasses import replace
+
+import pytest
+
+from hdl.config import Config
+from tools.forecast import __main__ as command
+from tools.forecast.calibrate import MOST_CHIPS, Model
+from tools.forecast.charts import CORES, curves, draw, report
+from tools.forecast.fit import non_negative
+from tools.forecast.samples import (
+    COMPILED,
+    LINKS,
+    Program,
+    Samples,
+    StepSample,
+    SumSample,
+    load,
+    save,
+)
+from tools.forecast.step import Forecast, StepModel
+from tools.forecast.sums import SumModel, streams
+from tools.forecast.torus import LINK_RATE, link_cycles, shape_of, short_cycles, steps
+
+V2 = Config.preset("v2")
+SHAPES = (1, 1), (2, 1), (4, 1), (2, 2)
+PROGRAM = Program("large", "perceptron", 256, "digits", (1605632, 1048576, 20480), 55000, "RTL")
+
+
+@pytest.fixture(scope="module")
+def stored() -> Model:
+    return Model.fitted(load())
+
+
+def ring_loads(shape: tuple[int, int], size: float) -> list[float]:
+    """Bytes on a link of each axis, counted phase by phase for all four quarters of an array."""
+    loads = [0.0, 0.0]
+    for first in (0, 1):  # of two cores, each with a quarter for each direction of a link
+        axes = (first, 1 - first) if shape[first] > 1 else (1 - first, first)
+        held = size / 4
+        for axis in axes:
+            part = held / shape[axis]
+            loads[axis] += 2 * (shape[axis] - 1) * part  # scatter, and gather
+            held = part
+    return loads
+
+
+@pytest.mark.parametrize("shape", [
+    (1, 1), (2, 1), (1, 2), (2, 2), (4, 2), (4, 4), (8, 2), (32, 32)])
+def test_busiest_link_carries_what_the_phases_send(shape: tuple[int, int]) -> None:
+    assert link_cycles(shape, 1 << 20) == pytest.approx(
+        max(ring_loads(shape, 1 << 20)) / LINK_RATE)
+
+
+@pytest.mark.parametrize("side", [2, 4, 16])
+def test_square_reaches_the_bound_of_all_links(side: int) -> None:
+    assert link_cycles((side, side), 1000) == pytest.approx(
+        2 * 1000 * (1 - 1 / side ** 2) / (4 * 88))
+
+
+def test_long_segments_hide_the_latency_of_steps() -> None:
+    assert steps((4, 2)) == 8
+    assert short_cycles((4, 2), 64 << 20, 100) == 0
+    assert short_cycles((4, 2), 0, 100) == 800
+    # Along X, segments of 176 bytes take 2 cycles; then blocks of 88 bytes take 1.
+    assert short_cycles((2, 2), 4 * 352, 10) == 2 * 8 + 2 * 9
+
+
+def test_shapes_have_as_many_chips_as_pairs_of_cores() -> None:
+    assert [shape_of(cores) for cores in (1, 2, 4, 8, 16, 32, 2048)] == [
+        (1, 1), (1, 1), (2, 1), (2, 2), (4, 2), (4, 4), (32, 32)]
+    for cores in 0, 3, 4096:
+        with pytest.raises(ValueError, match=f"cores must be a power of two from 1 to 2048, not "
+                                             f"{cores}"):
+            shape_of(cores)
+
+
+def test_fit_finds_coefficients_and_keeps_them_from_being_negative() -> None:
+    found, error = non_negative([[1, 0], [1, 1], [1, 2]], [3, 5, 7], [1, 1, 1])
+    assert found == pytest.approx([3, 2])
+    assert error == pytest.approx(0, abs=1e-20)
+    found, error = non_negative([[1, 0], [1, 1], [1, 2]], [3, 2, 1], [1, 1, 1])
+    assert found == pytest.approx([2, 0])
+    assert error == pytest.approx(2)
+    # An equation with a weight of 0 does not count.
+    assert non_negative([[1], [1]], [3, 100], [1, 0])[0] == pytest.approx([3])
+    with pytest.raises(ValueError, match="samples must determine all 2 parameters"):
+        non_negative([[1, 1], [2, 2]], [1, 2], [1, 1])
+    with pytest.raises(ValueError, match="samples must determine all parameters, but"):
+        non_negative([], [], [])
+
+
+def sums_of(model: SumModel, contributions: tuple[int, ...]) -> list[SumSample]:
+    """Samples that follow a model exactly, but for the rounding to whole cycles."""
+    compiled = model.kind == COMPILED
+    return [SumSample(model.kind, shape, sizes, number,
+                      round(model.cycles(shape, sizes, number)))
+            for shape in SHAPES if compiled or shape != (1, 1) for number in contributions
+            for sizes in ((1 << 16,), (1 << 18,), (1 << 20,), (1 << 22,))
+            + (((1 << 20, 1 << 12),) if compiled else ())]
+
+
+@pytest.mark.parametrize(("model", "contributions"), [
+    (SumModel(COMPILED, V2, start=300, near=3, local=2, link=1.1, step=150), (2,)),
+    (SumModel(LINKS, V2, start=400, local=0.5, link=1.01, step=12, latency=80), (1, 2))])
+def test_parameters_are_found_from_their_own_samples(
+        model: SumModel, contributions: tuple[int, ...]) -> None:
+    samples = sums_of(model, contributions)
+    found = SumModel.fitted(model.kind, V2, samples)
+    for sample in samples:
+        assert found.cycles(sample.shape, sample.sizes, sample.contributions) == pytest.approx(
+            sample.cycles, rel=2e-3)
+    assert found.link == pytest.approx(model.link, rel=0.01)
+    assert found.latency == pytest.approx(model.latency, abs=3)
+
+
+def test_steps_are_fitted_and_predicted() -> None:
+    sums = SumModel(COMPILED, V2, near=3, local=2, link=1.1, step=150)
+    model = StepModel(sums, 0.1, 0.6, 0.2)
+    programs = {"large": PROGRAM, "more": replace(PROGRAM, name="more", cycles=170000)}
+    samples = [StepSample(name, cores, round(model.cycles(programs[name], cores)))
+               for name in programs for cores in (1, 2, 4, 8)]
+    found = StepModel.fitted(sums, programs, samples)
+    assert (found.near, found.far, found.growth) == pytest.approx((0.1, 0.6, 0.2), rel=0.01)
+    assert model.cycles(PROGRAM, 1) == PROGRAM.cycles
+    near, far = (sums.cycles(shape, PROGRAM.sizes) for shape in ((1, 1), (4, 2)))
+    assert model.cycles(PROGRAM, 16) == pytest.approx(
+        1.2 * PROGRAM.cycles + 0.1 * near + 0.6 * (far - near))
+
+
+def test_sums_that_do_not_fit_vector_memory_are_predicted_with_all_reduce(stored: Model) -> None:
+    large = replace(PROGRAM, name="other", sizes=(V2.vmem_bytes,))
+    assert streams(V2, (4, 2), PROGRAM.sizes)
+    assert stored.forecast(replace(PROGRAM, name="other"), 16).compiled
+    for program, cores in ((large, 16), (replace(PROGRAM, name="other"), 2048)):
+        assert not streams(V2, shape_of(cores), program.sizes)
+        point = stored.forecast(program, cores)
+        assert point == stored.at_link_rate(program, cores)
+        assert not point.compiled
+        assert point.cycles == pytest.approx(program.cycles + stored.links.cycles(
+            shape_of(cores), [sum(program.sizes)], 2))
+
+
+def test_speed_efficiency_and_cost() -> None:
+    point = Forecast(cores=8, cycles=2000, measured=False, batch=10, one=1500)
+    assert point.efficiency == 0.75
+    assert point.speed(1e6) == 40000
+    assert point.cost(1e6) == 100  # four chips, 25 seconds each
+    # The second core of a chip is paid for.
+    assert replace(point, cores=1).cost(1e6) == replace(point, cores=2).cost(1e6) * 2
+
+
+def test_samples_are_kept_and_bad_files_are_named(tmp_path: pathlib.Path) -> None:
+    samples = Samples("v2", {"steps": "abc"}, (PROGRAM,),
+                      (SumSample(LINKS, (2, 1), (4096,), 1, 700),),
+                      (StepSample("large", 2, 56000),))
+    path = tmp_path / "samples.json"
+    save(samples, path)
+    assert load(path) == samples
+    told = json.loads(path.read_text())
+    del told["sums"][0]["cycles"]
+    path.write_text(json.dumps(told))
+    with pytest.raises(ValueError, match=re.escape(f"{path} must have samples: ")):
+        load(path)
+
+
+def test_stored_calibration_predicts_more_chips_than_it_was_fitted_to(stored: Model) -> None:
+    compared = list(stored.comparisons())
+    chips = {math.prod(each.shape) for each in compared if not each.fitted}
+    assert {8, 16} <= chips
+    assert {math.prod(each.shape) for each in compared if each.fitted} == {1, 2, MOST_CHIPS}
+    text = report(stored)
+    assert all(str(each) in text for each in compared)
+    for each in compared:
+        assert abs(each.error) < (0.10 if "AllReduce" in each.what else 0.15), str(each)
+
+
+def test_measured_points_are_those_of_the_calibration(stored: Model) -> None:
+    for curve in curves(stored):
+        program = curve.program
+        cycles = {step.cores: step.cycles for step in stored.samples.steps
+                  if step.program == program.name}
+        if program.source == "RTL":
+            cycles[1] = program.cycles
+        assert {point.cores: point.cycles for point in curve.compiled
+                if point.measured} == cycles
+        assert not any(point.measured for point in curve.links if point.cores > 2)
+        assert tuple(point.cores for point in curve.compiled) == CORES
+    assert CORES[0] == 1
+    assert CORES[-1] == 2048
+
+
+def test_table_and_charts_show_all_points(stored: Model, tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("matplotlib")
+    found = curves(stored)
+    text = report(stored)
+    for word, wanted in (("measured", True), ("predicted", False)):
+        # The tables of samples have "predicted" as a heading.
+        row = re.compile(rf"^ *[0-9,]+ .* {word} *(?:compiled|AllReduce|none)$", re.MULTILINE)
+        rows = row.findall(text)
+        assert len(rows) == sum(point.measured is wanted
+                                for curve in found for point in curve.compiled)
+    draw(found, tmp_path / "scaling.svg")
+    picture = (tmp_path / "scaling.svg").read_text()
+    # matplotlib draws letters as paths, and keeps the text in comments.
+    for curve in found:
+        assert f"<!-- {curve.program.title} -->" in picture
+
+
+def test_page_has_the_figures_of_the_stored_calibration(stored: Model) -> None:
+    assert f"```text\n{report(stored)}```" in command.PAGE.read_text(encoding="utf-8"), (
+        "`make docs` must be run after a calibration")
+
+
+def test_command_writes_charts_table_and_figures(
+        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+        tmp_path: pathlib.Path) -> None:
+    monkeypatch.setenv("SYSTOLITH_BUILD", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["make scaling"])
+    assert command.main() == 0
+    assert "largest error on more than 4 chips" in capsys.readouterr().out
+    [told] = [json.loads(path.read_text()) for path in tmp_path.rglob("scaling.json")]
+    assert [point["cores"] for point in told["curves"][0]["compiled_sums"]] == list(CORES)
+    assert told["validation"]
+    assert [*tmp_path.rglob("scaling.svg")]
