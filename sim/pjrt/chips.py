@@ -269,14 +269,18 @@ class Chips:
         """Return the array that a value holds."""
         return self._devices[value.chip].unpack(value.buffer, value.layout)
 
-    def _argument(self, number: int, chip: int, layout: TiledArray) -> Buffer:
-        """Return the buffer of JAX buffer ``number``; ValueError unless it fits chip and layout."""
+    def _argument(self, index: int, number: int, chip: int, layout: TiledArray) -> Buffer:
+        """Return the buffer of JAX buffer ``number``; ValueError unless it fits chip and layout.
+
+        ``index`` is the argument's number in the program, for messages.
+        """
         value = self._value(number)
         if value.chip != chip:
-            raise ValueError(f"argument must be on chip {chip}, not on chip {value.chip}")
+            raise ValueError(f"argument {index} must be on chip {chip}, not on chip "
+                             f"{value.chip}")
         if value.layout is not layout and value.layout != layout:
-            raise ValueError(f"argument must be {layout.dtype}{list(layout.shape)}, not "
-                             f"{value.layout.dtype}{list(value.layout.shape)}")
+            raise ValueError(f"argument {index} must be {layout.dtype}{list(layout.shape)}, "
+                             f"not {value.layout.dtype}{list(value.layout.shape)}")
         return value.buffer
 
     def _new(self, chip: int, layout: TiledArray) -> _Value:
@@ -330,7 +334,7 @@ class Chips:
             if loaded is None:
                 raise ValueError("the program has been deleted")
             places = [self._chip_of(device) for device in loaded.program.assignment.devices]
-            arguments = [self._argument(number, places[index // inputs],
+            arguments = [self._argument(index % inputs, number, places[index // inputs],
                                         loaded.inputs[index % inputs])
                          for index, number in enumerate(given)]
             pairs = loaded.reused(donated)

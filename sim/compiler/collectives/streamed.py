@@ -40,6 +40,7 @@ _PAIR, _COMPLETE, _SCATTER = (2 * len(WAYS) + number for number in range(3))
 along each axis. `_PAIR`: for numbers that the other core adds. `_COMPLETE`: for complete pieces
 that go to the other core. From `_SCATTER` on, for each way: for the blocks of the first phase."""
 _SEPARATE = _SCATTER + len(WAYS)
+"""Number of descriptors, if each use has one of its own."""
 _GROUP = 24
 """Vector registers that loads of a group of additions may fill."""
 _AXES = "x", "y"
@@ -425,7 +426,7 @@ class StreamedSum:
                     walk.next_block()
 
     def _start(self, axis: int, way: int) -> int:
-        """Return the difference between a piece's place on arrival along ``axis``, and `_piece`.
+        """Return a piece's place on arrival along ``axis``, less the sender's `_piece`.
 
         The place is counted in vectors from the start of the buffer for pieces that arrive.
         """

@@ -61,9 +61,10 @@ class _Loads:
     Attributes
     ----------
     north_bits : list of str
-        Values of 1-bit registers beyond the north edge: copied once, before all rows.
+        Values of 1-bit registers beyond the north edge: copied once, before any row is stepped.
     north : list of str
-        Values of wider registers beyond the north edge: copied before row 0 is stepped.
+        Values of wider registers beyond the north edge: copied just before row 0 is stepped, the
+        last of all rows.
     west : list of str
         Values of registers beyond the west edge: copied before each row is stepped.
     slices : list of str
