@@ -41,14 +41,16 @@ class BurstIssuer(wiring.Component):
         The destination and the place in the queue of the next transfer; ``take``: the issuer begins
         this transfer in this cycle.
     allow : In(1)
-        A burst may be requested. ``allow`` falls only after a burst.
+        A burst may be requested. The driver must not lower ``allow`` while a request waits for the
+        HBM.
     hbm_write : Out(stream of hbm_burst)
         Write requests to the HBM.
     issued, issued_rows, issued_at : Out(1), Out(9), Out(2)
         ``issued``: the HBM accepts a burst of ``issued_rows`` rows in this cycle. ``issued_at``:
         its transfer's place in the queue.
     stop : In(1)
-        Abandons the current transfer and begins no other; but a pending request is kept.
+        Abandons the current transfer and begins no other; but a request that waits for the HBM is
+        kept.
     idle : Out(1)
         The issuer has no transfer.
     """

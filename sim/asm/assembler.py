@@ -543,7 +543,7 @@ def _check_label(name: str) -> None:
     if not isinstance(name, str):
         raise TypeError(f"label must be a string, not {name!r}")
     if not (name.isidentifier() and name.isascii()):
-        raise ValueError(f"label must be an identifier, not {name!r}")
+        raise ValueError(f"label must be an ASCII identifier, not {name!r}")
     if any(name.removeprefix(prefix).isdecimal() for prefix in REGISTERS
            if name.startswith(prefix)):
         raise ValueError(f"label must not look like a register, as {name!r} does")

@@ -323,7 +323,7 @@ def immediate_twice(b: Bundle) -> None:
      "bundle 0, slot pop: d must be an integer, not 1.0"),
     (lambda b: b.reserved(1 << 22), ValueError,
      "bundle 0: reserved must fit 22 bits, not 4194304"),
-    (lambda b: b.s1.jump("3x"), ValueError, "label must be an identifier, not '3x'"),
+    (lambda b: b.s1.jump("3x"), ValueError, "label must be an ASCII identifier, not '3x'"),
     (lambda b: b.s1.jump("sem3"), ValueError,
      "label must not look like a register, as 'sem3' does"),
 ])
@@ -357,7 +357,7 @@ def test_program_refuses() -> None:
     with pytest.raises(TypeError, match="label must be a string, not 3"):
         asm.label(3)  # type: ignore[arg-type]
     for name in ("", "a b", "a.b", "ä"):
-        with pytest.raises(ValueError, match=f"label must be an identifier, not {name!r}"):
+        with pytest.raises(ValueError, match=f"label must be an ASCII identifier, not {name!r}"):
             asm.label(name)
     for name in ("s0", "v31", "m9", "imm2"):
         with pytest.raises(ValueError, match=f"must not look like a register, as '{name}' does"):

@@ -1,4 +1,4 @@
-"""Records of a program's kernels, with the waits between them."""
+"""Facts about a program's kernels, for reports, with the predicted cycles of their waits."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -14,7 +14,9 @@ __all__ = ["Records"]
 
 
 class Records:
-    """Collects the records of kernels, in the order of the code.
+    """Collects a `KernelRecord` of each kernel, for reports, in the order of the code.
+
+    Neither the code nor its schedule depends on it.
 
     Parameters
     ----------
