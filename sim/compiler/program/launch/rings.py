@@ -80,9 +80,10 @@ class RingExchanges:
     def invite_next(self, operation: Operation, following: Sequence[Operation]) -> None:
         """Write code that allows the next exchange over the link of exchange ``operation``.
 
-        It is the next one among the operations ``following``, before any control flow. All cores
-        with the same number must do this at the same place of their programs. So nothing is written
-        unless all of them take part in both exchanges.
+        It is the next one among the operations ``following``, before any control flow, and before
+        any sum over the pod, which may need all of vector memory. All cores with the same number
+        must do this at the same place of their programs. So nothing is written unless all of them
+        take part in both exchanges.
 
         Raises
         ------
@@ -93,7 +94,7 @@ class RingExchanges:
         if meeting.link is None or not meeting.is_whole:
             return
         for later in following:
-            if later.kind in CONTROL:
+            if later.kind in CONTROL or later.kind == "pod_sum":
                 return
             if later.kind != "exchange" or later.attributes["meeting"].link != meeting.link:
                 continue

@@ -213,6 +213,30 @@ def test_large_sums_of_floats_are_joined_and_streamed(
                     np.testing.assert_array_equal(one, other)
 
 
+def test_a_sum_between_exchanges_may_need_all_of_vector_memory(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    """No vectors are reserved for the second exchange until the sum is complete."""
+    monkeypatch.setattr(module, "LARGE", 32)
+    torus = Torus(2, 1)
+    places = {torus.place(device): device for device in range(torus.devices)}
+    across = [(device, places[core, 1 - x, y]) for (core, x, y), device in places.items()]
+
+    def function(a: Any, b: Any) -> Any:
+        a = jax.lax.ppermute(a, "x", across)
+        return jax.lax.ppermute(2 * a, "x", across), jax.lax.psum(b, "x")
+
+    rng = np.random.default_rng(9)
+    a, b = (rng.integers(-99, 100, shape).astype(np.float32) for shape in ((64, 4), (8, 368)))
+    vectors = standard((2, 368), TINY).vectors
+    shares = SumShares.of(TINY, (2, 1), vectors)
+    assert vectors + max(shares.workspace(core) for core in range(CORES)) == TINY.vmem_vectors
+    executable = compiled(on_pod(function, torus.devices, (P("x"), P())), torus, a, b)
+    with Pod.open((2, 1), TINY, "golden") as pod:
+        doubled, total = pod.execute(executable, a, b)
+    np.testing.assert_array_equal(doubled, 2 * a)
+    np.testing.assert_array_equal(total, sum(np.split(b, torus.devices)))
+
+
 @pytest.mark.parametrize(("torus", "shape"), [(Torus(), (100, 10)), (Torus(2, 1), (10, 100))])
 def test_narrow_values_are_transposed_for_links_only(torus: Torus, shape: tuple[int, int]) -> None:
     """Between the cores of a chip, a transposition would take longer than the padding."""
