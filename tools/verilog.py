@@ -37,8 +37,9 @@ def write(design: Export, folder: pathlib.Path) -> list[pathlib.Path]:
 def lint(design: Export) -> Iterator[tuple[str, str]]:
     """Lint each module together with the ports of the modules that it instantiates.
 
-    Yields the name and the warnings of each module. Modules are linted one at a time: for all
-    16,384 cells at once, Verilator would need many minutes and find nothing more.
+    Yields the name and the warnings of each module, "" if there are none. Modules are linted one
+    at a time: for all 16,384 cells at once, Verilator would need many minutes and find nothing
+    more.
     """
     tools = Toolchain.find()
     with tempfile.TemporaryDirectory() as name:

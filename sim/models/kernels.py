@@ -52,8 +52,8 @@ def with_kernels(top: str, make: Callable[[], wiring.Component], grids: Sequence
     grids : sequence of TileGrid
         Grids of the design to compile to kernels. Everything else is pure Verilog.
     parallel : bool
-        Whether other threads of the model run the kernels' steps. If so, no input of a grid may
-        change between the falling and the rising edge of the clock.
+        Whether several threads may divide the kernels' steps (`Model.use_threads`). If so, no input
+        of a grid may change between the falling and the rising edge of the clock.
 
     Returns
     -------

@@ -128,7 +128,10 @@ class Library:
         self._c.systolith_finish(job.handle, code, text, len(text))
 
     def answer(self, job: Job, numbers: Sequence[int], texts: Sequence[bytes]) -> None:
-        """Pass a job's compiled program (`Program.numbers`, `Program.texts`), before `finish`."""
+        """Pass a job's compiled program: `Program.numbers` and `Program.texts`.
+
+        The caller must call this before `finish`.
+        """
         self._c.systolith_answer(
             job.handle, (ctypes.c_int64 * len(numbers))(*numbers), len(numbers),
             (ctypes.c_char_p * len(texts))(*texts),

@@ -146,7 +146,10 @@ class Worker:
         atexit.register(self.close)
 
     def close(self) -> None:
-        """End the chips' thread, even if a program is running, and close the chips."""
+        """End the chips' thread, even if a program is running, and close the chips.
+
+        The compiler's thread is not awaited: it ends with the process.
+        """
         if os.getpid() != self._process:
             return  # In a forked child, the chips belong to the parent.
         self._library.close("the process is exiting")

@@ -46,7 +46,10 @@ class _Sink(Protocol):
     """Interface of the trace to which a `Recording` passes its records."""
 
     def feed(self, records: Sequence[Sequence[Words]], now: int) -> None:
-        """Take the records up to cycle ``now``: of each chip, its cores' and its links'."""
+        """Take the records of the cycles before ``now`` since the last call.
+
+        ``records[c]`` has those of chip ``c``: of each core, then, if it has links, of its links.
+        """
 
     def close(self) -> None:
         """Complete the trace."""

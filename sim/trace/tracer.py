@@ -114,7 +114,8 @@ class Tracer:
     config : Config
         Parameters of the chip.
     pid : int
-        Number of the first of the chip's processes in the trace, one for each core and the host.
+        Number of the process of core 0 in the trace. The other cores and then the host have the
+        numbers after it.
     chip : str
         Begins the names of these processes.
     """
@@ -259,7 +260,7 @@ class Tracer:
         return _Transfer(cycle, f"{spaces[0]} to {spaces[1]}, {rows} rows", args, (own, other))
 
     def _end_transfer(self, core: int, end: int, how: str = "") -> None:
-        """Writes the slice of the oldest transfer of a core, up to cycle ``end``.
+        """Writes the slice of a core's oldest transfer, up to, but not including, cycle ``end``.
 
         If the transfer did not complete, ``how`` says how it ended, which the viewer shows.
         """

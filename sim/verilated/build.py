@@ -106,10 +106,10 @@ def build_library(name: str, cpp: Mapping[str, str]) -> pathlib.Path:
     Parameters
     ----------
     name : str
-        Name of the library, an identifier.
+        Name of the library: letters, digits, ``_`` and ``.``, the first a letter or ``_``.
     cpp : mapping of str to str
-        Files by name; files that end in ``.cpp`` are compiled. Functions whose names begin with
-        ``systolith_`` are exported.
+        Files by name, of the same characters; those that end in ``.cpp`` are compiled.
+        Functions whose names begin with ``systolith_`` are exported.
 
     Raises
     ------

@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def _told(curve: Curve) -> dict[str, object]:
-    """Return a curve for JSON."""
+    """Return the contents of a curve as dictionaries and lists, for JSON."""
     return {"program": asdict(curve.program), **{name: [
         {"cores": point.cores, "cycles": point.cycles, "efficiency": point.efficiency,
          "examples_per_second": point.speed(CLOCK), "chip_seconds_per_million": point.cost(CLOCK),

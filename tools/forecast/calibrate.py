@@ -42,7 +42,7 @@ class Comparison:
 
     @property
     def error(self) -> float:
-        """Error of the prediction, relative to the measured cycles."""
+        """(predicted - measured) / measured: positive if the prediction is too high."""
         return self.predicted / self.measured - 1
 
     def __str__(self) -> str:
@@ -104,10 +104,10 @@ class Model:
                              step.cycles, self.step.cycles(program, step.cores))
 
     def forecast(self, program: Program, cores: int) -> Forecast:
-        """Return the measured cycles of a step with compiled sums or, if there are none, predict.
+        """Return a step with compiled sums: its measured cycles or, without them, predicted ones.
 
-        A step on one core is measured if the program's cycles are. If the compiler does not stream
-        the sums, `AllReduce` follows the step.
+        On one core, they are the program's own cycles, measured or not. If a step on several chips
+        was not measured and the compiler does not stream its sums, this is `at_link_rate`.
         """
         measured = {(each.program, each.cores): each.cycles for each in self.samples.steps}
         found = measured.get((program.name, cores))
@@ -120,7 +120,10 @@ class Model:
         return Forecast(cores, cycles, found is not None, program.batch, program.cycles)
 
     def at_link_rate(self, program: Program, cores: int) -> Forecast:
-        """Predict a step on several chips that `systolith.AllReduce` follows, without overlap."""
+        """Predict a step on several chips that `systolith.AllReduce` follows, without overlap.
+
+        On one chip, this is `forecast`.
+        """
         if cores <= CORES:
             return self.forecast(program, cores)
         cycles = program.cycles + self.links.cycles(shape_of(cores), [sum(program.sizes)], CORES)

@@ -32,9 +32,9 @@ class Curve:
     ----------
     program : Program
     compiled : tuple of Forecast
-        With the sums that the compiler makes.
+        From `Model.forecast`: with the sums that the compiler makes, where it streams them.
     links : tuple of Forecast
-        With `systolith.AllReduce` after the step.
+        From `Model.at_link_rate`: on several chips, with `systolith.AllReduce` after the step.
     """
 
     program: Program
@@ -50,7 +50,7 @@ def curves(model: Model) -> list[Curve]:
 
 
 def report(model: Model) -> str:
-    """Return tables of all samples with their predictions, of the parameters, and of all points.
+    """Return tables: samples with their predictions, parameters, and the forecasts of all curves.
 
     Examples a second and chip-seconds are at `CLOCK`.
     """
@@ -68,7 +68,7 @@ def _validation(model: Model) -> str:
 
 
 def _table(found: Sequence[Curve]) -> str:
-    """Return a table of all points."""
+    """Return a table of the forecasts of all curves."""
     lines = []
     for curve in found:
         program = curve.program

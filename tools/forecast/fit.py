@@ -11,8 +11,8 @@ def non_negative(rows: Sequence[Sequence[float]], wanted: Sequence[float],
                  weights: Sequence[float]) -> tuple[list[float], float]:
     """Fit ``wanted`` by sums of the columns of ``rows`` with coefficients of 0 or more.
 
-    Each equation is multiplied by its weight. Coefficients that would be negative become 0, the
-    most negative one first.
+    Each equation is multiplied by its weight. While a coefficient is negative, the most negative
+    one becomes 0, and the others are fitted again.
 
     Returns
     -------
@@ -24,7 +24,7 @@ def non_negative(rows: Sequence[Sequence[float]], wanted: Sequence[float],
     Raises
     ------
     ValueError
-        If there are fewer equations than coefficients, or they do not determine them.
+        If the equations do not determine the coefficients.
     """
     if not rows:
         raise ValueError("samples must determine all parameters, but there are none")

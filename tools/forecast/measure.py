@@ -1,7 +1,7 @@
 """Measures in RTL the cycles from which the model is calibrated, and with which it is validated.
 
-Cycles do not depend on the host. Each group of samples replaces those in the file that were
-measured before.
+Cycles do not depend on the host. The samples of a group replace the earlier ones of this group in
+the file.
 """
 
 import subprocess
@@ -38,13 +38,13 @@ _LINK_SUMS: tuple[tuple[Shape, tuple[int, ...], int], ...] = (
     ((4, 1), (64, 256, 1024, 4096), 1), ((2, 1), (256, 2048), 2), ((2, 2), (256, 2048), 2),
     ((4, 2), (256, 1024, 4096), 1), ((4, 4), (256, 1024), 1), ((4, 4), (2048,), 2),
     ((8, 8), (1024,), 1), ((16, 16), (1024,), 1))
-"""Shapes, sizes in KiB, and the arrays of a chip."""
+"""Sums by `AllReduce`: (shape of the torus, sizes of an array in KiB, arrays of each chip)."""
 _MATRICES = ([*pairwise(SIZES[0])], [*pairwise(SIZES[1])], [(512, 512)] * 4,
              [(1024, 512), (512, 256), (256, 256)])
-"""Gradients that a compiled program sums."""
+"""Compiled sums: for each, the shapes of the matrices that the program adds over all cores."""
 _STEPS = (("perceptron", SIZES[0], 256, (2, 4, 8, 16, 32)),
           ("large", SIZES[1], 256, (2, 4, 8, 16, 32)), ("large1k", SIZES[1], 1024, (2, 4, 8)))
-"""Names, layers, batches and numbers of cores of perceptrons."""
+"""Perceptrons: (name, sizes of layers, examples for each core, numbers of cores)."""
 _SHAPES: tuple[Shape, ...] = (1, 1), (2, 1), (2, 2), (4, 1)
 _MORE_SHAPES: tuple[Shape, ...] = (4, 2), (4, 4)
 _TEXTS = 16
@@ -61,7 +61,7 @@ def measured(groups: Sequence[str], samples: Samples, keep: Callable[[Samples], 
     groups : sequence of str
         Keys of `GROUPS`.
     samples : Samples
-        Samples of which each group replaces its own.
+        The samples so far; a group that is measured replaces its own.
     keep : callable
         Is called with all samples after each group.
     """
@@ -74,7 +74,10 @@ def measured(groups: Sequence[str], samples: Samples, keep: Callable[[Samples], 
 
 
 def _revision() -> str:
-    """Return the last commit that changed what cycles depend on, and whether that was edited."""
+    """Return the hash of the last commit that changed `_SOURCES`, on which cycles depend.
+
+    ", edited" follows the hash if there are changes that are not committed.
+    """
     last, edited = (subprocess.run(["git", *command, "--", *_SOURCES], check=True, text=True,
                                    capture_output=True).stdout.strip()
                     for command in (("log", "-1", "--format=%h"), ("status", "--porcelain")))
@@ -82,13 +85,13 @@ def _revision() -> str:
 
 
 def _links(samples: Samples, config: Config) -> Samples:
-    """Measure sums by `AllReduce` on a few chips."""
+    """Measure sums by `AllReduce` on at most `MOST_CHIPS` chips."""
     del config
     return _with_sums(samples, LINKS, False, _reduced(samples.config, few=True))
 
 
 def _compiled(samples: Samples, config: Config) -> Samples:
-    """Measure compiled sums of matrices on a few chips."""
+    """Measure compiled sums of matrices on at most `MOST_CHIPS` chips."""
     return _with_sums(samples, COMPILED, False, [
         _matrices(shape, shapes, config) for shape, shapes in product(_SHAPES, _MATRICES)])
 
@@ -124,7 +127,10 @@ def _matrices(shape: Shape, matrices: Sequence[tuple[int, ...]], config: Config)
 
 
 def _with_sums(samples: Samples, kind: str, more: bool, found: Sequence[SumSample]) -> Samples:
-    """Replace sums of a kind: those on more than `MOST_CHIPS` chips, or the others."""
+    """Replace the sums of a kind by ``found``.
+
+    If ``more``, replace those on more than `MOST_CHIPS` chips; otherwise those on fewer or as many.
+    """
     kept = [sample for sample in samples.sums
             if sample.kind != kind or (prod(sample.shape) > MOST_CHIPS) is not more]
     return replace(samples, sums=tuple(sorted((*kept, *found), key=lambda each: (
@@ -132,7 +138,7 @@ def _with_sums(samples: Samples, kind: str, more: bool, found: Sequence[SumSampl
 
 
 def _with_steps(samples: Samples, more: bool, found: Sequence[StepSample]) -> Samples:
-    """Replace steps: those on more than `MOST_CHIPS` chips, or the others."""
+    """Replace steps by ``found``; ``more`` as in `_with_sums`."""
     kept = [sample for sample in samples.steps
             if (prod(shape_of(sample.cores)) > MOST_CHIPS) is not more]
     return replace(samples, steps=tuple(sorted(
@@ -146,7 +152,7 @@ def _trained(config: Config, *, few: bool) -> list[StepSample]:
 
 
 def _steps(samples: Samples, config: Config) -> Samples:
-    """Measure steps of the perceptrons on a few chips, and of the transformer on one."""
+    """Measure steps of the perceptrons on up to `MOST_CHIPS` chips, of the transformer on one."""
     found = _trained(config, few=True)
     with Device.open(config) as device:
         found.append(_shown(StepSample("transformer", CORES, _transformer(CORES, device))))
@@ -197,7 +203,7 @@ def _programs(samples: Samples, config: Config) -> Samples:
 
 
 def _gradients(work: Any) -> tuple[int, ...]:
-    """Return the bytes of each array of a task's parameters."""
+    """Return the number of bytes of each array of a task's parameters."""
     import jax
 
     return tuple(_WORD * prod(leaf.shape)

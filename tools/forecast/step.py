@@ -92,7 +92,7 @@ class StepModel:
                samples: Iterable[StepSample]) -> "StepModel":
         """Fit the parameters to steps on several cores, by least squares of relative errors.
 
-        ``programs`` maps the names of the samples' programs to these.
+        ``programs`` maps the name of each program in the samples to the program.
 
         Raises
         ------

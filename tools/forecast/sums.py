@@ -49,7 +49,8 @@ class SumModel:
     near : float
         Cycles of a compiled sum over one chip for each row: the cores exchange parts and add them.
     local : float
-        Cycles of a sum over several chips for each row that each core contributes.
+        Cycles of a sum over several chips for each row of an array if each core contributes one; if
+        each chip contributes one, the rows cost nothing.
     link : float
         Cycles for each cycle that the busiest link needs (`link_cycles`); 1 is the link's rate. On
         large tori, the cores may need longer for the pieces of a compiled sum.
@@ -116,7 +117,7 @@ def streams(config: Config, shape: Shape, sizes: Sequence[int]) -> bool:
 
 def sum_features(kind: str, config: Config, shape: Shape, sizes: Sequence[int],
                  contributions: int) -> Mapping[str, float]:
-    """Return what each linear parameter of `SumModel` is multiplied by, by its name."""
+    """Return, by name, what each parameter of `SumModel` except ``latency`` is multiplied by."""
     alone = kind == COMPILED and math.prod(shape) == 1
     carried = (_carried(config, shape, sizes) if kind == COMPILED and not alone else
                sum(link_cycles(shape, size) for size in _sent(kind, config, shape, sizes)))
@@ -143,7 +144,10 @@ def _carried(config: Config, shape: Shape, sizes: Sequence[int]) -> float:
 
 @cache
 def _shares(config: Config, shape: Shape, sizes: tuple[int, ...]) -> tuple[int, SumShares]:
-    """Return the vectors of all arrays, and how the compiler divides them."""
+    """Return the total number of vectors of the arrays, each of whole vectors, and their division.
+
+    The division is the compiler's: which core of the torus adds which of these vectors.
+    """
     vectors = sum(-(-size // (config.row_bytes * config.sublanes)) for size in sizes)
     return vectors, SumShares.of(_linked(config), shape, vectors)
 
@@ -153,7 +157,7 @@ def _linked(config: Config) -> Config:
 
 
 def _sent(kind: str, config: Config, shape: Shape, sizes: Sequence[int]) -> list[float]:
-    """Return the bytes of each array, with the padding of an `AllReduce`."""
+    """Return the number of bytes of each array; for `LINKS` on several chips, with its padding."""
     if kind == COMPILED or math.prod(shape) == 1:
         return [float(size) for size in sizes]
     return [float(RingPlan.of(_linked(config), shape, size).bytes) for size in sizes]

@@ -45,9 +45,10 @@ def shape_of(cores: int) -> Shape:
 def link_cycles(shape: Shape, size: float) -> float:
     """Return the cycles in which the busiest links can carry a sum of ``size`` bytes a chip.
 
-    An axis with n chips carries 2 (n - 1) / n of the quarters that take it first, and of what the
-    other axis, with m chips, leaves of the others: 1 / m of them. On a square, both axes have the
-    same load, and this is the bound 2 (1 - 1 / P) ``size`` / (4 `LINK_RATE`) for P chips.
+    An axis with n chips carries 2 (n - 1) / n of two amounts: the quarters that take it first, and
+    1 / m of the other quarters, which the other axis, with m chips, has left. On a square, both
+    axes have the same load, and this is the bound 2 (1 - 1 / P) ``size`` / (4 `LINK_RATE`) for P
+    chips.
     """
     quarter = size / _QUARTERS
     return max(2 * quarter * (side - 1) / side * (1 + 1 / other)

@@ -151,7 +151,10 @@ class Picture:
         self._add(f'<circle cx="{_number(x)}" cy="{_number(y)}" r="{_number(radius)}"{marks}/>')
 
     def text(self, x: float, y: float, markup: str, classes: str = "") -> None:
-        """Draw the line of text ``markup``, which is not escaped, with its base line at ``y``."""
+        """Draw the line of text ``markup``, which is not escaped, with its base line at ``y``.
+
+        Its middle is at ``x``; with the class ``left`` or ``right``, this end of it.
+        """
         marks = f' class="{classes}"' if classes else ""
         self._add(f'<text x="{_number(x)}" y="{_number(y)}"{marks}>{markup}</text>')
 

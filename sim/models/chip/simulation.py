@@ -64,13 +64,13 @@ class Run(ctypes.Structure):
 
 
 class Together(Protocol):
-    """The chips that run whenever one of them does; `sim.models.chip.torus.ChipTorus`."""
+    """Interface of the torus whose chips all run whenever one of them does (`ChipTorus`)."""
 
     def room(self) -> int:
         """Return the number of cycles that the chips may run before `passed` must be called."""
 
     def passed(self, cycles: int) -> None:
-        """Note that the chips have run so many cycles."""
+        """Note that the chips have run ``cycles`` cycles since the last call."""
 
     def blocks(self, chip: "ChipSimulation") -> "Callable[[Run], object]":
         """Return a function whose calls make up a run of ``chip``; they run all chips.
@@ -333,7 +333,10 @@ class ChipSimulation(Closeable):
         self._recording = one_chip(writer, self._config, Recorded(self._model, chip))
 
     def record(self, recording: Recording | None) -> None:
-        """Drains ``recording``, which has this chip and others, whenever the clock has run."""
+        """Drains ``recording``, which has this chip and others, whenever the clock has run.
+
+        With None, drains nothing any more.
+        """
         self._recording = recording
 
     def advance(self, function: str, *arguments: Any) -> None:

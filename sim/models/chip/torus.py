@@ -274,7 +274,10 @@ class _TorusSimulation(Closeable):
                 else self._exchanged + self._quantum - self.cycle)
 
     def passed(self, cycles: int) -> None:
-        """Note that the chips have run so many cycles; exchange frames with other ranks."""
+        """Note that the chips have run ``cycles`` cycles since the last call.
+
+        If `room` is then 0, exchange frames with other ranks.
+        """
         self.cycle += cycles
         if self.ranks is None:
             return
@@ -364,14 +367,19 @@ class _TorusSimulation(Closeable):
         self.passed(cycles)
 
     def _wires(self) -> list[tuple[int, int]]:
-        """Return, for each wire, the chips that it leaves and arrives at."""
+        """Return the numbers of the chips that each wire leaves and arrives at.
+
+        The order is by chip that the wire leaves, then by `Direction`.
+        """
         columns, rows = self.shape
         return [(y * columns + x, (y + dy) % rows * columns + (x + dx) % columns)
                 for y in range(rows) for x in range(columns)
                 for dx, dy in ((1, 0), (-1, 0), (0, 1), (0, -1))]
 
     def _take(self, wires: npt.NDArray[np.uint32], words: npt.NDArray[np.uint32]) -> int:
-        """Copy the frames that ``wires`` took since the last exchange to ``words``.
+        """Copy the frames that entered ``wires`` since the last exchange to ``words``.
+
+        ``wires`` are indices of the list that `_wires` returns.
 
         Returns the number of words that were copied.
         """
@@ -535,7 +543,7 @@ class ChipTorus(_TorusSimulation):
                   for name in COUNTER_REGISTERS} for values in cores] for cores in found]
 
     def set_faults(self, faults: Mapping[tuple[int, Direction], WireFaults]) -> None:
-        """Set the faults of some wires.
+        """Set the faults of some wires; all other wires keep theirs.
 
         The key of a wire is the number of the chip that sends on it, and the wire's direction.
 

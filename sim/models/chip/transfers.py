@@ -45,8 +45,8 @@ def staging_rows(config: Config) -> int:
     Returns
     -------
     int
-        1024, or a quarter of a memory with fewer than 4096 rows, rounded to whole vectors and
-        bundles.
+        1024, or a quarter of the rows of a memory with fewer than 4096 rows, rounded down to
+        whole vectors and whole bundles, but at least one of each.
 
     Raises
     ------

@@ -38,7 +38,8 @@ def core_sources(config: Config, kernels: bool) -> ModelSources:
     config : Config
         Parameters of the core or of its chip.
     kernels : bool
-        Have parallel tile kernels in place of the grids.
+        Replace the grids by tile kernels whose steps several threads can divide between them
+        (`with_kernels` with ``parallel``).
     """
     found: ModelSources = cached_json(
         f"core-{'kernels' if kernels else 'verilog'}", asdict(config.core_config),

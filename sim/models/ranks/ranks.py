@@ -69,8 +69,8 @@ def _private(communicator: Any) -> Any:
 class Ranks:
     """The ranks of a communicator, between which the chips of a torus are divided.
 
-    Rank r of R simulates the chips from number ``r * chips // R`` on. All ranks call the same
-    methods of all pods in the same order.
+    Rank r of R simulates the chips from number ``r * chips // R`` up to, but not including, number
+    ``(r + 1) * chips // R``. All ranks must call the same methods of all pods in the same order.
 
     Parameters
     ----------
@@ -114,7 +114,8 @@ class Ranks:
     def connect(self, wires: Sequence[tuple[int, int]], words: int) -> None:
         """Tell which wires join chips: for each wire, the chips that it leaves and arrives at.
 
-        ``words`` is the largest number of words that `exchange` takes from a wire.
+        A wire's number is its index in ``wires``. ``words`` is the largest number of words that
+        `exchange` takes from a wire.
         """
         ends = [(self.owner(source), self.owner(target)) for source, target in wires]
         for other in range(self._communicator.size):
@@ -133,10 +134,11 @@ class Ranks:
         Parameters
         ----------
         take : callable
-            Function of wires that leave and of an array, which it fills with frames; it returns
-            the number of words.
+            Function of an array of numbers of wires, which leave this rank, and of an array of
+            words, into which it writes the frames on these wires. It returns the number of words.
         put : callable
-            Function of wires that arrive and of the words that the other end has taken.
+            Function of an array of numbers of wires, which arrive at this rank, and of the words
+            that ``take`` has written on the rank that these wires leave.
         """
         received = {other: self._communicator.Irecv(buffer, other)
                     for other, (_, buffer) in self._buffers.items()}
@@ -150,19 +152,20 @@ class Ranks:
         self._life.wrap(self._mpi.Request.Waitall, sent)
 
     def broadcast(self, value: _T | None, root: int) -> _T:
-        """Return the value that rank ``root`` gives."""
+        """Return on all ranks the ``value`` of rank ``root``; those of other ranks are ignored."""
         result: _T = self._life.wrap(self._communicator.bcast, value, root)
         return result
 
     def gather(self, value: _T) -> list[_T]:
-        """Return the values that all ranks give."""
+        """Return on all ranks the values of all ranks, in the order of the ranks."""
         result: list[_T] = self._life.wrap(self._communicator.allgather, value)
         return result
 
     def least(self, values: Sequence[int]) -> Callable[[], list[int]]:
         """Return a function that returns the least of all ranks' values, element by element.
 
-        The ranks go on until they call the function, or `least` again.
+        This method does not wait for other ranks, unless the result of its last call is still
+        outstanding. The function that it returns waits for them.
         """
         if self._pending is not None:
             self._life.wrap(self._pending.Wait)
