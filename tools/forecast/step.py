@@ -70,7 +70,8 @@ class StepModel:
     near : float
         Share of the sums of a chip's two cores during which the cores do nothing else.
     far : float
-        Share of what a sum over several chips takes longer than one over one chip, likewise.
+        The same share of the cycles by which a sum over several chips takes longer than one over
+        one chip.
     growth : float
         By what share of one core's cycles a step on several chips grows.
     """
