@@ -32,7 +32,8 @@ class HbmOptions:
         Bandwidth: on average a channel moves at most ``beats`` beats in ``cycles`` cycles, reads
         and writes of all cores together. 0 beats: no limit.
     outstanding : int
-        Maximum number of bursts in flight that a port accepts in each direction.
+        Maximum number of read bursts, and maximum number of write bursts, that a port has in
+        flight; 1 or more.
     stalls : int
         Probability, in units of 1/65,536, that a handshake is delayed in a cycle; less than 65,536.
     seed : int
@@ -209,7 +210,11 @@ class Hbm(Closeable):
 
     @property
     def counters(self) -> dict[str, int]:
-        """Number of cycles so far, and numbers of bursts and beats of all ports."""
+        """Counts of all ports since the memory was created.
+
+        The keys are ``cycles``, ``read_bursts``, ``read_beats``, ``write_bursts``, ``write_beats``,
+        and ``error_beats``, the beats of reads and of writes that got an error response.
+        """
         counters = _Counters()
         self._library.systolith_hbm_counters(self.handle, counters)
         return {name: int(getattr(counters, name)) for name in _COUNTERS}

@@ -35,8 +35,9 @@ class _Packet:
 class PacketTracks:
     """Writes the packets of all chips of a torus to a trace.
 
-    Each chip has a process with two tracks for each direction: packets that its cores send by this
-    link, and packets for its cores that arrive by it. An arrow joins the two slices of a packet.
+    Each chip has a process with two tracks for each of its four links: packets that its cores send
+    by this link, and packets for its cores that arrive by it. An arrow joins the two slices of a
+    packet.
 
     No field of a packet tells who sent it, so this class follows the last flit of each packet from
     router to router: packets of a virtual channel stay in order. After a link has gone down, which

@@ -219,7 +219,7 @@ class Toolchain:
         }
 
     def environment(self) -> dict[str, str]:
-        """Environment variables for Verilator and its makefiles."""
+        """Whole environment for Verilator and its makefiles: that of this process, with changes."""
         environment = dict(os.environ)
         # Neither the flags of a calling make nor the user's C++ flags may reach the build.
         for name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CXXFLAGS", "CPPFLAGS", "LDFLAGS"):

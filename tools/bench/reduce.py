@@ -54,7 +54,7 @@ class _Loaded(ChipTorus):
 
 
 def reduce_cycles(shape: tuple[int, int], name: str, size: int, arrays: int = 1) -> int:
-    """Return the cycles of an all-reduce of ``size`` bytes a chip, from HBM to HBM, in RTL.
+    """Return the cycles of an all-reduce of arrays of ``size`` bytes, from HBM to HBM, in RTL.
 
     They count from the host's command that starts all cores to the end of the last program, when
     the sums of all chips are in HBM.
@@ -68,7 +68,7 @@ def reduce_cycles(shape: tuple[int, int], name: str, size: int, arrays: int = 1)
     size : int
         Bytes of an array, a multiple of a row's.
     arrays : int
-        Arrays of each chip, 1 or 2; both get the sum.
+        Arrays of each chip, 1 or 2. All arrays of all chips are added, and each gets the sum.
 
     Raises
     ------

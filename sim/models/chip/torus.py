@@ -466,12 +466,13 @@ class ChipTorus(_TorusSimulation):
         Returns
         -------
         dict of int to array of uint32
-            For each chip, the data of its accesses.
+            For each chip, a word for each of its accesses: the word that was read or written.
 
         Raises
         ------
         RegisterError
-            If a chip refuses an access. The accesses of that chip after it are not made.
+            If a chip refuses an access. This chip's accesses after it are not made; those of other
+            chips are.
         """
         tables = {chip: access_table(accesses) for chip, accesses in lists.items()
                   if chip in self.part}
@@ -509,7 +510,8 @@ class ChipTorus(_TorusSimulation):
         Raises
         ------
         RegisterError
-            If a core runs, or is being reset. No core of that chip is started then.
+            If a core runs, or is being reset. No core of its chip is started then; the given cores
+            of other chips are.
         """
         masks: dict[int, int] = {}
         for chip, core in cores:

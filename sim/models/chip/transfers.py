@@ -83,7 +83,9 @@ class TransferPort(RegisterPort):
         DescriptorError
             If the core refuses the transfer.
         TimeoutError
-            If the queue has no room for `_PATIENCE` cycles.
+            If the queue stays full for `_PATIENCE` cycles.
+        ValueError
+            If the number of words is not that of a descriptor.
         """
         if len(words) != DESCRIPTOR_WORDS:
             raise ValueError(f"descriptor must have {DESCRIPTOR_WORDS} words, not "
@@ -103,7 +105,7 @@ class TransferPort(RegisterPort):
         DescriptorError
             If the core refuses the transfer.
         RuntimeError
-            If memory answers with an error, or the core drops the transfer.
+            If memory answers with an error, or a reset of the core drops the transfer.
         """
         with self._lock, self._keeping_events(core) as done:
             try:
