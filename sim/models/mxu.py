@@ -147,7 +147,7 @@ class MxuModel(Closeable):
         return results
 
     def _work(self, job: _Job, progress: Callable[[int], object] | None) -> None:
-        """Runs ``job`` to its end; calls ``progress`` with numbers of rows of results."""
+        """Runs ``job`` to its end; calls ``progress`` with numbers of new rows of results."""
         total = job.steps * job.rows
         try:
             while job.result_rows < total:

@@ -9,7 +9,8 @@ __all__ = ["Assignment", "read_assignment"]
 _BUILD_OPTIONS = 3
 """Field number of the ExecutableBuildOptionsProto in CompileOptionsProto."""
 _REPLICAS, _PARTITIONS, _ASSIGNMENT = 4, 5, 9
-"""Field numbers in ExecutableBuildOptionsProto."""
+"""Field numbers in ExecutableBuildOptionsProto: of the number of replicas, of the number of
+partitions, and of the DeviceAssignmentProto."""
 _COMPUTATIONS, _DEVICE_IDS = 3, 1
 """Field numbers: of the computations in DeviceAssignmentProto, of the devices in a computation."""
 

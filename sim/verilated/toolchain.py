@@ -169,7 +169,7 @@ class Toolchain:
 
     @property
     def include_flags(self) -> tuple[str, ...]:
-        """The compiler's arguments for an object that includes Verilator's headers."""
+        """Further arguments of the compiler for an object that includes Verilator's headers."""
         include = self.verilator_root / "include"
         return f"-I{include}", f"-I{include / 'vltstd'}"
 

@@ -40,7 +40,7 @@ class SumSample:
 
 @dataclass(frozen=True)
 class StepSample:
-    """Cycles in RTL of a step of training on all cores; ``program`` names a `Program`."""
+    """Cycles in RTL of a step of training on ``cores`` cores; ``program`` is a `Program`'s name."""
 
     program: str
     cores: int

@@ -27,7 +27,7 @@ PARAMETERS = {
     COMPILED: ("start", "near", "local", "link", "step"),
     LINKS: ("start", "local", "link", "step", "latency"),
 }
-"""Parameters of each kind of sums; the others are 0. `AllReduce` has a single array."""
+"""Parameters of `SumModel` that are fitted for each kind of sums; all others are 0."""
 _PIECE, _VECTOR = 65, 3
 """Cycles of a core's code for a piece of a streamed sum, and for each vector of a piece."""
 _LONGEST = 400

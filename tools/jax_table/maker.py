@@ -43,7 +43,7 @@ class Maker:
         return np.asarray(self._random.integers(0, SIDE, shape), np.int32)
 
     def rising(self, *shape: int) -> Any:
-        """An array of random numbers in ascending order."""
+        """Random numbers of shape ``shape``, in ascending order along the last dimension."""
         return np.sort(self.of(shape, "float32"))
 
     def positive(self, *shape: int) -> Any:

@@ -134,7 +134,7 @@ class Picture:
 
     def rect(self, x: float, y: float, width: float, height: float, classes: str = "", *,
              radius: float = 4) -> None:
-        """Draw a rectangle with rounded corners."""
+        """Draw a rectangle with rounded corners; ``x``, ``y`` is its top left corner."""
         marks = f' class="{classes}"' if classes else ""
         self._add(f'<rect x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" '
                   f'height="{_number(height)}" rx="{_number(radius)}"{marks}/>')
