@@ -144,9 +144,9 @@ def _carried(config: Config, shape: Shape, sizes: Sequence[int]) -> float:
 
 @cache
 def _shares(config: Config, shape: Shape, sizes: tuple[int, ...]) -> tuple[int, SumShares]:
-    """Return the total number of vectors of the arrays, each of whole vectors, and their division.
+    """Return the total number of vectors of the arrays, and their division among the cores.
 
-    The division is the compiler's: which core of the torus adds which of these vectors.
+    Each array is padded to whole vectors. The division is the one that the compiler chooses.
     """
     vectors = sum(-(-size // (config.row_bytes * config.sublanes)) for size in sizes)
     return vectors, SumShares.of(_linked(config), shape, vectors)
