@@ -61,7 +61,11 @@ class Usage:
                 if self._reads[register] > inside[register]}
 
     def capacity(self, loop: Loop) -> dict[type, int]:
-        """Return the number of registers of each kind that are free for the loop's results."""
+        """Return how many registers of each kind may hold values that the loop's body computes.
+
+        These are all registers, except those reserved for counters, and those that hold values from
+        before the loop which the loop or the code after it reads, and the body does not change.
+        """
         start, _ = self._loops[id(loop)]
         written = {register for op in operations(loop.body) for register in op.writes}
         free = {kind: len(colors) for kind, colors in COLORS.items()}

@@ -84,8 +84,9 @@ class _Specialise:
                   same: dict[Value, Value]) -> list[Operation]:
         """Return this device's part of an exchange: one operation, or none.
 
-        ``operand`` is the value that the device sends. If the device receives nothing, its result
-        is ``operand`` itself: ``same``, which maps replaced values, then gets this entry.
+        ``operand`` is the device's operand. If the device receives nothing, it keeps this value:
+        ``same``, which maps each replaced value to its replacement, then maps the result to it. The
+        one operation is then a barrier before the exchange, if there must be one.
         """
         self._exchanges += 1
         sources = operation.attributes.get("sources", (1, 0))

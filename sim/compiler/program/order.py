@@ -86,7 +86,8 @@ class _Step:
     cycles : float
         Estimated cycles of its code on each of these cores.
     travel : float
-        If it is an exchange, estimated cycles until the value has arrived.
+        Estimated cycles for which an exchange uses its link, or the connection between the cores;
+        0 for other operations.
     before : int
         Number of operations that it depends on and that are not ordered yet.
     after : list of _Step

@@ -205,9 +205,10 @@ def place_loads(segment: Segment, linear: Linear) -> None:
     """Set `Segment.loads`: where a segment's code starts to load the following segment.
 
     Transfers complete in order, so a transfer of operands that starts after the load waits for it.
-    Therefore the load comes late, after such transfers. But it must be complete when the segment
-    ends: the code after it should have at least as many bundles as the following segment. Every
-    path through the segment must execute the load exactly once.
+    Therefore the load comes late, right after such a transfer. The segment's exits wait for the
+    load. To keep this wait short, the code after the load has at least as many bundles as the
+    following segment, unless the load begins within the first `_FEW` bundles. Every path through
+    the segment must execute the load exactly once; if no such place is found, the load comes first.
     """
     assert segment.following is not None
     size = segment.end - segment.first

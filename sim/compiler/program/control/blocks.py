@@ -120,12 +120,15 @@ def _strides(sizes: Sequence[int], tiling: Tiling) -> tuple[int, ...]:
 class BlockLoops:
     """Writes the code of a stream.
 
+    Here, a *part* of a stream is what one of its regions computes: consecutive blocks of equal
+    shapes, in one loop.
+
     Parameters
     ----------
     context : Context
         Shared state; it receives the code and tracks where values lie.
     host : Host
-        Writes the code of one block: the stream's region.
+        Writes the code of one block: a region of the stream.
     operation : Operation
         The stream; its operands must have homes.
     results : sequence of Rows or None
@@ -178,7 +181,7 @@ class BlockLoops:
     # ---- parts
 
     def _part(self, part: int, region: Graph, done: Sequence[int]) -> None:
-        """Write the loop over the blocks of part ``part`` of a stream, which have equal shapes.
+        """Write the loop over the blocks of part number ``part`` of the stream.
 
         ``region`` computes one block. ``done`` has, for each result, the number of indices that
         earlier parts have computed along the dimension that is divided.
@@ -273,7 +276,10 @@ class BlockLoops:
 
 
 class _Staging:
-    """Double buffers for the blocks of a part of a stream: one to compute in, one to transfer.
+    """Double buffers of one of a stream's loops over blocks.
+
+    There is a pair for each operand that is divided into blocks, and for each result that is not
+    carried. Kernels use one buffer of a pair; transfers from or to HBM use the other.
 
     Raises
     ------

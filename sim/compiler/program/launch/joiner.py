@@ -32,7 +32,8 @@ _LONG = 1024
 """A kernel with at least this number of predicted cycles is *long*: most of them are in a loop.
 
 No other code overlaps with that loop. So if the registers do not suffice for all parts together,
-the parts before its end and those after it may be faster as two groups."""
+two groups may be faster: the parts up to the long one, which is the last of its group, and those
+after it."""
 
 
 @dataclass(frozen=True)
@@ -115,9 +116,10 @@ class Joiner:
         self._stream.kernel(part.code, part.symbols)
 
     def _joined(self, parts: Sequence[Part]) -> list[Part]:
-        """Return the kernels that replace consecutive parts: one for all, or one for each half.
+        """Return the kernels that replace consecutive parts: one for all, or those of two groups.
 
-        The first group ends with the longest part, if that is long; else it is half of the parts.
+        The first group ends with the longest part, if that is long; else it is the first half of
+        the parts. Each group may be divided in the same way.
         """
         if len(parts) < 2:
             return [*parts]

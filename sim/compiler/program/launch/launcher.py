@@ -236,9 +236,10 @@ class Launcher:
                  ) -> NearExchange | None:
         """Return the exchange whose first part the kernel of an operation may send, or None.
 
-        The operation is a product, and the next one exchanges its result. ``following`` are the
-        next operations. The exchange is noted for `exchange`, because its parts do not depend on
-        what the kernel does, which may differ between the cores.
+        There is one only if the operation is a product, and the first of ``following``, which are
+        the next operations, exchanges its result between the cores of a chip. `exchange` then uses
+        the same parts, even if the kernel does not send the first one: that may differ between the
+        cores, but the parts may not.
         """
         exchange = following[0].operation if following else None
         if (operation.kind != "dot_general" or exchange is None or exchange.kind != "exchange"

@@ -28,8 +28,8 @@ IN_PLACE = frozenset({"dynamic_update_slice", "fusion", *table.KINDS})
 """Kinds of operations whose result may take the vectors of an operand."""
 
 _SAVED = 4
-"""While a kernel runs, the values that will be evicted during the next operations, this number of
-them, are copied to HBM.
+"""Number of following operations: values that will be evicted during one of them are copied to HBM
+while a kernel runs.
 """
 _SMALL = 32
 """A value smaller than 1 / ``_SMALL`` of vector memory is copied to HBM only when it is evicted."""

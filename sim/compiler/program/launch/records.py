@@ -37,7 +37,8 @@ class Records:
     def finish(self, linear: Linear, loads: Sequence[Load]) -> tuple[KernelRecord, ...]:
         """Return the records of all kernels, with the waits that a `Clock` predicts.
 
-        A wait after a loop does not count for the last kernel in the loop, which runs often.
+        A wait between two kernels counts for the first of them. If the innermost loop around the
+        first one ends before the wait, it counts for no kernel, because it occurs less often.
 
         Parameters
         ----------

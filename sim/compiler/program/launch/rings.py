@@ -1,8 +1,9 @@
 """Writes exchanges with cores of other chips.
 
-Along a ring, a core allows the neighbour to send the next value as soon as it has sent the present
-one: the vectors for the next value are reserved until it arrives. So only the first exchange over a
-link has to wait for the permission.
+Along a ring, each core sends to the next chip and receives from the chip before it. As soon as a
+core has started to send the value of one exchange, it reserves vectors for the value that it
+receives in the next exchange over the same link, and allows the chip before it to send that value.
+So the permission usually arrives before it is needed, except for the first exchange over a link.
 """
 
 from collections.abc import Callable, Sequence

@@ -33,10 +33,12 @@ class _Sum:
     Attributes
     ----------
     shares : SumShares
+        How the sum is divided.
     base : int
-        Address of the workspace.
+        Address of the workspace: the buffer in which the sum is computed, and its results stay.
     image : Rows
-        Rows of HBM that hold the image.
+        Rows of HBM that hold the image: words that the sum's code reads from scalar memory. The
+        first of them, `sum_image`, depend on the device.
     """
 
     shares: SumShares
@@ -96,7 +98,11 @@ class PodSums:
         memory.release(VmemBuffer("rest", first, workspace.address + workspace.vectors - first))
 
     def _image(self, code: StreamedSum, addresses: range, devices: int) -> Rows:
-        """Write the transfer of the image to scalar memory; return its rows in HBM."""
+        """Write the transfer of a sum's image to scalar memory; return the image's rows in HBM.
+
+        ``code`` is the sum's code, ``addresses`` are the words of scalar memory for the image, and
+        ``devices`` is the number of the pod's devices.
+        """
         lanes, sublanes = self._context.config.lanes, self._context.config.sublanes
         rows = -(-len(addresses) // lanes)
         # A constant consists of whole vectors.
@@ -117,7 +123,7 @@ class PodSums:
                                        shares.vectors * context.config.sublanes, 0, 0), first)
 
     def connect(self, device: int, torus: Torus, base: Callable[[int, int], int]) -> None:
-        """Write the images of one of the devices that share this plan.
+        """Set the words of all images that depend on the device, for one device of this plan.
 
         ``base(number, other)`` is the address of the workspace of sum ``number`` on device
         ``other``.
@@ -139,6 +145,9 @@ class PodSums:
 
 
 def connect_sums(plans: Sequence[PodSums], torus: Torus) -> None:
-    """Write the images of all devices; ``plans`` has the sums of each device, in order."""
+    """Set the words of all images that depend on the device.
+
+    ``plans`` has the sums of each device, in the order of the devices' numbers.
+    """
     for device, sums in enumerate(plans):
         sums.connect(device, torus, lambda number, other: plans[other].base(number))

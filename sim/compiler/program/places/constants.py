@@ -46,9 +46,9 @@ class Constants:
         return Rows(CODE, self._places[key])
 
     def differing(self, vectors: Words) -> Rows:
-        """Add vectors that each device has, shape (devices, vectors, sublanes, lanes).
+        """Add constant vectors of each device, shape (devices, vectors, sublanes, lanes).
 
-        Return their rows of HBM, the same for all devices.
+        Return the rows of HBM in which every device has its own vectors.
         """
         self._differing[len(self._parts)] = vectors.reshape(len(vectors), -1, self._lanes)
         return Rows(CODE, self._add(vectors[0]))

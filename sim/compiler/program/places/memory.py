@@ -50,9 +50,10 @@ def exchange_parts(vectors: int, chips: int, early: int = 0) -> list[Transferred
     vectors : int
         Number of vectors that are exchanged.
     chips : int
-        Number of chips that the program is for.
+        Number of chips that the program is for; programs for one chip use another semaphore for an
+        exchange in one part.
     early : int
-        How many of them, the first ones, are complete before the others.
+        Number of vectors, from the first one on, that are complete before the others.
 
     Returns
     -------
@@ -87,7 +88,7 @@ class VectorMemory:
         Buffers that become free when a transfer completes, each with the transfer's number, in
         ascending order.
     exchanged : list of VmemBuffer
-        Buffers that become free when all exchanges complete.
+        Buffers that become free when the code has waited for the exchanges that use them.
     links : Links
         What arrives over the links.
     moved_rows : int
