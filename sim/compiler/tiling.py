@@ -4,9 +4,9 @@ A value is divided into *tiles* of sublanes x lanes elements, one vector each, o
 dimensions; all other dimensions are *outer*. For each outer index, vectors are numbered down a
 column of tiles, then column by column.
 
-In a *packed* tiling of bf16 numbers, two tiles of a column share a vector: the first one has the
-low halves of its words, the second one the high halves. If a column has an odd number of tiles, the
-high halves of its last vector are padding.
+In a *packed* tiling of bf16 numbers, two consecutive tiles of a column share a vector: the numbers
+of the first tile are the low halves of the vector's words, those of the second tile the high
+halves. If a column has an odd number of tiles, the high halves of its last vector are padding.
 """
 
 import math

@@ -366,7 +366,10 @@ class _RtlBackend:
         return not (self.clear_events() and interrupt)
 
     def clear_events(self) -> bool:
-        """Clear events, which would end the next run at once; return whether there were any."""
+        """Clear the interrupts' events, which would end the next run at once.
+
+        Return whether there were any.
+        """
         events = self._chip.read("INTERRUPT_STATUS") & self._events
         if events:
             self._chip.write("INTERRUPT_STATUS", events)

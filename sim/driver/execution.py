@@ -226,7 +226,8 @@ class Execution(Cores):
         Parameters
         ----------
         executable : Executable
-            The executable, made by `sim.compiler.program.driver.compile_graph`.
+            The executable, made by `sim.compiler.program.driver.compile_graph` for one core,
+            without infeed and outfeed.
         arrays : arrays
             As in `execute`.
 
@@ -239,8 +240,8 @@ class Execution(Cores):
         Raises
         ------
         TypeError, ValueError, MemoryError, CoreFaultError, RuntimeError
-            As `execute`; TypeError also if `sim.compiler.program.driver.compile_graph` did not make
-            the executable.
+            As `execute`. TypeError also if `sim.compiler.program.driver.compile_graph` did not make
+            the executable; ValueError also if it is for two cores, or has an infeed or outfeed.
         """
         compiled = compiled_of(executable)
         if compiled.queues is not None:

@@ -41,8 +41,9 @@ class Fusion:
         For each fused sum or bitwise or, its operand that is a choice between a value and zero. One
         instruction adds (or ORs) the value, only in the lanes that choose it.
     masked : dict of Node to Node
-        For each fused conjunction of bits, its operand that is a comparison. The comparison
-        instruction takes the other operand as its mask, and so computes the conjunction.
+        For each fused conjunction of bits, its operand that is a comparison, or the negation of
+        one. The comparison instruction takes the other operand as its mask, and so computes the
+        conjunction.
     flipped : dict of Node to Node
         For each fused choice between x and ``x ^ constant``, the node ``x ^ constant``. One
         instruction inverts these bits of x, only in the lanes that choose so.

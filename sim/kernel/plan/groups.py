@@ -2,8 +2,9 @@
 
 Each group (`sim.kernel.plan.plan.Group`) reads the state before the clock edge and overwrites it.
 So a group that reads a register is executed before the group that writes the register. Where these
-dependencies form a cycle, it is broken by groups that *store late*, after all others. If no group
-of the cycle has an enable that is the same in all tiles, all its groups are merged instead.
+dependencies form a cycle, it is broken by groups that *store late*, after all others. All groups of
+a cycle are merged instead if none has an enable that is the same in all tiles, or if none can store
+late, because all of them write memories.
 """
 
 from collections.abc import Sequence

@@ -40,7 +40,8 @@ def _shifted(node: Node) -> tuple[Node, int, int] | None:
     """Splits a right shift by a constant: the number that it shifts, the distance, and a mask.
 
     An `and` of the shift with a constant of ones in its lowest bits counts as part of it. The mask
-    has the bits of the number before the shift that are not masked away. None for other nodes.
+    has the bits of the number before the shift that the `and` does not clear; those that the shift
+    drops are included. None for other nodes.
     """
     mask = ALL
     if node.op == "and" and node.args[1].op == "const":

@@ -162,7 +162,9 @@ class ChipModel(TransferPort):
     # ---- Counters
 
     def counters(self, core: int) -> dict[str, int]:
-        """Returns the numbers of a core's cycles, by cause, since `clear_counters` or `reset`.
+        """Returns the numbers of a core's cycles, by cause, since the counters were last zero.
+
+        `clear_counters`, `reset_core` and `reset` set them to zero.
 
         Returns
         -------

@@ -81,8 +81,8 @@ class Launcher:
     received : dict of int to int
         Number of an exchange -> vector memory address of the value received from another core.
     sent : dict of int to callable
-        Number of an exchange with cores of other chips -> function of the receiving core that
-        returns the descriptor of its transfer.
+        Number of an exchange with cores of other chips -> function that takes the receiving core,
+        a `Peer`, and returns the descriptor of the exchange's transfer, without its destination.
     sums : PodSums
         Writes sums over all devices of a pod.
     too_large : list of str
