@@ -238,7 +238,10 @@ class Cores(Memory, Counters):
                 self._before_reset[number] = count
 
     def signal(self, core: int, semaphore: int, amount: int = 1) -> None:
-        """Add ``amount`` to a semaphore of a core. On overflow, the core faults (SEMAPHORE)."""
+        """Add ``amount``, 0 to 2**28 - 1, to a semaphore of a core.
+
+        If the semaphore overflows, the core stops with the fault SEMAPHORE.
+        """
         with self._open() as backend:
             backend.signal(self._core(core),
                            integer("semaphore", semaphore, 0, SEMAPHORES - 1),

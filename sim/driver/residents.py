@@ -250,8 +250,8 @@ class Residents(Execution):
                 self._heap.check(buffer)
                 needed = self._size(spec) // len(resident.cores)
                 if buffer.size < needed:
-                    raise ValueError(f"buffer of {spec.name} must have {needed} bytes, not "
-                                     f"{buffer.size}")
+                    raise ValueError(f"buffer of {spec.name} must have at least {needed} bytes, "
+                                     f"not {buffer.size}")
                 found.append((part, spec.name, buffer))
         return found
 
@@ -298,8 +298,8 @@ class Residents(Execution):
         """
         self._heap.check(buffer)
         if layout.rows * self._config.row_bytes > buffer.size:
-            raise ValueError(f"buffer must have {layout.rows * self._config.row_bytes} bytes, not "
-                             f"{buffer.size}")
+            raise ValueError(f"buffer must have at least {layout.rows * self._config.row_bytes} "
+                             f"bytes, not {buffer.size}")
         return self._rows(buffer, layout.rows)
 
     def _size(self, spec: BufferSpec) -> int:

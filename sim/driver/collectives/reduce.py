@@ -76,7 +76,7 @@ class AllReduce(Closeable):
             raise
 
     def write(self, place: Sequence[int], values: Float32, number: int = 0) -> None:
-        """Write array ``number`` of the chip at coordinates ``place``.
+        """Write array ``number``, counted from 0, of the chip at coordinates ``place``, (x, y).
 
         Raises
         ------

@@ -278,7 +278,7 @@ class BlockLoops:
 class _Staging:
     """Double buffers of one of a stream's loops over blocks.
 
-    There is a pair for each operand that is divided into blocks, and for each result that is not
+    There is a pair for each operand whose blocks are loaded, and for each result that is not
     carried. Kernels use one buffer of a pair; transfers from or to HBM use the other.
 
     Raises

@@ -3,7 +3,8 @@
 Along a ring, each core sends to the next chip and receives from the chip before it. As soon as a
 core has started to send the value of one exchange, it reserves vectors for the value that it
 receives in the next exchange over the same link, and allows the chip before it to send that value.
-So the permission usually arrives before it is needed, except for the first exchange over a link.
+So the permission usually arrives before it is needed, except for the first exchange over a link in
+a program, and for the first one after control flow.
 """
 
 from collections.abc import Callable, Sequence
