@@ -25,7 +25,7 @@ class Context:
         The tiling of each value.
     own_transfers : bool
         Whether kernels may themselves start transfers of their operands from HBM, and of their
-        results to HBM. The code then contains the addresses of these buffers.
+        results to HBM. The code then contains the HBM addresses of these operands and results.
     alike : bool
         Whether all devices execute the same operations.
     stream : Stream

@@ -35,8 +35,8 @@ class Fusion:
     merged : set of Node
         Nodes that are computed only as part of their user.
     logic : dict of Node to list of Node
-        For each bitwise operation, the two or three values that its instruction combines: the
-        operands of a merged operand take that operand's place.
+        For each bitwise operation, the two or three values that its instruction combines: its
+        operands, where each merged operand is replaced by the operands of that operand.
     conditional : dict of Node to Node
         For each fused sum or bitwise or, its operand that is a choice between a value and zero. One
         instruction adds (or ORs) the value, only in the lanes that choose it.

@@ -134,7 +134,7 @@ class _Reader:
                     self._drivers[bit] = Driver(name, port, index)
 
     def _index_uses(self) -> None:
-        """Finds how many of the low bits of each cell output include all bits that are read."""
+        """Finds, for each cell output, the least number of low bits that include all bits read."""
         readers = [bits for _, bits in self._ports("output")]
         readers += [bits for name in self._cells for bits in self._operands(name)]
         readers += [bits for _, ports in self._write_cells for bits in ports.values()]

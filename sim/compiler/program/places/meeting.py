@@ -49,10 +49,10 @@ class Links:
         self._seen: Counter[Link] = Counter()
 
     def invite(self, link: Link, core: int) -> int:
-        """Write code that allows the chip before this one to send a value over its ``link``.
+        """Write code that allows the chip before this one to send it a value, the way of ``link``.
 
-        ``core`` is the number of this core. The next chip does the same, so a permission for this
-        core will arrive over ``link``. Return the number of this arrival.
+        ``core`` is the number of this core. The next chip, to which ``link`` leads, does the same:
+        so a permission for this core will arrive from there. Return the number of this arrival.
         """
         self._stream.bundle((Slot.S0, "add", (s[1], s[0], peer(opposite(link), core).word)))
         self._stream.bundle((Slot.MISC, "signal_remote", (sem[LINKS[link]], s[1], 1)))
