@@ -65,7 +65,7 @@ def tanh(x: ArrayLike) -> NDArray[np.float32]:
 
 
 def evaluate(function: Function, x: ArrayLike) -> NDArray[np.float32]:
-    """Return ``function`` of each element of ``x``.
+    """Return ``function`` of each element of ``x``; a subnormal operand is the zero of its sign.
 
     Parameters
     ----------
@@ -101,8 +101,8 @@ def evaluate(function: Function, x: ArrayLike) -> NDArray[np.float32]:
 def _table() -> tuple[_Words, _Words, _Words, _Words]:
     """Return the table's columns c0, c1 and c2, and the sign, 1 or -1, of the change from c0.
 
-    c0 and c2 are in the units of the sum in `_quadratic`, 2**-47. c0 includes half a unit of the
-    result, which rounds it.
+    c0 and c2 are in the units of the sum in `_quadratic`, 2**-47; c1 is in units of 2**-27. c0
+    includes half a unit of the result, which rounds it.
     """
     columns = np.array([(entry.c0, entry.c1, entry.c2, -1 if entry.falling else 1)
                         for entry in coefficients()], np.int64).T

@@ -107,8 +107,8 @@ class GoldenPod:
     def cut(self, x: int, y: int, direction: Direction) -> None:
         """Cut the link that leaves chip (``x``, ``y``) in a direction: both of its wires.
 
-        A packet that would cross the link is lost. The chip that would send the packet over the
-        link finds the link down: its cores stop with the fault LINK.
+        From then on, each packet that would cross the link is lost. The loss stops all cores of
+        the chip that would send the packet over the link, with the fault LINK.
 
         Raises
         ------

@@ -64,8 +64,8 @@ def pod_sum(values: Words, blocks: tuple[int, int]) -> Words:
     Returns
     -------
     array of uint32, shape (words,)
-        The sums. The numbers of the two cores of a chip are added first; then the halves are summed
-        as in `all_reduced`.
+        The sums. The numbers of the two cores of a chip are added first. Then the half of core 0 is
+        summed as the first half of a round in `all_reduced`, that of core 1 as the second.
     """
     width, height, _, words = values.shape
     sizes = [2 * width * height * block for block in blocks]

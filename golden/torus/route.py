@@ -43,7 +43,8 @@ def check_hops(dx: int, dy: int, shape: tuple[int, int]) -> None:
     Raises
     ------
     TypeError, ValueError
-        If a number of hops is not less than the side of the torus, or both are 0.
+        If the magnitude of ``dx`` is not less than the chips along X, or that of ``dy`` not less
+        than the chips along Y, or both numbers are 0.
     """
     for name, hops, side in (("dx", dx, shape[0]), ("dy", dy, shape[1])):
         integer("side of the torus", side, 1, MAX_SIDE)
@@ -126,10 +127,10 @@ def _add_pairs(graph: dict[Hop, set[Hop]], way: list[Hop]) -> None:
 
 
 def _add_turns(graph: dict[Hop, set[Hop]], shape: tuple[int, int], route: Route) -> None:
-    """Add to ``graph``, behind each channel along X, the channels of packets that turn along Y.
+    """Add to ``graph``, for each channel along X, the channels along Y to which packets turn.
 
-    These channels are taken from the routes of packets that turn: a wrong router may give such
-    packets other channels than packets that begin along Y.
+    The channels along Y are taken from the routes of packets that turn: a wrong router may give
+    such packets other channels than packets that begin along Y.
     """
     columns, rows = shape
     begins = {route(x, y, 0, across, shape)[0]
