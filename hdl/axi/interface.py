@@ -152,7 +152,7 @@ def connect_flat(m: Module, top: wiring.Component, prefix: str, port: object) ->
 
 
 def hbm_burst(config: Config) -> data.StructLayout:
-    """Payload of a request for a burst of rows: ``row`` and the next ``more`` rows, 256 at most.
+    """Payload of a request for a burst of 1 to 256 rows: ``row`` and the next ``more`` rows.
 
     ``row`` is the number of an HBM row: its byte address divided by ``row_bytes``.
     """

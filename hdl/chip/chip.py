@@ -38,9 +38,9 @@ def check_chip(config: Config) -> None:
     Raises
     ------
     TypeError, ValueError
-        If ``config`` is not a `Config`, or ``array`` is not a power of two. If a channel is too
-        narrow or too wide, or vector memory too small or too large. If a chip with links has
-        ``issue_cycles`` other than 1.
+        If ``config`` is not a `Config`, or ``array`` is not a power of two. If `channel_bits`
+        refuses the width of a channel, or `check_vmem` the size of vector memory. If a chip with
+        links has ``issue_cycles`` other than 1.
     """
     check_config(config)
     channel_bits(config)
@@ -93,10 +93,11 @@ class Chip(wiring.Component):
     link_stalled : Out(4)
         As ``stalled`` of `ChipLinks`; present only with ``link_busy``.
     link_clk, link_wake : In(1), Out(1)
-        Present only if ``link_clock`` is true and the chip has links. ``link_clk`` rises with
-        ``clk``, but need not rise while the links are at rest: `REST_CYCLES` cycles or more after
-        the last one with ``rst``, ``link_busy``, ``link_wake``, or ``valid`` of any wire from or to
-        a neighbour, and not in such a cycle. ``link_wake``: a core begins to send to another chip.
+        Present only if ``link_clock`` is true and the chip has links. ``link_clk`` must rise
+        together with ``clk`` at the end of a cycle if ``rst``, ``link_busy``, ``link_wake``, or
+        ``valid`` of any wire from or to a neighbour is set in this cycle or in one of the
+        `REST_CYCLES` - 1 cycles before it. At the end of any other cycle, it may rise together with
+        ``clk`` or not at all. ``link_wake``: a core begins to send to another chip.
 
     Raises
     ------

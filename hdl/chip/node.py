@@ -140,7 +140,7 @@ class CoreNode(wiring.Component):
         Present only if the chip has links, see `hdl.chip.links.ChipLinks`. ``flit``, ``arrivals``:
         packets of this core and for this core. ``link_error``: cause of the fault LINK. ``width``,
         ``height``, ``x``, ``y``: size of the torus, place of this chip. ``link_busy``: a packet of
-        this core has not left the core, or a signal for it has not had its effect.
+        this core has not left the core, or a signal for this core has not had its effect.
     link_clk, link_wake : In(1), Out(1)
         Present only if ``link_clock`` is true: the clock of the egress and of the arrivals. It may
         stop as `Chip` says. ``link_wake``: a transfer or signal to another chip begins.

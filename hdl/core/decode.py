@@ -61,7 +61,10 @@ def _operations(slot: Slot, links: bool = False) -> list[Operation]:
 
 
 def kind_codes(slot: Slot, field: str, *kinds: Kind, links: bool = False) -> list[int]:
-    """Return the codes of the slot's operations whose ``field`` holds an operand of ``kinds``."""
+    """Return the codes of the slot's operations whose ``field`` holds an operand of ``kinds``.
+
+    ``links``: whether the chip has links.
+    """
     return [operation.op.value for operation in _operations(slot, links)
             for operand in operation.operands
             if operand.field == field and operand.kind in kinds]
@@ -74,12 +77,18 @@ def unit_codes(slot: Slot, unit: Unit) -> list[int]:
 
 
 def fault_codes(slot: Slot, fault: Fault) -> list[int]:
-    """Return the codes of the operations in ``slot`` that can raise ``fault``."""
+    """Return the codes of the operations in ``slot`` that can raise ``fault``.
+
+    Operations that only a chip with links has are left out.
+    """
     return [operation.op.value for operation in _operations(slot) if fault in operation.faults]
 
 
 def scalar_codes(slot: Slot, field: str) -> list[int]:
-    """Return the codes of the operations in ``slot`` that read a scalar operand from ``field``."""
+    """Return the codes of the operations in ``slot`` that read a scalar operand from ``field``.
+
+    Operations that only a chip with links has are left out.
+    """
     return kind_codes(slot, field, Kind.SCALAR_IN, Kind.SCALAR_INOUT, Kind.SOURCE,
                       Kind.VECTOR_SOURCE)
 
@@ -87,7 +96,8 @@ def scalar_codes(slot: Slot, field: str) -> list[int]:
 SCALAR_PORTS: tuple[tuple[Slot, str], ...] = tuple(
     (slot, field) for slot, fields in SLOTS.items() for field in fields
     if scalar_codes(slot, field))
-"""(slot, field) of each field that can hold a scalar operand; each has a register read port."""
+"""(slot, field) of each field that can hold a scalar operand on a chip without links. Each has a
+port in `hdl.core.scalar.ScalarOperands`."""
 
 
 def _beyond(number: Value, count: int) -> Value:

@@ -74,12 +74,13 @@ class ProgramControl(wiring.Component):
     start, start_pc, stop, watchdog : In(1), In(32), In(1), In(32)
         Same as in `hdl.core.sequencer.Sequencer`.
     issue : In(1)
-        The bundle at ``pc`` issues in this cycle; only if ``valid``.
+        The bundle at ``pc`` issues in this cycle; allowed only while ``valid``.
     next_pc, halt : In(32), In(1)
         ``next_pc``: address of the bundle to execute after the one at ``pc``. ``halt``: the program
         halts after the bundle at ``pc``.
     faulty : In(4)
-        The `Fault` of the bundle at ``pc``; `NONE` unless ``valid``, and in a cycle with ``issue``.
+        The `Fault` of the bundle at ``pc``. Must be `NONE` in a cycle without ``valid``, and in a
+        cycle with ``issue``.
     interrupt : In(1)
         A signal from outside the program would overflow a semaphore.
     bus_error : In(1)

@@ -152,7 +152,7 @@ def link_ports() -> dict[str, wiring.Member]:
 def write_words(config: Config) -> int:
     """Return the number of words that a transfer writes in a cycle.
 
-    It is `BUNDLE_PITCH` or, if that is less, ``lanes`` rounded down to a power of two.
+    It is the smaller of `BUNDLE_PITCH` and ``lanes`` rounded down to a power of two.
     """
     return min(BUNDLE_PITCH, 1 << config.lanes.bit_length() - 1)
 

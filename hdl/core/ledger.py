@@ -29,8 +29,9 @@ class ArrayLedger(wiring.Component):
     issue : In(1)
         The bundle issues in this cycle.
     weight_load : Out(1)
-        Fault WEIGHT_LOAD: weights are pushed that cannot be part of the next tile, or rows are
-        pushed without the weights they need.
+        Fault WEIGHT_LOAD. Weights are pushed while the next tile is complete, or by another
+        operation code than the tile's earlier weights. Or activations are pushed with a swap while
+        the next tile is incomplete, or without a swap before the first one.
     overflow : Out(1)
         Fault FIFO_OVERFLOW: rows are pushed while the array already holds ``result_vregs`` results.
     underflow : Out(1)

@@ -394,8 +394,8 @@ class DescriptorFrontEnd(wiring.Component):
                  destination: SideCheck) -> Signal:
         """Sequence the checks; return a signal that is set when all of them are complete.
 
-        ``words``: the words of the descriptor. ``fault``: its fault, from the next cycle on.
-        ``source`` and ``destination`` check its sides.
+        ``words``: the words of the descriptor. ``fault``: its fault, valid from the cycle after
+        that of the returned signal on. ``source`` and ``destination`` check its sides.
         """
         times = CheckTimes.of(self._config)
         from_host = Signal()

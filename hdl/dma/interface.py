@@ -34,7 +34,7 @@ assert BLOCK_BITS % (2 * DIVISION_STEP_BITS) == 0
 
 VECTOR_SPACES = tuple(space.value for space, info in DMA_SPACES.items()
                       if info.vector and not info.links)
-"""Spaces whose blocks are vectors."""
+"""Spaces of the chip itself whose blocks are vectors; those of REMOTE_VMEM are vectors, too."""
 WORD_SPACES = (DmaSpace.SMEM.value, DmaSpace.IMEM.value)
 """Spaces whose blocks are words."""
 assert all(not DMA_SPACES[DmaSpace(space)].runs for space in WORD_SPACES)
@@ -82,7 +82,7 @@ def side(config: Config) -> data.StructLayout:
 
     ``space`` is a `DmaSpace`. ``address`` and ``stride`` are in units of `space_size`.
     ``blocks`` is the number of blocks; in `WORD_SPACES`, a block is a word. ``run`` is the number
-    of blocks in a run, at least 1 even if the descriptor has no run.
+    of blocks in a run; `DMA_MAX_ROWS` if the descriptor has no run, or a longer one.
     """
     bits = address_bits(config)
     return data.StructLayout({"space": SPACE_BITS, "address": bits, "stride": signed(bits + 1),

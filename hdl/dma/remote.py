@@ -39,7 +39,8 @@ class RemoteCheck(wiring.Component):
     malformed : Out(1)
         A reserved bit is set, or the chips do not have the core.
     outside : Out(1)
-        A number of hops is not less than the side of the torus, or both numbers are 0.
+        The magnitude of the hops along X is not less than ``width``, or that of the hops along Y
+        not less than ``height``, or both numbers of hops are 0.
     to : Out(remote_chip)
         The core, valid unless ``malformed`` or ``outside``.
     """

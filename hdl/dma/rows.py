@@ -75,7 +75,8 @@ class WordGatherer(wiring.Component):
     row_valid, row : Out(1), Out(row_bits)
         A row is complete, and must be accepted in this cycle.
     room : In(1)
-        A row can be accepted. Once set, ``room`` stays set until a row is delivered.
+        A row can be accepted. The driver must keep ``room`` set, once it is set, until a row is
+        delivered.
     """
 
     def __init__(self, config: Config) -> None:

@@ -19,14 +19,15 @@ CRYSTAL_HZ = 25_000_000
 _VCO_HZ = 600_000_000
 """Wanted frequency of the PLL's oscillator, which runs from 400 to 800 MHz."""
 _MAX_REFERENCE = 8
-"""Largest divisor of the crystal: the PLL's phase detector needs 3.125 MHz."""
+"""Largest divisor of the crystal: the PLL's phase detector needs 3.125 MHz or more."""
 _MAX_OUTPUT = 128
 _MAX_ERROR = 0.02
 """Largest relative error of the line's rate; a receiver tolerates 5 % over a byte's ten bits."""
 _RESET_BITS = 8
 _MAX_SDRAM_HZ = 40_000_000
-"""Maximum frequency of the SDRAM's clock. Its data are valid 6 ns after its clock's edge, half a
-cycle before the chip's; the rest of this half is for the pads and the wires."""
+"""Maximum frequency of the SDRAM's clock. Its rising edge comes half a cycle before the edge of the
+chip's clock that samples the data. The SDRAM's data are valid 6 ns after the former; the rest of
+this half cycle is for the pads and the wires."""
 _SDRAM_OUTPUTS = {"clk": 1, "clk_en": 1, "cs": 1, "we": 1, "ras": 1, "cas": 1, "ba": 2, "a": 13,
                   "dqm": 2}
 """Widths of the SDRAM's pins that the board drives, by their names in `amaranth_boards`."""

@@ -149,8 +149,8 @@ class BeatAccess(wiring.Signature):
     valid, ready : Out(1), In(1)
         An access is requested; it is accepted.
     write, row, data, strobe : Out(1), Out(row_bits), Out(data_bits), Out(data_bits / 8)
-        The access: whether it writes, the beat's address, and for a write the data and which bytes
-        of them to write.
+        The access: whether it writes, the number of the beat in the memory, and for a write the
+        data and which bytes of them to write.
     done, value : In(1), In(data_bits)
         ``done``: the oldest accepted read ends in this cycle. ``value``: the beat that it read,
         held until the first data of the next read.

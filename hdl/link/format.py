@@ -127,7 +127,8 @@ def flit_layout(config: LinkConfig) -> data.StructLayout:
     tail : 1
         The last flit of its packet.
     dx, dy : signed(HOP_BITS)
-        Hops that remain along each dimension; first along X, then along Y.
+        Hops that remain along each dimension, first along X, then along Y: from the chip that the
+        flit is in or, on a link, from the chip at which it will arrive.
     """
     return data.StructLayout({"payload": 8 * config.payload_bytes, "tail": 1,
                               "dx": signed(HOP_BITS), "dy": signed(HOP_BITS)})

@@ -124,7 +124,7 @@ class Unpacked:
     Attributes
     ----------
     sign, zero, special, nan : Value
-        ``special``: infinity or NaN.
+        ``zero``: zero or subnormal. ``special``: infinity or NaN.
     exponent : Signal(8)
     significand : Signal(fraction + 1)
         Includes the leading bit; undefined if ``zero`` or ``special``.

@@ -264,9 +264,9 @@ class HostControl(wiring.Component):
     accepted after the last row of a written vector returns the written data.
 
     The core has priority, but an access that has waited for `HOST_PATIENCE` cycles becomes urgent.
-    Until the access is done, the core must not issue operations that use the port. A read competes
-    for the port only if the chain has room for its vector. So a host that does not accept its rows
-    does not block the core.
+    Until the access is done, the core must not issue operations that use the port. A read becomes
+    urgent only by waiting while the chain has room for its vector. So a host that does not accept
+    its rows does not block the core.
 
     Attributes
     ----------
@@ -341,7 +341,7 @@ class HostControl(wiring.Component):
     def _read(self, m: Module, complete: Signal) -> Signal:
         """Read a vector for the host, and load it into the host_out chain when the chain is empty.
 
-        The read takes place while the chain still holds rows of the vector before.
+        The read may take place while the chain still holds rows of the vector before.
 
         Return a signal that is set while a read request waits for the chain. ``complete``: all rows
         of a vector have arrived, and its write to memory has priority over the read.

@@ -31,8 +31,9 @@ _TURNS: tuple[dict[str, str], ...] = (
     {"w_source": "", "x_source": "x_load", "v0_a": "v0_read", "v1_a": "v1_read"},
     {"xlu_source": "", "v0_b": "v0_read", "v1_b": "v1_read"},
     {"host_source": "", "store_d": "store_read"})
-"""Read ports of the register file if ``issue_cycles`` is 3: the element's inputs that share each,
-with the signal that gives the port its turn. The first has the turn if no other has it."""
+"""For each read port of the register file if ``issue_cycles`` is 3: the element's inputs that share
+the port, each with the signal that gives this input its turn. The first input, which has no signal,
+has its turn whenever no other input has."""
 _MASK_READS = ("v0_p", "v0_q", "v1_p", "v1_q", "store_m")
 _WRITES = ("v0", "v1", "load", "chain")
 _WRITE_TURNS = (("v0", "v1"), ("load", "chain"))

@@ -79,8 +79,8 @@ class Vpu(wiring.Component):
     host_write : In(stream of host_write_row)
         Writes of the host: ``sublanes`` rows for each vector, sublane 0 first.
     host_busy : Out(1)
-        A read or a write of the host is incomplete. A read returns the data of a write only if the
-        read is sent after the write has completed.
+        A read or a write of the host is incomplete. A read that is accepted after the last row of a
+        write returns the written data; an earlier read may return the old data or the new.
     urgent_read, urgent_write : Out(1)
         The host has waited long enough for the memory: no load, or no store, may issue in this
         cycle. Set until the host's vector is read or written. If ``issue_cycles`` is 3,
