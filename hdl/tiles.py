@@ -34,7 +34,8 @@ class Chain:
     source : str
         Output port of each tile.
     sink : str or None
-        Input port of the neighbour, which ``source`` drives. None: only ``last`` is connected.
+        Input port of the neighbour, which ``source`` drives. None: only ``last`` is connected, and
+        ``first`` must be None.
     toward : "east" or "south"
         Direction of the neighbour.
     first : str or None

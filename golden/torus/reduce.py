@@ -22,7 +22,8 @@ def all_reduced(values: Words, block: int, spread: int = 1) -> Words:
     block : int
         Words of a block.
     spread : int
-        Along the second axis of a half, only every ``spread``-th chip has blocks; see below.
+        Along the second axis of a half, only every ``spread``-th chip has blocks; see below. It
+        divides the number of chips along the second axis of each half.
 
     Returns
     -------

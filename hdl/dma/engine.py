@@ -55,7 +55,8 @@ class DmaEngine(wiring.Component):
     host_descriptor, host_valid, host_ready, host_fault
         Starts of transfers by the host, see `DescriptorFrontEnd`.
     busy : Out(1)
-        A transfer or an ``abort`` is in progress.
+        A transfer or an ``abort`` is in progress. A remote transfer that has started does not
+        count: see ``busy`` of `hdl.link.egress.Egress`.
     abort : In(1)
         Abandons all transfers. No more rows are requested, and rows that arrive are dropped.
         Vectors and bursts that were begun are completed with arbitrary rows, which the HBM does not

@@ -197,10 +197,11 @@ class Egress(wiring.Component):
     flit : Out(stream of flit_layout).array(4)
         Packets, by the `Direction` of their first hop.
     stop : In(1)
-        Drops all transfers. Vectors that were requested from vector memory leave nevertheless, so
-        no packet is cut.
+        Drops all transfers and signals in the queues. Vectors that were requested from vector
+        memory, and signals that are packets already, leave nevertheless, so no packet is cut.
     busy : Out(1)
-        A transfer has not completed, or vector memory has not delivered all rows.
+        A transfer has not completed, a signal has yet to become a packet, or vector memory has not
+        delivered all rows.
     full : Out(1)
         A packet has not left.
     """
