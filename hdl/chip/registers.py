@@ -405,7 +405,7 @@ class RegisterBlock(wiring.Component):
         One port for each register, named in lower case. `In`: the value to return to reads, if the
         register is `RO`, or if it ``acts`` and can be read. `Out`: the stored value.
     {name}_set : In(32)
-        For a `W1C` register: bits to set. If a write clears such a bit in the same cycle, it is set.
+        For a `W1C` register: bits to set, even if a write clears them in the same cycle.
     {name}_read, {name}_write : Out(1)
         For a register that ``acts``: a legal read, or a legal write of ``access.data``, is
         requested.

@@ -48,7 +48,8 @@ class Reader(wiring.Component):
     asked_rows : Out(9)
         Number of rows of the burst at ``hbm_read``.
     stop : In(1)
-        Abandons the current transfer and begins no other; but a pending request is kept.
+        Abandons the current transfer and begins no other; but a request that waits to be accepted
+        is kept until then.
     idle : Out(1)
         The reader has no transfer.
     """
