@@ -100,7 +100,7 @@ class PacketMux(wiring.Component):
     room : In(channels)
         A flit can leave on this channel.
     offer : Out(channels)
-        A flit waits for ``room`` on this channel.
+        A flit leaves on this channel, or would leave if the channel had ``room`` and its turn.
     send, channel, flit : Out(1), Out(1), Out(flit_layout)
         With ``send``: ``flit`` leaves on ``channel`` in this cycle.
     """
