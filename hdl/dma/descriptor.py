@@ -57,8 +57,8 @@ assert sorted(_ORDER) == list(range(DESCRIPTOR_WORDS))
 class SideCheck(wiring.Component):
     """Checks one side (source or destination) of a descriptor, and converts it to a `side`.
 
-    ``start`` requires all fields except the address to be valid; ``finish`` requires the address
-    and ``done``. ``outside`` is valid from the cycle after ``finish`` on. The division begins in
+    All fields must be valid from ``start`` on, but the address only from ``finish`` on, which
+    requires ``done``. ``outside`` is valid from the cycle after ``finish``. The division begins in
     the cycle after ``start`` and takes ``BLOCK_BITS // DIVISION_STEP_BITS`` cycles. A side without
     a run needs no division. Some cores read a descriptor in one cycle (`descriptor_words`). There,
     a side without a run is ``done`` in the cycle of ``start``, and the division of at most
