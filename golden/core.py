@@ -60,7 +60,7 @@ class GoldenCore(ArchitecturalState):
             If ``other`` is not a `GoldenCore`.
         ValueError
             If ``other`` is this core, or either is connected already. If they differ in parameters
-            or HBM, or have the parameters of a chip with one core.
+            or do not share one ``hbm`` array, or have the parameters of a chip with one core.
         """
         instance("other", other, GoldenCore)
         if other is self:
@@ -72,12 +72,12 @@ class GoldenCore(ArchitecturalState):
         if self.config.cores != 2:
             raise ValueError(f"config.cores must be 2, not {self.config.cores!r}")
         if self.hbm is not other.hbm:
-            raise ValueError("other must have the same HBM as this core")
+            raise ValueError("other must share this core's array hbm")
         self.set_peer(other)
         other.set_peer(self)
 
     def set_peer(self, peer: ArchitecturalState) -> None:
-        """Make ``peer`` the other core of the chip."""
+        """Make ``peer`` the other core of this core's chip; ``peer`` itself does not change."""
         super().set_peer(peer)
         # The cached bundles were decoded for a chip of one core.
         self._cache.clear()
@@ -228,7 +228,7 @@ class GoldenCore(ArchitecturalState):
         return executed
 
     def read_state(self, *, array: bool = True) -> dict[str, Any]:
-        """Copy all architectural state of the core, except HBM and instruction memory.
+        """Copy the parts of the core's state that are named under *Returns*.
 
         Parameters
         ----------

@@ -93,7 +93,7 @@ class Side:
         return 1 if self.info.vector else config.lanes
 
     def size(self, config: Config) -> int:
-        """Return the number of addresses of the space; in HBM, only those in whole rows."""
+        """Return the number of addresses of the space; in HBM, the number of bytes."""
         return {
             DmaSpace.HBM: config.hbm_rows * config.row_bytes,
             DmaSpace.VMEM: config.vmem_vectors,
@@ -110,9 +110,10 @@ class Side:
         return rows // config.sublanes if self.info.vector else rows
 
     def indices(self, rows: int, config: Config) -> NDArray[np.int64]:
-        """Return the index of each block within the space, in the order of the transfer.
+        """Return the number of each block in its space, in the order of the transfer.
 
-        ``rows`` is the number of rows that the side has in total.
+        Blocks of a space are numbered from 0: rows in HBM, else vectors. The space must not be
+        scalar or instruction memory. ``rows`` is the number of rows that the side has in total.
         """
         unit, count = self.unit(config), self.blocks(rows, config)
         runs, within = np.divmod(np.arange(count, dtype=np.int64), min(self.run or count, count))
@@ -165,7 +166,7 @@ class Descriptor:
         Whether a transfer to another chip adds 1 to a semaphore there, and the number of that
         semaphore.
     reserved : int
-        Must be 0.
+        If it is not 0, `check` returns DMA_DESCRIPTOR.
 
     Raises
     ------
@@ -337,7 +338,7 @@ def copy(descriptor: Descriptor, config: Config, memories: Mapping[DmaSpace, _Wo
 
 
 def _extent(side: Side, rows: int, config: Config) -> tuple[int, int, int]:
-    """Return the index of a side's first block, its number of blocks, and the blocks of a run."""
+    """Return a side's first block, as in `Side.indices`, its number of blocks, and a run's."""
     count = side.blocks(rows, config)
     return side.address // side.unit(config), count, min(side.run or count, count)
 

@@ -164,7 +164,10 @@ class Decoder:
         return Decoded(tuple(checks), self._wait, tuple(self._computes), tuple(self._commits))
 
     def _operations(self, slots: Mapping[Slot, _Fields]) -> list[tuple["_Form", _Fields]]:
-        """Return the operations in ``slots``, each with its slot's fields; reject invalid ones."""
+        """Return the operations in ``slots``, each with its slot's fields.
+
+        Raises `_IllegalError` if an operation or one of its fields is invalid.
+        """
         operations = []
         for slot, fields in slots.items():
             code = fields["op"]

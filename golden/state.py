@@ -97,7 +97,7 @@ class ArchitecturalState:
     weights : array of bfloat16, shape (lanes, lanes)
         The active weight tile.
     active : bool
-        Whether there has been a swap: before the first one, ``weights`` is undefined.
+        Whether there has been a swap since the last reset; if not, ``weights`` is undefined.
     pc : int
         Address of the next bundle to execute; after a halt, that of the halting bundle; after a
         fault, that of the faulting one.
@@ -115,7 +115,7 @@ class ArchitecturalState:
     TypeError
         If ``config`` is not a `Config`, or ``hbm`` is not an array of uint32.
     ValueError
-        If ``hbm`` has another shape.
+        If ``hbm`` has another shape, or is not contiguous.
     """
 
     def __init__(self, config: Config, hbm: _Words | None = None) -> None:
@@ -172,7 +172,7 @@ class ArchitecturalState:
         return 1 if self._peer is None else 2
 
     def set_peer(self, peer: "ArchitecturalState") -> None:
-        """Make ``peer`` the other core of the chip."""
+        """Make ``peer`` the other core of this core's chip; ``peer`` itself does not change."""
         self._peer = peer
         # The faults of the cached descriptors were determined for a chip of one core.
         self._descriptors.clear()

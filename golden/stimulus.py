@@ -75,9 +75,10 @@ def _factors(x: _Words, w: _Words, field: _Words, word: _Words,
              spread: int = 63) -> tuple[_Words, _Words]:
     """Return x and w with exponents such that their product's field is ``field``, or one more.
 
-    Each of the two fields is half of their sum, plus or minus an offset of at most ``spread``. Bits
-    16 to 31 of the random ``word`` choose the offset. By default, ``field`` is from 1 to 254. A
-    smaller ``spread`` permits values beyond that range, negative ones modulo 2**32.
+    The exponent fields of x and w are each half of their sum, plus or minus an offset of at most
+    ``spread``. Bits 16 to 31 of the random ``word`` choose the offset. With the default ``spread``,
+    ``field`` must be from 1 to 254. With a smaller one, it may be below or above; a negative
+    ``field`` is given modulo 2**32.
     """
     total = field + 127
     first = (total >> 1) + spread - _below(word, 16, 2 * spread + 1)
@@ -100,7 +101,7 @@ def _uniform(dice: _Dice) -> _Triple:
 
 
 def _specials(dice: _Dice) -> _Triple:
-    """Return operands that are all zeros, subnormals, extremes, infinities or NaN, of any sign."""
+    """Return operands that are all from `_F32_SPECIALS` and `_BF16_SPECIALS`, with any sign."""
     sign, pick = dice.words()
     pick2, _ = dice.words()
     return (_F32_SPECIALS[_below(pick, 0, len(_F32_SPECIALS))] | (sign & 0x80000000),
@@ -109,7 +110,7 @@ def _specials(dice: _Dice) -> _Triple:
 
 
 def _one_special(dice: _Dice) -> _Triple:
-    """Return operands; one is a zero, subnormal, extreme, infinity or NaN, the others uniform."""
+    """Return operands; one is from the tables of `_specials`, with any sign, the others uniform."""
     acc, x, w = dice.triple()
     pick, which = dice.words()
     turn = _below(which, 0, 3)
@@ -120,7 +121,7 @@ def _one_special(dice: _Dice) -> _Triple:
 
 
 def _zeros(dice: _Dice) -> _Triple:
-    """Return a factor that is a zero of either sign, a normal one, and an acc, uniform or zero."""
+    """Return a zero and a normal number as x and w, in either order; acc is uniform or a zero."""
     acc, x, w = dice.triple()
     field, pick = dice.words()
     x, w = _factors(x, w, 1 + _below(field, 0, 254), field)
@@ -173,9 +174,9 @@ def _nearly_cancelled(dice: _Dice) -> _Triple:
 
 
 def _ties_in_product(dice: _Dice) -> _Triple:
-    """Return an acc larger than the product, whose lowest set bit is worth half a unit of acc.
+    """Return operands for ties, with acc larger than x * w.
 
-    The unit of a number is the value of its lowest bit, set or not.
+    The lowest set bit of x * w is worth half of the lowest bit of acc's significand.
     """
     acc, x, w = dice.triple()
     field, _ = dice.words()
@@ -189,10 +190,10 @@ def _ties_in_product(dice: _Dice) -> _Triple:
 
 
 def _ties_in_acc(dice: _Dice) -> _Triple:
-    """Return a product larger than acc, whose lowest set bit is worth half the product's unit.
+    """Return operands for ties, with x * w larger than acc.
 
-    The exponents differ by 1 to 23. The unit of a number is the value of its lowest bit, set or
-    not.
+    The exponents differ by 1 to 23. The lowest set bit of acc is worth half of the lowest bit of
+    the significand of x * w as fp32.
     """
     acc, x, w = dice.triple()
     field, pick = dice.words()
@@ -288,7 +289,7 @@ def mac_operands(rng: np.random.Generator, count: int
     rng : numpy.random.Generator
         Source of randomness; equal generators give equal operands.
     count : int
-        Number of operands, 0 or more.
+        Number of triples of operands, 0 or more.
 
     Returns
     -------

@@ -37,8 +37,8 @@ class Rule(IntEnum):
     """A command earlier than ``start_us``, or out of order: the first command must precharge all
     banks, and no other but precharge, refresh and mode is permitted before the first mode."""
     MODE = 3
-    """A mode other than bursts of one word, in sequence, with CAS latency 2; or a first mode that
-    fewer than eight refreshes precede."""
+    """A mode other than bursts of one word, in sequence, with CAS latency 2; or a mode that fewer
+    than eight refreshes precede, counted from the first edge or, after a first mode, from that."""
     COMMAND = 4
     """A command that this memory does not know: burst stop or automatic precharge."""
     IDLE = 5
@@ -62,7 +62,8 @@ class Rule(IntEnum):
     REFRESH = 14
     """More than two refreshes are late."""
     DATA = 15
-    """A write without data, or data while the memory drives the pins or begins or ends to."""
+    """A write without data; or data at an edge just before or after which the memory drives the
+    pins."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ class GoldenSdram:
         The words of 16 bits that were written, by address; all others are 0. An address counts
         words: from the highest bits down, it consists of row, bank and column.
     counts : dict of str to int
-        Number of commands so far, by name in lower case.
+        Number of commands so far, by name in lower case; refreshes only since the first mode, if
+        there has been one.
     """
 
     def __init__(self, period_ps: int, start_us: int = 200) -> None:
@@ -131,8 +133,8 @@ class GoldenSdram:
         Returns
         -------
         tuple of (int or None) and Rule
-            The word that the memory drives from this edge to the next, if any; the rule that the
-            command violates. A command that violates a rule may have any effect.
+            The word that the memory drives from this edge to the next, if any; the rule that this
+            edge violates, or `Rule.NONE`. A command that violates a rule may have any effect.
         """
         rule = self._check(pins)
         driven = self._pipe.pop(0)
@@ -155,7 +157,10 @@ class GoldenSdram:
         return 1 << 60 if edge is None else (self._edge - edge) * self._period
 
     def _check(self, pins: Edge) -> Rule:
-        """The first rule that this edge violates, in the order of `Rule`."""
+        """The first violated rule that is found; `Rule.NONE` if none is.
+
+        `edge` itself checks for data on pins that the memory drives.
+        """
         command, ready = pins.command, self._ready
         if not pins.enable and (self._begun or command <= 6):
             return Rule.ENABLE

@@ -418,7 +418,7 @@ def test_configurations_that_are_no_chip_are_refused() -> None:
         golden.connect(golden)
     with pytest.raises(ValueError, match="other must have Config"):
         golden.connect(GoldenCore(SMALL))
-    with pytest.raises(ValueError, match="same HBM"):
+    with pytest.raises(ValueError, match="must share this core's array hbm"):
         golden.connect(GoldenCore(TINY))
     with pytest.raises(ValueError, match=r"config\.cores must be 2, not 1"):
         GoldenCore(ONE_CORE).connect(GoldenCore(ONE_CORE))

@@ -39,8 +39,8 @@ class AllReduce(Closeable):
     elements : int
         Number of elements of each array.
     arrays : int
-        1: a chip has one array. 2: it has two, such as one for each core. They are added first, and
-        the sum replaces both.
+        1: a chip has one array. 2: it has two, such as one for each core. The chip first adds its
+        two arrays; at the end, the sum over all chips replaces both.
 
     Attributes
     ----------
