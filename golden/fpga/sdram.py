@@ -44,13 +44,14 @@ class Rule(IntEnum):
     IDLE = 5
     """Activate of an active bank; refresh or mode while any bank is active."""
     ACTIVE = 6
-    """A read or write while the bank is not active."""
+    """A read or write of a bank that is not active."""
     RCD = 7
-    """A read or write too soon after activate."""
+    """A read or write too soon after activate of its bank."""
     RP = 8
-    """A command too soon after precharge."""
+    """A command other than precharge too soon after a precharge of its bank; a refresh or mode too
+    soon after a precharge of any bank."""
     RAS = 9
-    """Precharge too soon, or too late, after activate."""
+    """Precharge too soon, or too late, after activate of the same bank."""
     RC = 10
     """Activate or refresh too soon after activate of the same bank or of another one."""
     RFC = 11
@@ -58,7 +59,7 @@ class Rule(IntEnum):
     MRD = 12
     """A command too soon after the mode."""
     WR = 13
-    """Precharge too soon after a write."""
+    """Precharge too soon after a write to the same bank."""
     REFRESH = 14
     """More than two refreshes are late."""
     DATA = 15
