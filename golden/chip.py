@@ -62,7 +62,10 @@ class ChipRun(Run[int]):
 
 def stops(cores: Mapping[Name, GoldenCore]
           ) -> tuple[tuple[Name, ...], tuple[Name, ...], dict[Name, Fault]]:
-    """Return the attributes of a `Run` that has just ended; ``cores`` are its cores, by name."""
+    """Return ``running``, ``waiting`` and ``faults`` of a `Run` that has just ended.
+
+    ``cores`` are its cores, by name.
+    """
     return (tuple(name for name, core in cores.items() if core.running and not core.waiting),
             tuple(name for name, core in cores.items() if core.waiting),
             {name: core.fault for name, core in cores.items() if core.fault is not Fault.NONE})
