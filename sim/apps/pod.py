@@ -67,7 +67,8 @@ class Task:
 def task(sizes: Sequence[int], examples: int, seed: int = SEED) -> Task:
     """Make a task: a perceptron with layers of these sizes, and the first digits of MNIST.
 
-    If there are fewer digits than ``examples``, they are used again.
+    If there are fewer digits than ``examples``, they are used again. Images are scaled to
+    ``sizes[0]`` pixels. ``seed`` seeds the weights.
     """
     rng, digits = np.random.default_rng(seed), mnist()
     chosen = np.arange(examples) % len(digits.images)
@@ -132,7 +133,19 @@ def training_step(layers: int, parts: int, model: int = CORES) -> JitFunction:
 
 @dataclass(frozen=True)
 class _Run:
-    """A training on a pod: losses and last weights, cycles and link frames of each step."""
+    """A training on a pod.
+
+    Attributes
+    ----------
+    results : list of array
+        The loss of each step, followed by the weights of each layer after the last step.
+    cycles : list of int
+        For each step, the cycles of the core that took longest.
+    frames : list of array
+        For each step, the frames that each chip sent in each direction, as from `_sent`.
+    seconds : float
+        Host time of all steps in seconds.
+    """
 
     results: list[Float32]
     cycles: list[int]

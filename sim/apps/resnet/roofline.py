@@ -52,9 +52,11 @@ class Limits:
 def table(report: Report) -> str:
     """Table of all kernels: limits, predicted and measured cycles, and the ratio limit / cycles.
 
-    A kernel's ratio uses the larger of its limits for array and vector unit. Memory's limit is left
-    out. The rows of a transfer are charged to the kernel that starts it, although many are moved
-    while later kernels run. The last line, for the whole program, uses all three limits.
+    All figures are sums over the runs of a kernel. The ratio divides by the measured cycles, or by
+    the predicted ones if none were measured. A kernel's ratio uses the larger of its limits for
+    array and vector unit. Memory's limit is left out: the rows of a transfer are charged to the
+    kernel that starts it, although many are moved while later kernels run. The last line, for the
+    whole program, uses the largest of all three limits.
     """
     config = report.compiled.config
     lines = [f"{'kernel':>6}  {'operation':20}{'array':>12}{'vector':>12}{'memory':>12}"
@@ -82,7 +84,8 @@ def draw(report: Report, path: pathlib.Path) -> None:
     """Plot each kernel of ``report`` as a point in the roofline picture, written to ``path``.
 
     The vertical axis is multiply-accumulates per cycle, the horizontal one multiply-accumulates per
-    HBM row. Kernels without multiply-accumulates, or without transfers, are left out.
+    HBM row. Cycles are measured or, for a kernel that was not measured, predicted. Kernels without
+    multiply-accumulates, or without transfers, are left out.
     """
     matplotlib.use("Agg")
     from matplotlib import pyplot

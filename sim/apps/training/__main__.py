@@ -61,9 +61,10 @@ class _Bar:
         self._next = 0.0
 
     def __call__(self, run: Run, cycles: int, seconds: float) -> None:
-        """Show the state of ``run``, including the losses of the call in progress.
+        """Show the state of ``run``, including the losses of the chip's call in progress.
 
-        This call has taken ``cycles`` and ``seconds`` of host time so far, both 0 after its end.
+        So far, the chip's call has taken ``cycles`` cycles, and ``seconds`` seconds of host time.
+        Both are 0 after its end.
         """
         if cycles and time.monotonic() < self._next:
             return

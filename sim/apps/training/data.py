@@ -28,7 +28,8 @@ class Digits:
     Attributes
     ----------
     images : array of float32, shape (digits, 784)
-        Rows of 28 x 28 pixels with mean 0 and standard deviation 1.
+        For each digit, its 28 x 28 pixels, line by line. From each pixel, from 0 to 1, the mean of
+        all pixels of MNIST is subtracted; the difference is divided by their standard deviation.
     labels : array of int32, shape (digits,)
         The digits, 0 to 9.
     held_out_images, held_out_labels : arrays

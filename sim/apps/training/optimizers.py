@@ -16,7 +16,7 @@ class Optimizer(Protocol):
     """Updates parameters by their gradients."""
 
     def init(self, parameters: Tree) -> Tree:
-        """State of the optimizer before the first step."""
+        """The optimizer's memory before the first step."""
 
     def update(self, parameters: Tree, memory: Tree, gradients: Tree, step: Any
                ) -> tuple[Tree, Tree]:

@@ -40,7 +40,8 @@ class Task:
     data : mapping of str to array
         All batches: the first dimension counts batches, the others are the dimensions of a batch.
     held_out : array
-        Inputs for ``predict``, with the dimensions of an array of a batch.
+        Inputs for ``predict``: the same dimensions, in the same order, as those of a batch's array
+        of inputs, but any number of examples.
     labels : array of int32
         Classes of the held-out inputs.
     steps, steps_per_call : int
@@ -89,7 +90,10 @@ class Task:
         return start
 
     def batches(self, first: int, steps: int) -> dict[str, Array]:
-        """The batches for ``steps`` steps, the first of which is step number ``first`` (from 0)."""
+        """The batches for ``steps`` steps, the first of which is step number ``first`` (from 0).
+
+        Step n uses batch number n modulo the number of batches.
+        """
         return {name: batches[np.arange(first, first + steps) % len(batches)]
                 for name, batches in self.data.items()}
 

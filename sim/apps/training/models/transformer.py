@@ -15,7 +15,8 @@ CONTEXT, WIDTH, HEADS, LAYERS = 64, 128, 2, 2
 BATCH = 32
 STEPS = 400
 HELD_OUT = 32
-"""Number of texts, from the end of the documentation, that are held out for the test."""
+"""Number of texts of `CONTEXT` characters, from the end of the documentation, that are held out for
+the test."""
 SAMPLED = 120
 """Number of characters of the sampled text."""
 
@@ -23,7 +24,7 @@ SAMPLED = 120
 def transformer(batch: int = BATCH) -> Task:
     """Task of a transformer with two layers of causal attention, trained with Adam.
 
-    ``batch`` is the number of texts in a step.
+    ``batch`` is the number of texts in a step; each has `CONTEXT` characters.
     """
     text = topics()
     start = len(text) - HELD_OUT * CONTEXT - 1
@@ -103,11 +104,11 @@ def _normalised(x: Any, scale: Any) -> Any:
 
 
 def _sample(parameters: Any, seed: Any) -> Any:
-    """Draw `SAMPLED` characters that continue the beginning of the documentation.
+    """Draw `SAMPLED` characters that continue the first `CONTEXT` ones of the documentation.
 
-    Each character is drawn from the distribution that the model predicts from the characters before
-    it. The logits are multiplied by 1.5 first, which favours probable characters. ``seed`` seeds
-    the random numbers.
+    Each character is drawn from the distribution that the model predicts from the `CONTEXT`
+    characters before it. The logits are multiplied by 1.5 first, which favours probable characters.
+    ``seed`` seeds the random numbers.
     """
     import jax
     import jax.numpy as jnp
