@@ -104,7 +104,8 @@ class Program(Sequence[int]):
         """Return the bundles as rows of HBM, from which a transfer loads the program as an overlay.
 
         After the program's last bundle, the last row is filled with empty bundles, which the
-        transfer also writes to instruction memory. The last of these may be incomplete.
+        transfer also writes to instruction memory. Of the last empty bundle, the row may hold only
+        the first words.
 
         Returns
         -------
@@ -281,7 +282,8 @@ class Bundle:
     def failing(self) -> int | str | None:
         """Cause of the last error of `operation` or `raw`: an operand's position or a field's name.
 
-        None if the error concerns neither an operand nor a field.
+        Positions count from 0, in the order of the text form. None if the error concerns neither an
+        operand nor a field.
         """
         return self._failing
 

@@ -119,7 +119,7 @@ Source: TypeAlias = "Scalar | Immediate | Number | str"
 VectorSource: TypeAlias = "Vector | Source"
 """A vector source; a scalar source is broadcast to every element."""
 Target: TypeAlias = "Immediate | int | str"
-"""The target of a branch: an address or a label."""
+"""The target of a branch: an address, a label, or an immediate that holds the address."""
 
 
 def word(value: Number) -> int:

@@ -407,7 +407,11 @@ class PopMethods(SlotMethods):
 
 
 class MiscMethods(SlotMethods):
-    """Operations of slot misc: cross-lane unit, semaphores, and transfers."""
+    """Operations of slot misc: cross-lane unit, semaphores, and transfers.
+
+    An operand beyond the limit that the operation states, such as b < lanes, is a fault
+    (INDEX_RANGE); so is a ``signal`` that would raise a semaphore above 2**32 - 1 (SEMAPHORE).
+    """
 
     def rotate_lanes(self, d: Vector, a: Vector, b: Source) -> None:
         """d[s, (l + b) mod lanes] = a[s, l]; b < lanes, unsigned."""

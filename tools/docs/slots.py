@@ -30,7 +30,11 @@ CLASSES: dict[str, tuple[str, tuple[Slot, ...], str]] = {
     "PushMethods": ("SlotMethods", (Slot.PUSH,), "Operations of slot push: vectors to the array."),
     "PopMethods": ("SlotMethods", (Slot.POP,), "Operations of slot pop: results of the array."),
     "MiscMethods": ("SlotMethods", (Slot.MISC,),
-                    "Operations of slot misc: cross-lane unit, semaphores, and transfers."),
+                    """Operations of slot misc: cross-lane unit, semaphores, and transfers.
+
+    An operand beyond the limit that the operation states, such as b < lanes, is a fault
+    (INDEX_RANGE); so is a ``signal`` that would raise a semaphore above 2**32 - 1 (SEMAPHORE).
+    """),
 }
 """For each class of `sim.asm.slots`, by name: base class, slots, docstring. The class has a method
 for each operation that exactly these slots have."""
