@@ -215,7 +215,7 @@ class Executable:
 
     @property
     def infeed(self) -> tuple[BufferSpec, ...]:
-        """Inputs in the infeed, in order; their layouts are of class `Ring`."""
+        """Inputs in the infeed, in order; their layouts are `sim.compiler.program.arrays.Ring`."""
         return tuple(self.inputs[number] for number in self.queues.inputs) if self.queues else ()
 
     @property

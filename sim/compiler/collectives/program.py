@@ -49,8 +49,8 @@ class Word(IntEnum):
     RANK = 7
     """Holds, for each way, the chip's rank (`RingPlan.rank`)."""
     SHIFT = 9
-    """Holds, for each way, how many vectors further from its quarter's start the next chip that way
-    keeps a block than this chip: those of one block if this chip has the greatest rank, else 0.
+    """Holds, for each way, a block's position on the next chip in that direction, less its position
+    on this chip, in vectors: the size of a block if this chip has the greatest rank, else 0.
     """
     SENDS = 11
     """Holds the number of pieces that the core sends in a round, both ways together."""

@@ -1,12 +1,12 @@
 """How the sum of values in vector memory, over all cores of a pod, is divided between the cores.
 
 The terms are those of `sim.compiler.collectives.plan`. A sum has a *workspace* in vector memory of
-each core, which begins with all vectors of the values, one value after the other: the half of core
-0, then that of core 1, then padding. Each half has two quarters; a quarter has a segment for each
-chip along the core's first axis, a segment has a block for each chip along the second axis, and a
-block has the same number of pieces on both cores. But pieces of the two cores may have different
-sizes: on tori that are not square, this balances links along X and along Y, and the accesses of
-transfers to the vector memories of both cores.
+each core, which begins with the half of core 0, followed by that of core 1. Together, the halves
+hold all vectors of the values, one value after the other, and then padding. Each half has two
+quarters; a quarter has a segment for each chip along the core's first axis, a segment has a block
+for each chip along the second axis, and a block has the same number of pieces on both cores. But
+pieces of the two cores may have different sizes: on tori that are not square, this balances links
+along X and along Y, and the accesses of transfers to the vector memories of both cores.
 """
 
 from dataclasses import dataclass
@@ -96,7 +96,7 @@ class SumShares:
 
     @cached_property
     def padded(self) -> int:
-        """Number of vectors of both halves."""
+        """Number of vectors of both halves, including their padding."""
         return self.half(0) + self.half(1)
 
     def buffers(self, core: int) -> tuple[range, range, range, range]:

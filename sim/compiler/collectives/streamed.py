@@ -42,7 +42,7 @@ that go to the other core. From `_SCATTER` on, for each way: for the blocks of t
 _SEPARATE = _SCATTER + len(WAYS)
 """Number of descriptors, if each use has one of its own."""
 _GROUP = 24
-"""Vector registers that loads of a group of additions may fill."""
+"""Maximum number of vector registers that the loads of one group of additions fill."""
 _AXES = "x", "y"
 
 
@@ -53,16 +53,17 @@ class Semaphores:
     Attributes
     ----------
     links : mapping
-        For the kind of ring ("x" or "y") and the way round it: counts what arrives from the next
-        chip that way.
+        For the kind of ring ("x" or "y") and a direction (1 or -1): counts signals from the next
+        chip in that direction. The first says that its workspace is free; each further one, that a
+        piece (in the first phase, a block) from it has arrived.
     free : int
-        The other core has begun the sum.
+        Becomes 1 when the other core has begun the sum.
     sent : int
-        Pieces that have left this core for other chips.
+        Counts pieces (in the first phase, blocks) that have left this core for other chips.
     paired : int
-        The other core's numbers that have arrived.
+        Counts pieces of the other core's numbers that have arrived.
     complete : int
-        Complete pieces that have been copied between the cores, either way.
+        Counts complete pieces that have been copied from this core to the other one or back.
     """
 
     links: Mapping[tuple[str, int], int]
@@ -245,9 +246,9 @@ class StreamedSum:
     # ---- the other core's half
 
     def _begin_pairs(self) -> None:
-        """Write code that sends the first block of both quarters to the other core.
+        """Write code that sends the other core the first block of both quarters of its half.
 
-        Further blocks follow one block ahead of the core's own (`_pair`).
+        Block n + 1 follows while this core works on block n of its own half (`_pair`).
         """
         b, shares = self._b, self._shares
         self._steps = b.scalar_variable(shares.chips)
@@ -261,7 +262,7 @@ class StreamedSum:
         self._next_pairs()
 
     def _pair(self, q: IndexLike) -> None:
-        """Write code that sends the other core piece ``q`` of the next block of its quarters.
+        """Write code that sends the other core piece ``q`` of the next block of both its quarters.
 
         It sends nothing after the last block.
         """
@@ -389,7 +390,8 @@ class StreamedSum:
             Writes what is done with a piece. It gets the number of the way, and the piece's place
             in the workspace.
         pairs : bool
-            Send pieces for the other core, too, and count the vectors of a quarter in `_piece`.
+            Send pieces for the other core, too, and add each piece's vectors to register `_piece`,
+            which counts the vectors of a quarter that are done.
         waits : bool
             Wait, before a block, until the one that arrives along the first axis is complete.
         scatters : bool
