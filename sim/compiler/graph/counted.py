@@ -115,7 +115,10 @@ def _bound(condition: Graph) -> tuple[int, int] | None:
 
 
 class _Values:
-    """Finds values that are affine functions of a counter in the range ``low`` … ``high``."""
+    """Finds values that are affine functions of a counter, which runs from ``low`` to ``high``.
+
+    Both ends are included.
+    """
 
     def __init__(self, low: int, high: int) -> None:
         self._range = low, high

@@ -43,7 +43,7 @@ def interpret(graph: Graph, inputs: Sequence[Array], *, passes: bool = False) ->
     Returns
     -------
     list of array
-        An array for each output of the graph.
+        An array for each output of the graph; the whole array, if the graph has a sharding.
 
     Raises
     ------

@@ -113,8 +113,9 @@ class Location:
     line : int
         Line number from 1, or 0 if it is unknown.
     name : str
-        Name of the operation as the front end gives it, for instance ``jit(f)/dot_general``. For
-        kernels that are joined, ``and`` and the source lines other than this one.
+        Name of the operation as the front end gives it, for instance ``jit(f)/dot_general``. Where
+        one location stands for several joined kernels, its file and line are those of the kernel
+        with the most cycles, and its name is ``and``, followed by the lines of the other kernels.
     """
 
     file: str = ""
@@ -196,7 +197,9 @@ class Operation:
 
 @dataclass(frozen=True)
 class Sharding:
-    """How the host's arrays are split between the devices of a graph: the two cores of a chip.
+    """How the host's arrays are split between the devices of a graph.
+
+    The devices are the two cores of a chip or, with ``pod``, the cores of all chips of a pod.
 
     Attributes
     ----------
@@ -234,7 +237,7 @@ class Graph:
     name : str
         Name of the graph in dumps and messages.
     sharding : Sharding or None
-        For a program for two devices, how the host's arrays are split; the graph's values then have
+        For a program for several devices, how the host's arrays are split; the values then have
         the shapes of one device's parts. None for a program for one device.
     """
 

@@ -10,7 +10,7 @@ from sim.compiler.graph.ir import Graph, Operation, Value
 __all__ = ["to_text"]
 
 _SHOWN = 8
-"""Number of elements of a constant that are shown."""
+"""Maximum number of elements of a constant that are shown; of a larger one, the first are."""
 
 
 def to_text(graph: Graph) -> str:
@@ -24,7 +24,7 @@ def to_text(graph: Graph) -> str:
     Returns
     -------
     str
-        The text; it ends with a newline. Equal graphs have equal texts.
+        The text; it ends with a newline. A graph and its copies have equal texts.
     """
     return "\n".join(_Writer().graph(graph, "")) + "\n"
 

@@ -146,8 +146,8 @@ class Division:
         """
         for size, count in zip(whole, self.counts, strict=True):
             if size % count:
-                raise ValueError(f"a dimension of size {size} must be divisible into {count} "
-                                 "equal parts")
+                raise ValueError(f"shape of an array must be divisible into {self.counts} equal "
+                                 f"parts, not {whole}")
         part = tuple(size // count for size, count in zip(whole, self.counts, strict=True))
         return part[1:] if self.stacked else part
 

@@ -9,7 +9,8 @@ from sim.compiler.graph.semantics.rules import Context, evaluates
 __all__: list[str] = []
 
 _PAIRS = 1 << 20
-"""Number of comparisons of a sort that are evaluated in one numpy call."""
+"""Maximum number of comparisons of a sort that one numpy call evaluates, except that a call always
+evaluates all comparisons of at least one line."""
 
 
 @evaluates("while")

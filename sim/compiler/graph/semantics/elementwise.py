@@ -287,6 +287,8 @@ def _reduce_precision(operation: Operation, operands: list[Array], context: Cont
 def reduce_precision(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:
     """Round floats to a narrower format without subnormal numbers, and convert them back.
 
+    Numbers are rounded to nearest, ties to even.
+
     Parameters
     ----------
     x : array

@@ -49,7 +49,9 @@ def _index_vectors(indices: Array, vector: int) -> Array:
 
 def _origins(vectors: Array, rank: int, mapped: tuple[int, ...], batching: tuple[int, ...],
              batch_dims: tuple[int, ...]) -> Array:
-    """Return the first index of each window in each dimension of the operand.
+    """Return the first index of each window in each dimension of the operand, without clamping it.
+
+    In a dimension that is neither in ``mapped`` nor in ``batching``, it is 0.
 
     Parameters
     ----------

@@ -52,7 +52,7 @@ def fold(region: Graph, totals: list[Array], terms: list[list[Array]],
         Initial value of each accumulator.
     terms : list of list of array
         Terms in the order in which they are combined; each is a list with one array for each
-        accumulator, of the accumulator's shape.
+        accumulator, of the accumulator's shape. The reducer gets the accumulators first.
     context : Context
         The interpreter.
 

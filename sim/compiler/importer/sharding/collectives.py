@@ -189,8 +189,8 @@ def _all_exchanged(at: Expansion, region: Graph, value: Value, team: Team) -> Va
     The values are combined ring by ring (`_total`). Values of `LARGE` elements or more are divided
     where that is possible, so that less data crosses the links, but in more steps: over whole rings
     of chips by `ring_sum`; in other cases, between the devices of one ring (`_scattered`), if the
-    size of the ring divides a dimension. The remaining rings then reduce only the parts, and this
-    ring gathers them in the end.
+    size of the ring divides a dimension. The remaining rings then reduce only the parts, and the
+    ring that divided the value gathers them in the end.
     """
     if value.type.size >= LARGE and reducer_kind(region) is not None:
         kinds = team.whole_rings()

@@ -65,7 +65,8 @@ def chosen(at: Expansion, values: Sequence[Value], candidates: Sequence[Value] =
 def sent(at: Expansion, value: Value, sources: Sequence[int], way: int = 1) -> Value:
     """Return, on device number d, the ``value`` of device number ``sources[d]``.
 
-    If ``way`` is -1, values move backward by one step along rings.
+    ``way`` does not change the result. -1 says that ``sources`` moves values backward by one step
+    along rings.
     """
     operands = [value] * len(sources)
     if way == 1:

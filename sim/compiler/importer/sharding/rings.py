@@ -1,11 +1,12 @@
 """Sums of large values over whole rings of chips, with all links of each chip busy.
 
 The division of a value is that of `sim.compiler.collectives.plan`: each core has a half of the
-value, or a value of its own. Core 0 reduces its half along X first and then along Y, core 1 the
-other way round. A half has two quarters, which go round the rings in opposite directions. Along the
-first axis, a quarter has a segment for each chip, and along the second axis, a segment has a block
-for each chip. The blocks are reduced along both axes, and travel on along both, until all chips
-have all of them. Functions append operations to the graph of their parameter ``at``.
+value or, if the values of a chip's two cores are not added, a value of its own. Core 0 reduces its
+half along X first and then along Y, core 1 the other way round. A half has two quarters, which go
+round the rings in opposite directions. Along the first axis, a quarter has a segment for each chip,
+and along the second axis, a segment has a block for each chip. The blocks are reduced along both
+axes, and travel on along both, until all chips have all of them. Functions append operations to the
+graph of their parameter ``at``.
 """
 
 import math
@@ -29,7 +30,8 @@ _TILE = 8, 128
 numbers cost fewer cycles.
 """
 _MOST_PADDED = 2
-"""A part is padded to such a multiple only if it becomes at most this number of times as large."""
+"""A part's rows are padded, to a multiple of the chips' number times the sublanes in `_TILE`, only
+if their number grows at most by this factor."""
 
 
 def ring_sum(at: Expansion, combine: Combine, value: Value, torus: Torus, kinds: Sequence[str]
@@ -52,7 +54,7 @@ def ring_sum(at: Expansion, combine: Combine, value: Value, torus: Torus, kinds:
     Returns
     -------
     Value or None
-        None if the value cannot be divided into equal parts.
+        None if the value does not have two dimensions, or cannot be divided into equal parts.
     """
     axes = [kind for kind in kinds if kind != "core"]
     parts = len(_WAYS) * (CORES if "core" in kinds else 1)
@@ -79,10 +81,11 @@ def ring_sum(at: Expansion, combine: Combine, value: Value, torus: Torus, kinds:
 
 
 def _dimension(shape: tuple[int, ...], parts: int, chips: int) -> tuple[int, int] | None:
-    """Choose how to divide a value of two dimensions into parts, with a block for each chip.
+    """Choose how to divide a value into ``parts`` parts, each with a block for each of the chips.
 
-    Return the number of the dimension that is divided, and the number of rows (indices of dimension
-    0) of a part with its padding; None if the value cannot be divided.
+    ``shape`` is the value's shape. Return the number of the dimension that is divided into parts,
+    and the number of rows (indices of dimension 0) of a part with its padding. Return None if the
+    value does not have two dimensions, or cannot be divided.
     """
     if len(shape) != 2:
         return None

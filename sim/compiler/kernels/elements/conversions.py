@@ -82,7 +82,8 @@ def bitcast(e: Elements, x: Source, source: DType, target: DType) -> Any:
 def reduce_precision(e: Elements, x: Source, exponent_bits: int, mantissa_bits: int) -> Any:
     """Round x to a floating-point format, and return the result as an fp32 number.
 
-    The format has ``exponent_bits`` and ``mantissa_bits``. Subnormal results become zeros.
+    The format has ``exponent_bits`` and ``mantissa_bits``. Rounding is to nearest, ties to even.
+    Results that overflow the format become infinite; subnormal results become zeros.
     """
     if (exponent_bits, mantissa_bits) == (8, 7):
         return e("bf16", x)

@@ -53,7 +53,7 @@ def copy(at: Lowering, source: Place, destination: Place, axes: Sequence[Axis],
     combine : callable or None
         Function from the destination's vector and the moved elements to the vector that is stored.
     mask : MReg or None
-        Elements of a vector that may be stored; all if None.
+        The elements that may be stored, the same in each vector of the destination; all if None.
     """
     axes = [axis for axis in axes if axis.size > 1]
     if combine is None and mask is None and _steps_along_lanes(source, destination, axes):
