@@ -53,7 +53,7 @@ class Digits:
 
 
 def load() -> Digits:
-    """Load the data set, and split it at random with a fixed seed.
+    """Load the data set, and split it at random with a fixed seed: `TEST_SHARE` of it is for the test.
 
     Raises
     ------

@@ -92,6 +92,8 @@ def _blocks(images: Float32) -> Float32:
     """Divide images into blocks of 4 x 4 pixels, each of which becomes a position with 16 channels.
 
     The shape changes from (digits, 784) to (rows, columns, channels, digits) = (8, 8, 16, digits).
+    The pixel at (row, column) of a block is channel 4 * row + column. Before, each image is padded
+    to 32 x 32 pixels by copies of its outermost pixels.
     """
     border = (SIDE * BLOCK - _DIGIT) // 2
     padded = np.pad(images.reshape(-1, _DIGIT, _DIGIT),

@@ -111,7 +111,7 @@ def sum_image(shares: SumShares, core: int, place: tuple[int, int], bases: Seque
 
 
 class _Walk:
-    """Scalar registers of a walk through the blocks of a core's quarters, one for each way.
+    """Scalar registers of a walk through the blocks of both of a core's quarters at once.
 
     A walk begins with the block that the core of this chip sends first.
     """
@@ -197,7 +197,10 @@ class StreamedSum:
         return made
 
     def write(self, operands: Sequence[VmemBuffer]) -> None:
-        """Write the code; ``operands`` are the values, in order."""
+        """Write the code; ``operands`` are the values, in order.
+
+        It leaves the sums at the start of the workspace, in the same order.
+        """
         b, near = self._b, self._semaphores
         self._invite()
         self._walk = _Walk(b, self._shares, self._core, self._image + _WALKS)

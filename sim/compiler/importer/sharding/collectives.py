@@ -217,9 +217,10 @@ def _reduced(at: Expansion, region: Graph, value: Value, rings: Sequence[Team]) 
 def _total(at: Expansion, region: Graph, value: Value, ring: Team) -> Value:
     """Combine the values of all devices of a ring by ``region``; each device gets the result.
 
-    If ``region`` gives the same bits for exchanged operands, each device first combines its value
-    with that of the device on the opposite side of the ring. Both then hold the same value, so a
-    ring of half the size is left. A ring of odd size combines its values in the order of the group.
+    If the order of the operands of ``region`` does not matter (`reducer_kind`) and the ring's size
+    is even, each device combines its value with that of the device on the opposite side of the
+    ring. Both then hold the same value, so a ring of half the size is left, for which this is
+    repeated. In all other cases, the values are combined in the order of the group.
     """
     if reducer_kind(region) is None:
         return _in_order(at, region, _gathered(at, value, ring))

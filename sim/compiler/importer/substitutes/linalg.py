@@ -87,12 +87,12 @@ def cholesky(a: Any, *, lower: bool = True) -> Any:
 
 def triangular_solve(a: Any, b: Any, *, left_side: bool, lower: bool, transpose_a: bool,
                      conjugate_a: bool, unit_diagonal: bool) -> Any:
-    """Solve a x = b, or x a = b without ``left_side``, for a triangular matrix a.
+    """Solve t x = b, or x t = b without ``left_side``, for a triangular matrix t.
 
-    Only the lower triangle of ``a`` is read or, without ``lower``, only the upper one. With
-    ``transpose_a``, the matrix is its
-    transpose; with ``unit_diagonal``, its diagonal counts as ones and is not read.
-    ``conjugate_a`` has no effect, because elements are real.
+    t is the lower triangle of ``a`` or, without ``lower``, the upper one; with ``transpose_a``, the
+    transpose of this triangle. The other triangle of ``a`` is not read. With ``unit_diagonal``, the
+    diagonal of ``a`` counts as ones and is not read. ``conjugate_a`` has no effect, because
+    elements are real.
     """
     if not left_side:
         return _turned(triangular_solve(
@@ -252,10 +252,9 @@ def svd(a: Any, *, full_matrices: bool, compute_uv: bool, subset_by_index: Any,
 
     Singular values are in descending order; ``subset_by_index`` is a range (start, end) of those to
     return, without ``end``; None for all. Vectors are returned only if ``compute_uv``: left ones as
-    columns of a
-    matrix, right ones as rows; with ``full_matrices``, both matrices are square. ``algorithm`` is
-    ignored. Columns of ``a`` are rotated until they are orthogonal; their lengths are the singular
-    values.
+    columns of a matrix, right ones as rows; with ``full_matrices``, both matrices are square.
+    ``algorithm`` is ignored. Columns of ``a`` are rotated until they are orthogonal; their lengths
+    are the singular values.
     """
     rows, columns = a.shape[-2:]
     if rows < columns:
