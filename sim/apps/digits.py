@@ -53,7 +53,9 @@ class Digits:
 
 
 def load() -> Digits:
-    """Load the data set, and split it at random with a fixed seed: `TEST_SHARE` of it is for the test.
+    """Load the data set, and split it at random with a fixed seed.
+
+    The test set is a share `TEST_SHARE` of the images.
 
     Raises
     ------

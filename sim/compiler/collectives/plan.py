@@ -9,10 +9,11 @@ segment has a *block* for each chip. A block is sent in *pieces*, each of which 
 A quarter goes through four phases, as in any all-reduce on rings:
 
 1. Scatter along the first axis: segments travel round the ring, and each chip adds its own.
-2. Scatter along the second axis: likewise the blocks of the segment that is complete along the
-   first axis. Afterwards, each chip has the sum of one block over all chips.
-3. Gather along the second axis: the blocks travel on.
-4. Gather along the first axis: the segments travel on.
+2. Scatter along the second axis: of the segment that is complete along the first axis, the blocks
+   travel round the ring, and each chip adds its own. Afterwards, each chip has the sum of one block
+   over all chips.
+3. Gather along the second axis: the complete blocks travel on, until each chip of the ring has all.
+4. Gather along the first axis: the complete segments travel on, until each chip has all.
 
 A core keeps its parts by their distance from its own place: segment t of a quarter that travels
 forward is number c - t modulo n on the chip with coordinate c of n, and c + t if it travels

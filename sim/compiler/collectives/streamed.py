@@ -96,8 +96,8 @@ def sum_image(shares: SumShares, core: int, place: tuple[int, int], bases: Seque
         Coordinates (x, y) of its chip.
     bases : sequence of int
         Addresses of the workspaces of the chip's other core, and of the cores to which this core
-        sends: along its first axis forward and backward, then along its second axis. The latter two
-        are missing if there is only one chip along that axis.
+        sends: along its first axis forward and backward, then along its second axis forward and
+        backward. Those along the second axis are missing if there is only one chip along it.
     """
     words = [0] * _DESCRIPTORS
     words[_BASES:_BASES + len(bases)] = bases
