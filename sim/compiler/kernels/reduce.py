@@ -29,7 +29,8 @@ accumulators one can start in each cycle."""
 def identity(kind: str, dtype: DType) -> int:
     """Return the word of the neutral element of reducer ``kind`` for elements of type ``dtype``.
 
-    Combining an element with the neutral element leaves the element unchanged.
+    Combining an element with the neutral element leaves the element unchanged. ``kind`` is `add`,
+    `multiply`, `maximum`, `minimum`, `and`, `or` or `xor`.
     """
     one = 0x3F800000 if dtype.is_float else 1
     low, high = {DType.S32: (0x80000000, 0x7FFFFFFF), DType.U32: (0, 0xFFFFFFFF)}.get(

@@ -61,9 +61,10 @@ class _Axis:
     stride: int
 
     def span(self, shift: int) -> tuple[int, int, int]:
-        """Find the windows whose element at offset ``shift`` lies in the operand, not in padding.
+        """Find the windows in which one of the elements lies in the operand, not in padding.
 
-        In window i, this element is element i * stride + shift of the operand. Returns (shift,
+        In window i, this is element i * stride + ``shift`` of the operand; ``shift`` is negative
+        for an element that, in window 0, lies in the padding before the operand. Returns (shift,
         first, end): the windows are those from number ``first`` to ``end - 1``.
         """
         first = min(max(0, -(shift // self.stride)), self.many)

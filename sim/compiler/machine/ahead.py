@@ -70,8 +70,9 @@ def _lets_pass(loop: Loop) -> bool:
 def _movable(loop: Loop, straight: list[Op], writes: "Counter[Register]") -> set[int]:
     """Return the numbers of the operations of ``straight`` that may move to before ``loop``.
 
-    ``straight`` are the operations after the loop. The result has the pushes of weights before
-    all other operations of the array, and what they need. ``writes`` counts the writes of each
+    ``straight`` are the operations after the loop. Those that may move are pushes of weights, up to
+    the first array operation that must stay, and the operations that these pushes need. ``writes``
+    counts the writes of each
     register in the whole code.
     """
     moved: set[int] = set()

@@ -173,9 +173,8 @@ def _follow(code: Code, effects: list[list[_Effect]], loops: dict[int, list[Loop
             extent: tuple[int, int], unknown: int) -> int:
     """Issue the bundles from ``extent[0]`` to ``extent[1]``, exclusive, for `estimate`.
 
-    Of a loop, at most `_PASSES` iterations are issued.
-
-    ``core`` issues them. Return the estimated cycles of all other iterations of these loops.
+    ``core`` issues at most `_PASSES` iterations of each loop. Return the estimated cycles of the
+    iterations that are not issued.
     ``effects`` has the effects of each bundle's operations, and ``loops`` the loops that begin at
     each bundle. ``unknown`` is the number of iterations to assume for a loop if the true number is
     known only at run time.

@@ -44,9 +44,10 @@ def join(codes: Sequence[MachineCode]) -> MachineCode:
 
 
 def by_address(code: MachineCode) -> MachineCode:
-    """Return the code with one buffer for all buffers that overlap, outside of loops and branches.
+    """Return the code in which accesses in straight code to overlapping buffers name one buffer.
 
-    A loop of one iteration counts as straight code.
+    That buffer covers all of them. Accesses in loops and branches keep their buffers; a loop of one
+    iteration counts as straight code.
     """
     whole = _whole({op.access.buffer for op in operations(code.body)
                     if op.access is not None and op.access.buffer is not None})

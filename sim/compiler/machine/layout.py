@@ -74,7 +74,8 @@ class Options:
 class Loops:
     """The bundles of a loop: from number ``first`` to ``end - 1``.
 
-    ``count`` is the number of times that they are executed; None if it is known only at run time.
+    ``count`` is how often they are executed each time the code reaches the loop; None if that is
+    known only at run time.
     ``unroll`` is the number of iterations of the original loop that one execution performs; 0 for
     the plain loop of the iterations that a pipelined loop leaves over.
     """

@@ -138,7 +138,8 @@ def _batch_and_window(at: Lowering, place: Place,
     """Return a place in scratch with a single batch dimension, and axes to copy it to ``place``.
 
     The batch dimension is the first; the dimensions of ``place`` listed in ``window`` follow in
-    order. If ``place`` has at most one batch dimension, it is returned itself, without axes.
+    order. If ``place`` has at most one batch dimension, return ``place`` as it is, with its
+    dimensions in their present order, and an empty list.
     """
     shape = place.tiling.shape
     batch = [d for d in range(len(shape)) if d not in window]

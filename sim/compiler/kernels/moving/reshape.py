@@ -82,9 +82,9 @@ def reshape(at: Lowering, source: Place, destination: Place) -> None:
 def _tilings(op: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
     """Choose the tilings of a reshape; the operand keeps its tiling.
 
-    If only dimensions of size 1 are added or removed, vectors stay as they are. The result then has
-    these dimensions first, and the others in the operand's order. Otherwise, it has the standard
-    tiling.
+    If only dimensions of size 1 are added or removed, vectors stay as they are: in the order of the
+    result's tiling, its dimensions of size 1 come first, and the others follow in the order of the
+    operand's tiling. Otherwise, the result has the standard tiling.
     """
     [old], shape = operands, op.result.shape
     wide = [d for d, size in enumerate(shape) if size > 1]

@@ -39,7 +39,7 @@ def swap_tiled(b: Builder, source: Place, destination: Place) -> None:
 
 def _squares(b: Builder, source: Place, destination: Place, outer: int | LoopVariable,
              counts: dict[LoopVariable, int]) -> None:
-    """Transpose all squares at index ``outer`` of the outer dimensions.
+    """Transpose all squares at ``outer``, the combined index of the outer dimensions.
 
     ``counts`` has the number of iterations of each open loop; the squares' loops are added to it.
     Whole squares are transposed in loops, partial ones one by one.

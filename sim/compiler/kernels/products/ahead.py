@@ -13,7 +13,8 @@ from sim.compiler.machine.ir import VmemBuffer
 __all__ = ["split_ahead"]
 
 _START = 80
-"""Estimated cycles to start the loops of `split`; they take one more for each vector they store."""
+"""Estimated cycles to start the loops of `pieces.split`. Each vector that the loops store takes one
+further cycle."""
 
 
 def split_ahead(product: Product, at: Lowering) -> Product:

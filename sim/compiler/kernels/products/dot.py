@@ -208,10 +208,11 @@ def _outer(tiling: Tiling, dimensions: Sequence[int]) -> Iterator[int]:
 
 
 def merged(levels: Sequence[Level]) -> list[Level]:
-    """Merge pairs of levels (loops around a step) that one level can replace, in the same order.
+    """Merge pairs of levels (loops around a step) that one level can replace.
 
-    Two levels become one if one iteration of the outer level advances all operands as far as all
-    iterations of the inner level together. Levels of one iteration are dropped.
+    ``levels`` and the returned levels are in order, from the innermost to the outermost. Two levels
+    become one if one iteration of the outer level advances all operands as far as all iterations of
+    the inner level together. Levels of one iteration are dropped.
     """
     found: list[Level] = []
     for level in levels:
@@ -353,7 +354,10 @@ def dot_cycles(operation: Operation, operands: Sequence[Tiling], config: Config)
 
 
 def takes_packed(operation: Operation, value: Value, config: Config) -> bool:
-    """Return whether a product loads an operand as weights in the packed standard tiling.
+    """Return whether a product loads an operand that is in the packed standard tiling as weights.
+
+    If not, the operand would be copied to another tiling. The other operand is in the standard
+    tiling.
 
     Parameters
     ----------
@@ -426,9 +430,10 @@ def loads_itself(operation: Operation, value: Value, tilings: Mapping[Value, Til
 
 
 def sent_early(operation: Operation, tilings: Mapping[Value, Tiling], config: Config) -> int:
-    """Return how many vectors of its result a product can send before it is complete.
+    """Return how many vectors of a product's result are complete before its last step.
 
-    These are the first vectors. ``tilings`` has the tilings of the operands and of the result.
+    These are the first vectors of the result; they can be sent to another core at that time
+    (`Lowering.send`). ``tilings`` has the tilings of the operands and of the result.
     """
     taken = [tilings[value] for value in (*operation.operands, operation.result)]
     buffers = [VmemBuffer("", 0, tiling.vectors) for tiling in taken]

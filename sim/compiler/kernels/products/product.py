@@ -231,8 +231,8 @@ class Product:
     def late(self) -> int:
         """Number of vectors of rows that a step pushes before it begins to pop another block.
 
-        Until then, it pops the last results of the block that the step before began to pop. 0
-        unless the product is by depth: its results are popped no later than necessary.
+        Until then, it pops the last results of the block that the step before began to pop. In a
+        product that is not by depth, the number is 0.
         """
         return self._delay % self.block_rows if self.by_depth else 0
 

@@ -238,7 +238,11 @@ class _Writer:
                                      first=first, middle=half))
 
     def _parts(self, steps: range) -> Iterator[range]:
-        """Split ``steps``: after the first pop, before the first store, round `Plan.half_step`."""
+        """Split ``steps`` into ranges of steps with the same kinds of operations.
+
+        With transfers, `Plan.half_step` is a range of its own. In a product by depth, a range ends
+        after the first step that pops, and another one before the first step that stores.
+        """
         product = self._product
         borders = {product.lag + 1, self._first_store} if product.by_depth else set()
         if self._transfers is not None and self._transfers.half_step >= 0:
@@ -423,7 +427,10 @@ class _Writer:
         b.assign(self._first_weight, self._weight(0, self._weight_mask(), last=True))
 
     def _middle(self, number: int) -> None:
-        """Write waits and starts of transfers before push ``number`` of a step's second half."""
+        """Write waits and starts of transfers before a push of rows in a step's second half.
+
+        ``number`` is the number of the push within that half, from 0.
+        """
         assert self._transfers is not None
         if not number:
             self._transfers.wait()
@@ -433,9 +440,10 @@ class _Writer:
                 self._transfers.start_in_half_step(chunk)
 
     def _pop(self, number: int, before: VReg | None, results: "_Results") -> VReg:
-        """Pop a result after the push of vector ``number`` of rows; add ``before`` to its sum.
+        """Pop a vector of results after the push of vector ``number`` of rows, and return it.
 
-        A result is added after the next pop: the addition waits for it, and would delay that pop.
+        ``before`` is the vector that was popped before it, if any; it is added to its sum after
+        this pop, because the addition waits for ``before`` and would delay this pop.
         """
         b, rows, late = self._b, self._product.block_rows, self._product.late
         at = (number - late) % rows
@@ -450,7 +458,11 @@ class _Writer:
         return popped
 
     def _store(self, number: int, results: "_Results", last: bool) -> None:
-        """Start the transfer, if any, of the results complete after vector ``number`` of rows."""
+        """Start the transfer, if any, of results that the push of vector ``number`` completes.
+
+        Those are given by `Stores.places`. Then write the descriptor of the next transfer; ``last``
+        says whether the step is the last one, which may have no further transfer.
+        """
         assert self._stores is not None
         split = self._stores.places().get(number)
         if split is not None:
