@@ -13,10 +13,13 @@ __all__ = ["join_sums"]
 
 
 def join_sums(graph: Graph, config: Config) -> None:
-    """Join each ``pod_sum`` of a graph with the others that it does not depend on.
+    """Join sums over all devices of a pod (``pod_sum``) in a graph, and in its regions.
 
-    Sums that are small together, or need more than vector memory has, are replaced by their
-    regions, which exchange values. Operations may change their order.
+    Sums with the same number of sums before them, on the longest chain of dependences, become one:
+    none of them depends on another. Such a group is joined only if one of its sums has the
+    attribute ``large``, and if all of them fit vector memory together. The sums of other groups are
+    replaced by the operations of their regions, which exchange values. Operations may change their
+    order.
     """
     if graph.sharding is not None and graph.sharding.pod is not None:
         _join(graph, graph.sharding.torus, config)
@@ -53,7 +56,7 @@ def _join(graph: Graph, torus: Torus, config: Config) -> None:
 
 
 def _streams(group: Sequence[Operation], torus: Torus, config: Config) -> bool:
-    """Return whether the sums of a group are large, and fit vector memory together."""
+    """Return whether a sum of the group is ``large``, and all sums fit vector memory together."""
     if not any(operation.attributes["large"] for operation in group):
         return False
     values = [operation.operands[0] for operation in group]

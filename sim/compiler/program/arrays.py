@@ -238,7 +238,8 @@ def tiled(type: TensorType, config: Config, dimension: int | None = None, view: 
     config : Config
         The chip.
     dimension : int, optional
-        Dimension along which the host array is split between two cores; None: it is not split.
+        How the host array is split between two cores (`ShardedArray.dimension`); None: it is not
+        split.
     view : View
         Reshapes and transposes that the host applies first.
     packed : bool

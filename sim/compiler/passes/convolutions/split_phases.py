@@ -518,9 +518,10 @@ class _Splitter:
                   to: Expansion) -> Value | None:
         """Return a splat, or a broadcast whose columns are equal, in another layout; else None.
 
-        Dimension ``order[n]`` of the value becomes dimension n of ``shape``, and ``columns`` is the
-        number of the columns' dimension in ``shape``. If ``shape`` has five dimensions, the columns
-        take two: ``columns`` and the next one.
+        If ``shape`` has four dimensions, dimension ``order[n]`` of the value becomes dimension n of
+        ``shape``; ``columns`` is the n of the image columns. If ``shape`` has five dimensions, the
+        image columns become two, ``columns`` and ``columns + 1``, and dimensions with a greater n
+        become dimension n + 1.
         """
         producer = to.producers.get(value)
         if producer is not None and producer.kind == "constant":

@@ -62,10 +62,10 @@ def _reshape(operation: Operation, at: Expansion, lanes: int) -> Sequence[Value]
 
 
 def _reverse(operation: Operation, at: Expansion, lanes: int) -> Sequence[Value] | None:
-    """Reverse a long line: reverse the order of its rows, and the elements of each row.
+    """Reverse lines longer than ``lanes``: the order of their rows, and the elements of each row.
 
-    A row is ``lanes`` consecutive elements of the line. ``at`` receives the new operations. Return
-    None if ``operation`` reverses no long line.
+    A line runs along the last dimension; a row is ``lanes`` consecutive elements of it. ``at``
+    receives the new operations. Return None if ``operation`` does not reverse such lines.
     """
     [value], dimensions = operation.operands, operation.attributes["dimensions"]
     last, size = value.type.rank - 1, value.shape[-1]
@@ -78,9 +78,11 @@ def _reverse(operation: Operation, at: Expansion, lanes: int) -> Sequence[Value]
 
 
 def _concatenate(operation: Operation, at: Expansion, lanes: int) -> Sequence[Value] | None:
-    """Concatenate long lines in HBM, as pieces that begin at multiples of the lanes.
+    """Concatenate along the last dimension, in HBM, by pieces that begin at multiples of ``lanes``.
 
-    A piece is a slice of an operand, or joins the ends of operands within one tile.
+    A piece is a slice of one operand; or, where operands meet within ``lanes`` elements of the
+    result, it holds these elements. Return None if the operation concatenates along another
+    dimension, or if the last dimension of the result has at most ``lanes`` elements.
     """
     values, result = operation.operands, operation.result
     last = result.type.rank - 1

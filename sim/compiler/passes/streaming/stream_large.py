@@ -34,7 +34,8 @@ _BLOCKS = 16
 """Preferred number of blocks. With few blocks, the first read and the last write of a stream, which
 do not overlap with computation, take a large share of the time."""
 _MOST_PARTS = 8
-"""Maximum number of parts of a stream: each has code of its own, for blocks of one shape."""
+"""Maximum number of regions of a stream (`_Blocks`): each has code of its own, for blocks of one
+shape."""
 _SMALLEST = 16
 """Blocks of less than 1/16 of vector memory are not made smaller to get `_BLOCKS` blocks."""
 

@@ -12,9 +12,8 @@ Code that fits as one segment is resident as a whole, and only its image is load
 
 A segment consists of
 
-- two transfers that load the segment which most likely follows (`Segment.following`), at or near
-  its beginning (`place_loads`);
-- its part of the code;
+- its part of the code. Inserted in it are two bundles that start to load the segment which most
+  likely follows (`Segment.following`, `place_loads`), unless that would overwrite this segment;
 - exits: one for each bundle of another segment that it branches to or runs on into;
 - entries: one for each of its bundles, except the first, that other segments branch to.
 """

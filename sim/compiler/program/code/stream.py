@@ -94,7 +94,7 @@ class Stream:
 
     @property
     def is_deferring(self) -> bool:
-        """Whether no code has been appended since `defer`."""
+        """Whether the function given to `defer` is still to be called."""
         return self._deferred is not None
 
     def _write_deferred(self) -> None:

@@ -1,5 +1,8 @@
 """Code of streams: loops over blocks of operands in HBM.
 
+Each region of a stream gives one loop; it computes one block of that loop. All blocks of a loop
+have the same shape. The loops follow one another.
+
 While one block is computed, the next block is read to *staging* vectors, and the results of the
 previous block are written from staging vectors to HBM. Kernels always work on the same vectors, so
 there is one copy of their code. Copying blocks between these vectors and staging vectors takes at
@@ -178,13 +181,13 @@ class BlockLoops:
         return [self._held[next(carried_buffers)] if rows is None else None
                 for rows in self._results]
 
-    # ---- parts
+    # ---- loops
 
     def _part(self, part: int, region: Graph, done: Sequence[int]) -> None:
         """Write the loop over the blocks of part number ``part`` of the stream.
 
-        ``region`` computes one block. ``done`` has, for each result, the number of indices that
-        earlier parts have computed along the dimension that is divided.
+        ``done`` has, for each result, the number of indices that earlier loops have computed along
+        the dimension that is divided.
         """
         host, count = self._host, self._attributes["counts"][part]
         now, ahead = self._context.counters.take(2)
@@ -214,11 +217,11 @@ class BlockLoops:
         self._context.counters.give(2)
 
     def _sources(self, part: int, region: Graph, counter: int | None) -> dict[int, Home]:
-        """Return the home of each operand's block in a part of the stream, by operand number.
+        """Return the home of the block that each operand has in one iteration, by operand number.
 
-        ``region`` computes one block of the part. Operands that stay in vector memory are left out.
-        ``counter`` is the address of the word that counts the blocks; None for a part with one
-        block.
+        The loop is that for ``region``, region number ``part``. An operand that is not divided has
+        its own home. Operands that stay in vector memory are left out. ``counter`` is the address
+        of the word that counts the loop's blocks; None if there is one block.
         """
         starts, steps = self._attributes["starts"][part], self._attributes["steps"][part]
         found: dict[int, Home] = {}
@@ -237,10 +240,9 @@ class BlockLoops:
     def _wanted(self, region: Graph, done: Sequence[int], counter: int | None) -> dict[int, Rows]:
         """Return the HBM rows of each result's block, by result number; leave out carried results.
 
-        ``region`` computes one block of a part of the stream. ``done`` has, for each result, the
-        number of indices that earlier parts have computed along the dimension that is divided.
-        ``counter`` is the address of the word that counts the blocks; None for a part with one
-        block.
+        ``region`` computes one block. ``done`` has, for each result, the number of indices that
+        earlier loops have computed along the dimension that is divided. ``counter`` is the address
+        of the word that counts the loop's blocks; None if there is one block.
         """
         found = {}
         for number, along in enumerate(self._attributes["result_dimensions"]):
