@@ -97,7 +97,7 @@ class CoreCode:
     times: Times
 
     def with_constants(self, constants: npt.NDArray[np.uint32]) -> "CoreCode":
-        """Return a copy with ``constants``, shape (rows, lanes), as the first of `Overlays.rows`."""
+        """Return a copy whose `Overlays.rows` begin with ``constants``, shape (rows, lanes)."""
         rows = np.concatenate([constants, self.overlays.rows[len(constants):]])
         return replace(self, overlays=replace(self.overlays, rows=rows))
 

@@ -238,11 +238,7 @@ class _Writer:
                                      first=first, middle=half))
 
     def _parts(self, steps: range) -> Iterator[range]:
-        """Split ``steps`` into ranges of steps with the same kinds of operations.
-
-        With transfers, `Plan.half_step` is a range of its own. In a product by depth, a range ends
-        after the first step that pops, and another one before the first step that stores.
-        """
+        """Split ``steps`` after the first to pop, before the first to store, around `half_step`."""
         product = self._product
         borders = {product.lag + 1, self._first_store} if product.by_depth else set()
         if self._transfers is not None and self._transfers.half_step >= 0:
@@ -427,10 +423,7 @@ class _Writer:
         b.assign(self._first_weight, self._weight(0, self._weight_mask(), last=True))
 
     def _middle(self, number: int) -> None:
-        """Write waits and starts of transfers before a push of rows in a step's second half.
-
-        ``number`` is the number of the push within that half, from 0.
-        """
+        """Write waits and transfer starts before push ``number`` (from 0) of the second half."""
         assert self._transfers is not None
         if not number:
             self._transfers.wait()
@@ -440,10 +433,9 @@ class _Writer:
                 self._transfers.start_in_half_step(chunk)
 
     def _pop(self, number: int, before: VReg | None, results: "_Results") -> VReg:
-        """Pop a vector of results after the push of vector ``number`` of rows, and return it.
+        """Pop a result after the push of vector ``number`` of rows; add ``before`` to its sum.
 
-        ``before`` is the vector that was popped before it, if any; it is added to its sum after
-        this pop, because the addition waits for ``before`` and would delay this pop.
+        ``before`` is the result popped last, added only now so that no pop waits for the addition.
         """
         b, rows, late = self._b, self._product.block_rows, self._product.late
         at = (number - late) % rows
@@ -458,11 +450,7 @@ class _Writer:
         return popped
 
     def _store(self, number: int, results: "_Results", last: bool) -> None:
-        """Start the transfer, if any, of results that the push of vector ``number`` completes.
-
-        Those are given by `Stores.places`. Then write the descriptor of the next transfer; ``last``
-        says whether the step is the last one, which may have no further transfer.
-        """
+        """Start the transfer that `Stores.places` has for ``number``, if any; describe the next."""
         assert self._stores is not None
         split = self._stores.places().get(number)
         if split is not None:

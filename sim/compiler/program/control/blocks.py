@@ -1,7 +1,7 @@
 """Code of streams: loops over blocks of operands in HBM.
 
-Each region of a stream gives one loop; it computes one block of that loop. All blocks of a loop
-have the same shape. The loops follow one another.
+Each region of a stream becomes one loop, which executes the region once for each of its blocks.
+The blocks of a loop have the same shape. The loops follow one another.
 
 While one block is computed, the next block is read to *staging* vectors, and the results of the
 previous block are written from staging vectors to HBM. Kernels always work on the same vectors, so
