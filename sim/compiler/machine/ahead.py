@@ -1,4 +1,4 @@
-"""Moves the first weights of a product in front of a loop that does not use the array.
+"""Moves the first weights of a product in front of a loop that pushes nothing to the array.
 
 In code of several kernels, such a loop often lies between two products. Weights that do not depend
 on it then enter the array together with the code before the loop, while the array computes the last

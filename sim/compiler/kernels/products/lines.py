@@ -29,9 +29,10 @@ class LineConvolution:
     Attributes
     ----------
     operation : Operation
-        Its first operand is the input, shape (images, lines, features, offsets, columns), with one
-        copy of each line for each column offset within the filter. The second is the filter,
-        shape (outputs, filter lines * offsets * features).
+        Its first operand is the input, shape (images, lines, features, offsets, columns). An offset
+        stands for a group of adjacent filter columns, as many as the stride of columns; there is
+        one copy of each line for each offset. The features are those of all columns of a group.
+        The second operand is the filter, shape (outputs, filter lines * offsets * features).
     config : Config
     """
 

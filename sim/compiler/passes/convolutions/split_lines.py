@@ -92,9 +92,10 @@ def line_convolution(operation: Operation, takes: Order, positions: int, config:
 
 
 def _lines(operation: Operation, takes: Order, config: Config, to: Expansion) -> Value:
-    """Reshape the input to (images, padded lines, stride * features, columns of the result).
+    """Reshape the input to (images, padded lines, features of a group, columns of the result).
 
-    ``takes`` are the numbers of the input's dimensions, and the stride is that of the columns.
+    As many adjacent columns of the input as the stride of columns form a group. Zeros pad its
+    features to a multiple of the sublanes. ``takes`` are the numbers of the input's dimensions.
     """
     a, (lhs, rhs) = operation.attributes, operation.operands
     stride = a["window_strides"][1]

@@ -26,7 +26,7 @@ _LEAST_RANK = 3
 
 
 def connect_queues(graph: Graph, fed: Sequence[int], outfeed: bool, config: Config) -> Queues:
-    """Mark the loop that takes batches from the infeed and writes the outfeed (`Queues`).
+    """Mark the loop that takes batches from the infeed and writes the outfeed; return its queues.
 
     The loop gets the attribute ``outfeed``, a tuple with the numbers of its results in the outfeed.
     A slice of an input in the infeed gets the attributes ``in_hbm`` and ``slots``, the number of
