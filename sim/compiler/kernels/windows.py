@@ -206,11 +206,13 @@ def _space(at: Lowering, shape: tuple[int, ...], like: Tiling) -> Place:
 
 @chooses("reduce_window", "select_and_scatter")
 def _tilings(op: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
-    """Choose standard tilings, except where a strided dimension would run along the lanes.
+    """Choose standard tilings, or tilings that have the strided dimensions before all others.
 
-    Strides along the lanes are slow, because they move one lane at a time. For
-    `select_and_scatter`, windows that do not overlap run along outer dimensions, so that they can
-    be held in registers, unless this takes many more vectors.
+    The latter are chosen if the last dimension, which runs along the lanes of a standard tiling, is
+    strided: strides along the lanes are slow, because they move one lane at a time. They are also
+    chosen if a `select_and_scatter` can then process its windows as whole vectors
+    (`_scatters_vectors`). A dimension counts as strided if its stride, or the operand's dilation in
+    it, is not 1.
     """
     rank = len(op.operands[0].shape)
     a = op.attributes

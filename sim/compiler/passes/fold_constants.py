@@ -57,7 +57,10 @@ def _fold(operation: Operation, at: Expansion) -> list[Value] | None:
 
 
 def _known(value: Value, at: Expansion) -> Array | None:
-    """Return the numpy array of ``value`` if it is a constant; otherwise None."""
+    """Return the numpy array of ``value``, a constant or the result of a `_CHEAP` operation on such.
+
+    None for other values, and for values of more than `_LARGEST` elements.
+    """
     producer = at.producers.get(value)
     if producer is None or value.type.size > _LARGEST:
         return None

@@ -24,9 +24,8 @@ __all__ = ["Graph", "Results", "block_graph", "is_barrier", "lifetimes", "loop_g
 _BARRIERS = (Unit.SEMAPHORE, Unit.OTHER_CORE, Unit.LINKS, Unit.DMA)
 _MEMORY = (Unit.VMEM, Unit.SMEM)
 _PACE = 2
-"""Maximum number of pushes of rows in front of which a load may move in a paced block.
-
-A block is paced so that the loads of a long sequence do not fill all vector registers."""
+"""Maximum number of pushes of rows in front of which a load may move in a paced block
+(`block_graph`)."""
 _APART = 12
 """Least number of cycles between a transfer's start with a `Fence` and the latest operation with a
 `Fence` before it, in a block."""
@@ -118,10 +117,11 @@ class Results:
 def block_graph(nodes: list[Node], *, paced: bool = False, results: Results | None = None) -> Graph:
     """Build the dependences of the operations ``nodes``, which are executed once, in this order.
 
-    With ``paced``, further edges keep a load near the pushes of rows that it precedes in the code.
-    Otherwise, the loads of a long sequence could all move to its front and fill all vector
-    registers. With ``results``, a pop is delayed until its result is expected, so that operations
-    after it need not wait for the array.
+    With ``paced``, further edges keep the array busy. A load stays near the pushes of rows that it
+    precedes in the code; otherwise, the loads of a long sequence could all move to its front and
+    fill all vector registers. A start of a transfer, or a wait for one, stays after the pushes of
+    rows that precede it. With ``results``, a pop is delayed until its result is expected, so that
+    operations after it need not wait for the array.
     """
     graph = Graph(nodes)
     array = _Array(graph, results)

@@ -19,14 +19,16 @@ _LEAST = 4
 
 
 def leave_in_hbm(graph: Graph, config: Config) -> None:
-    """Mark operations on values that do not fit vector memory and that transfers can compute.
+    """Mark operations on large values that transfers can compute.
 
     These operations get the attribute ``in_hbm``:
 
-    - gathers along a table's first dimension; their indices are reshaped to one dimension;
-    - concatenations;
-    - dynamic slices and updates of slices; if a slice holds only parts of rows, an operation on
-      whole rows in HBM and an operation within these rows replace it;
+    - gathers along the first dimension of a table that takes at least half of vector memory; their
+      indices are reshaped to one dimension;
+    - concatenations along any dimension but the last, if the values do not fit vector memory;
+    - dynamic slices, if the values take more than half of vector memory, and updates of slices, if
+      they do not fit vector memory; if a slice holds only parts of rows, operations on whole rows
+      in HBM and one operation within these rows replace it;
     - dynamic slices of an input of the graph in a counted loop, even if the input fits vector
       memory, because a transfer can load them while the loop runs.
 
