@@ -1,7 +1,8 @@
 """Rewrites products that the array's kernel does not support.
 
 - A product without contracted dimensions becomes a multiplication of broadcast operands.
-- A product of operands without free dimensions becomes a multiplication and a sum.
+- A product of operands without free dimensions becomes a multiplication and a sum. The product of
+  two vectors is an exception: the array computes it.
 - In other products, an operand without a free dimension gets one of size 1.
 
 These multiplications of floats are in fp32, whatever precision the product requests.

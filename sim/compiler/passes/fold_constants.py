@@ -57,7 +57,7 @@ def _fold(operation: Operation, at: Expansion) -> list[Value] | None:
 
 
 def _known(value: Value, at: Expansion) -> Array | None:
-    """Return the numpy array of ``value``, a constant or the result of a `_CHEAP` operation on such.
+    """Return the numpy array of a constant, or of the result of a `_CHEAP` operation on constants.
 
     None for other values, and for values of more than `_LARGEST` elements.
     """
