@@ -71,9 +71,8 @@ def _movable(loop: Loop, straight: list[Op], writes: "Counter[Register]") -> set
     """Return the numbers of the operations of ``straight`` that may move to before ``loop``.
 
     ``straight`` are the operations after the loop. Those that may move are pushes of weights, up to
-    the first array operation that must stay, and the operations that these pushes need. ``writes``
-    counts the writes of each
-    register in the whole code.
+    the first array operation that must stay or the first barrier, and the operations that these
+    pushes need. ``writes`` counts the writes of each register in the whole code.
     """
     moved: set[int] = set()
     makers = {register: number for number, op in enumerate(straight) for register in op.writes}

@@ -15,11 +15,11 @@ __all__ = ["join_sums"]
 def join_sums(graph: Graph, config: Config) -> None:
     """Join sums over all devices of a pod (``pod_sum``) in a graph, and in its regions.
 
-    Sums with the same number of sums before them, on the longest chain of dependences, become one:
-    none of them depends on another. Such a group is joined only if one of its sums has the
-    attribute ``large``, and if all of them fit vector memory together. The sums of other groups are
-    replaced by the operations of their regions, which exchange values. Operations may change their
-    order.
+    Sums with the same number of sums before them, on the longest chain of dependences, form a
+    group: none of them depends on another. A group becomes one sum if at least one of its sums has
+    the attribute ``large``, and all of them fit vector memory together. The sums of other groups
+    are replaced by the operations of their regions, which exchange values. Operations may change
+    their order.
     """
     if graph.sharding is not None and graph.sharding.pod is not None:
         _join(graph, graph.sharding.torus, config)

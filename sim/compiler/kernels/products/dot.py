@@ -354,10 +354,9 @@ def dot_cycles(operation: Operation, operands: Sequence[Tiling], config: Config)
 
 
 def takes_packed(operation: Operation, value: Value, config: Config) -> bool:
-    """Return whether a product loads an operand that is in the packed standard tiling as weights.
+    """Return whether a product loads a packed operand as weights, without a copy to another tiling.
 
-    If not, the operand would be copied to another tiling. The other operand is in the standard
-    tiling.
+    Both operands are taken to be in the standard tiling, which is packed for this one.
 
     Parameters
     ----------

@@ -423,7 +423,7 @@ class _Writer:
         b.assign(self._first_weight, self._weight(0, self._weight_mask(), last=True))
 
     def _middle(self, number: int) -> None:
-        """Write waits and transfer starts before push ``number`` (from 0) of the second half."""
+        """Wait for and start transfers before push ``number``, from 0, of a step's second half."""
         assert self._transfers is not None
         if not number:
             self._transfers.wait()
@@ -435,7 +435,7 @@ class _Writer:
     def _pop(self, number: int, before: VReg | None, results: "_Results") -> VReg:
         """Pop a result after the push of vector ``number`` of rows; add ``before`` to its sum.
 
-        ``before`` is the result popped last, added only now so that no pop waits for the addition.
+        ``before`` is the result popped last; added right after its pop, it would hold the core.
         """
         b, rows, late = self._b, self._product.block_rows, self._product.late
         at = (number - late) % rows
