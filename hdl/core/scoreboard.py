@@ -33,7 +33,11 @@ READERS = ("x", "w", "xlu")
 
 
 def _members(written: wiring.FlippedInterface, names: tuple[str, ...], size: int) -> Value:
-    """Return the registers that the members ``names`` of ``written`` report, as ``size`` bits."""
+    """Return ``size`` bits, one for each register: whether any of the members reports it.
+
+    ``names`` are the names of the members of ``written``; each has ``valid``, and ``d``, the number
+    of the register that it reports.
+    """
     union: Value = Const(0, size)
     for name in names:
         port = getattr(written, name)
