@@ -84,7 +84,7 @@ REVIEWED: Mapping[str, tuple[str, ...]] = {
     "verif/sim/compiler/importer/sharding/test_partition.py": CODE,
     "verif/sim/compiler/program/test_cache.py": CODE,
     "verif/sim/driver/ranks/test_ranks.py": CODE,
-    "verif/sim/driver/test_serial.py": CODE,
+    "verif/sim/driver/test_serial.py": (*CODE, "README.md"),
     "verif/sim/pjrt/process.py": CODE,
     "verif/sim/trace/test_trace.py": CODE,
     "verif/sim/verilated/test_build.py": CODE,
