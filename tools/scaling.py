@@ -23,10 +23,11 @@ from sim.driver.device import Device
 from sim.driver.pod import Pod
 from sim.jit.function import JitFunction, jit
 from sim.verilated.toolchain import build_folder
+from tools.forecast.torus import shape_of
 
 __all__ = ["SHAPES", "Point", "cycles", "efficiency", "main", "measured", "sums"]
 
-SHAPES = {1: (1, 1), 2: (1, 1), 4: (2, 1), 8: (2, 2), 16: (4, 2)}
+SHAPES = {cores: shape_of(cores) for cores in (1, 2, 4, 8, 16)}
 """Chips along X and along Y, by the number of cores."""
 
 

@@ -38,7 +38,7 @@ from sim.models.chip.torus import LINK_COUNTERS, ChipTorus, longest_wire, wire_c
 from sim.models.hbm import HbmOptions
 from sim.models.ranks.ranks import default_communicator
 
-__all__ = ["Pod"]
+__all__ = ["Pod", "with_links"]
 
 _T = TypeVar("_T")
 
@@ -129,7 +129,7 @@ class PodCores(Closeable):
         width, height = (integer("side of the torus", side, 1, MAX_SIDE) for side in shape)
         if backend not in SIMULATED:
             raise ValueError(f"backend must be one of {', '.join(SIMULATED)}, not {backend!r}")
-        linked = chip_config(_with_links(chip_config(config)))
+        linked = chip_config(with_links(chip_config(config)))
         wires = _wires(linked, latency, width * height)
         if backend == "golden":
             if trace is not None:
@@ -617,7 +617,7 @@ def _memory_of(place: tuple[int, int]) -> Iterator[None]:
         raise MemoryError(f"chip {place}: {error}") from error
 
 
-def _with_links(config: Config) -> Config:
+def with_links(config: Config) -> Config:
     """Return ``config``, with links of the usual width if it has none (``link_bytes`` is 0)."""
     if config.link_bytes:
         return config

@@ -8,7 +8,6 @@ adds arrays of 1 MiB over 16 x 16 chips of preset `v2`, and compares the bits wi
 import argparse
 import sys
 import time
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,14 +17,13 @@ from golden.torus.reduce import all_reduced
 from hdl.config import Config
 from sim.compiler.collectives.plan import RingPlan
 from sim.compiler.collectives.program import reduce_program, scalar_memory
+from sim.driver.pod import with_links
 from sim.models.chip import ChipModel
 from sim.models.chip.torus import ChipTorus
+from tools.forecast.torus import LINK_RATE
 
 __all__ = ["reduce_cycles", "reduce_figures"]
 
-LINK_BYTES = 128
-LINK_RATE = 88
-"""Bytes that a link moves in a cycle at most: 11 flits of `LINK_BYTES` bytes in 16 cycles."""
 LINKS = 4
 MIB = 1 << 20
 
@@ -64,7 +62,7 @@ def reduce_cycles(shape: tuple[int, int], name: str, size: int, arrays: int = 1)
     shape : tuple of int
         Chips along X and along Y.
     name : str
-        Preset of the chips, to which links are added, with flits of at most `LINK_BYTES` bytes.
+        Preset of the chips, to which links are added.
     size : int
         Bytes of an array, a multiple of a row's.
     arrays : int
@@ -75,8 +73,7 @@ def reduce_cycles(shape: tuple[int, int], name: str, size: int, arrays: int = 1)
     RuntimeError
         If a sum has other bits than the golden one.
     """
-    config = Config.preset(name)
-    config = replace(config, link_bytes=min(LINK_BYTES, config.row_bytes))
+    config = with_links(Config.preset(name))
     plan = RingPlan.of(config, shape, size, arrays)
     rows = plan.bytes // config.row_bytes
     values = np.zeros((*shape, arrays, rows, config.lanes), np.float32)

@@ -20,7 +20,7 @@ from tools.forecast.samples import load, save
 __all__ = ["PAGE", "main"]
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "scaling.md"
-"""The page with a `report`; the charts lie beside it."""
+"""The page that shows a `report`; its charts are in the same folder."""
 _BLOCK = re.compile(r"```text\n.*?```", re.DOTALL)
 _GROUPS = "links", "compiled", "programs", "resnet50", "steps", "more-links", "more"
 

@@ -2,24 +2,17 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from hdl.config import Config
 from sim.compiler.collectives.plan import WAYS, RingPlan
 from sim.compiler.collectives.shares import SumShares
+from sim.driver.pod import with_links
 from tools.forecast.fit import non_negative
 from tools.forecast.samples import COMPILED, LINKS, SumSample
-from tools.forecast.torus import (
-    CORES,
-    LINK_BYTES,
-    LINK_RATE,
-    Shape,
-    link_cycles,
-    short_cycles,
-    steps,
-)
+from tools.forecast.torus import CORES, LINK_RATE, Shape, link_cycles, short_cycles, steps
 
 __all__ = ["PARAMETERS", "SumModel", "streams", "sum_features"]
 
@@ -149,15 +142,11 @@ def _shares(config: Config, shape: Shape, sizes: tuple[int, ...]) -> tuple[int, 
     Each array is padded to whole vectors. The division is the one that the compiler chooses.
     """
     vectors = sum(-(-size // (config.row_bytes * config.sublanes)) for size in sizes)
-    return vectors, SumShares.of(_linked(config), shape, vectors)
-
-
-def _linked(config: Config) -> Config:
-    return replace(config, link_bytes=min(LINK_BYTES, config.row_bytes))
+    return vectors, SumShares.of(with_links(config), shape, vectors)
 
 
 def _sent(kind: str, config: Config, shape: Shape, sizes: Sequence[int]) -> list[float]:
     """Return the number of bytes of each array; for `LINKS` on several chips, with its padding."""
     if kind == COMPILED or math.prod(shape) == 1:
         return [float(size) for size in sizes]
-    return [float(RingPlan.of(_linked(config), shape, size).bytes) for size in sizes]
+    return [float(RingPlan.of(with_links(config), shape, size).bytes) for size in sizes]

@@ -10,16 +10,14 @@ and the two go round the rings in opposite directions.
 import math
 
 from hdl.link.format import MAX_SIDE, LinkConfig
+from sim.compiler.graph.torus import CORES
 
-__all__ = ["CORES", "LINK_BYTES", "LINK_RATE", "MOST_CORES", "link_cycles", "shape_of",
+__all__ = ["CORES", "LINK_RATE", "MOST_CORES", "link_cycles", "shape_of",
            "short_cycles", "steps"]
 
-CORES = 2
-"""Cores of a chip."""
 MOST_CORES = CORES * MAX_SIDE ** 2
-LINK_BYTES = 128
-"""Bytes of a flit."""
-LINK_RATE = LINK_BYTES * LinkConfig().rate_flits / LinkConfig().rate_cycles
+_LINK = LinkConfig()
+LINK_RATE = _LINK.payload_bytes * _LINK.rate_flits / _LINK.rate_cycles
 """Bytes that a link moves in a cycle at most, in each direction."""
 _QUARTERS = 4
 

@@ -18,7 +18,7 @@ FUNCTION_LINES = 60
 """Lines of a function, with its docstring and its comments."""
 
 FOLDER_FILES = 12
-"""Python files of a folder, beside ``__init__.py``."""
+"""Python files of a folder, without ``__init__.py``."""
 
 DUPLICATE_LINES = 10
 """Lines of code that may not be the same in two places outside of tests."""
