@@ -59,23 +59,29 @@ def pod_sum(values: Words, blocks: tuple[int, int]) -> Words:
     values : array of uint32, shape (width, height, 2, words)
         Patterns of the fp32 numbers of both cores of each chip.
     blocks : tuple of int
-        Words of a block in the half of core 0, and in that of core 1. A half consists of two
-        quarters, each with one block for each chip. Zeros pad ``words`` to the size of both halves.
+        Words of a block in the first and in the second quarter of each half. A quarter has a block
+        for each chip. Zeros pad ``words`` to the size of two halves.
 
     Returns
     -------
     array of uint32, shape (words,)
-        The sums. The numbers of the two cores of a chip are added first. Then the half of core 0 is
-        summed as the first half of a round in `all_reduced`, that of core 1 as the second.
+        The sums. The numbers of the two cores of a chip are added first. Then the first quarter of
+        a half is summed along X first, the second one along Y first, with the order of blocks and
+        of additions in `all_reduced`. The first quarter of the first half and the second quarter of
+        the second half are summed in ascending order of coordinates, the other two in descending
+        order.
     """
     width, height, _, words = values.shape
-    sizes = [2 * width * height * block for block in blocks]
-    padded = np.zeros((width, height, sum(sizes)), np.uint32)
+    sizes = [width * height * block for block in blocks]
+    padded = np.zeros((width, height, 2 * sum(sizes)), np.uint32)
     padded[:, :, :words] = evaluate(VectorOp.FADD, values[:, :, 0], values[:, :, 1])
-    halves = np.split(padded, [sizes[0]], 2)
-    return np.concatenate([
-        _half(half[:, :, None], number, block, 1).reshape(-1)
-        for number, (half, block) in enumerate(zip(halves, blocks, strict=True))])[:words]
+    sums, start = [], 0
+    for way in (1, -1):
+        for number, (size, block) in enumerate(zip(sizes, blocks, strict=True)):
+            part = padded[:, :, None, start:start + size]
+            sums.append(_quarter(part, number, way * (-1) ** number, block, 1).reshape(-1))
+            start += size
+    return np.concatenate(sums)[:words]
 
 
 def _half(values: Words, half: int, block: int, spread: int) -> Words:
@@ -84,20 +90,30 @@ def _half(values: Words, half: int, block: int, spread: int) -> Words:
     ``values``, shape (width, height, rounds, words), has only the words of this half. ``half`` is 0
     for the first half, 1 for the second. ``block`` and ``spread`` are those of `all_reduced`.
     """
+    forward, backward = np.split(values, 2, 3)
+    return np.concatenate([_quarter(forward, half, 1, block, spread),
+                           _quarter(backward, half, -1, block, spread)], 1)
+
+
+def _quarter(values: Words, axis: int, way: int, block: int, spread: int) -> Words:
+    """Return the sums of one quarter of each round, shape (rounds, words).
+
+    ``values``, shape (width, height, rounds, words), has only the words of this quarter. Its first
+    axis is X if ``axis`` is 0, Y if it is 1, or the other one if there is one chip along it.
+    ``way`` is 1 if it is summed in ascending order of coordinates, else -1. ``block`` and
+    ``spread`` are those of `all_reduced`.
+    """
     width, height, count, words = values.shape
-    rounds = values.reshape(width, height, count, 2, -1, block)
-    sums = np.empty(rounds.shape[2:], np.uint32)
-    along_x = (height == 1) if half else (width > 1)
-    grid = rounds.swapaxes(0, 1) if along_x else rounds
+    along_x = (height == 1) if axis else (width > 1)
+    grid = values.swapaxes(0, 1) if along_x else values
     second, first = grid.shape[:2]
-    for quarter, way in enumerate((1, -1)):
-        part = grid[:, :, :, quarter].reshape(second, first, -1, first, second // spread, block)
-        # part[c2, c1, round, s1, s2] is block (s1, s2) of chip (c1, c2).
-        for s1 in range(first):
-            lines = _ring(part[:, :, :, s1].swapaxes(0, 1), s1, way)
-            for s2 in range(second // spread):
-                sums[:, quarter, s1 * (second // spread) + s2] = _ring(
-                    lines[:, :, s2], s2 * spread, way)
+    part = grid.reshape(second, first, count, first, second // spread, block)
+    # part[c2, c1, round, s1, s2] is block (s1, s2) of chip (c1, c2).
+    sums = np.empty(part.shape[2:], np.uint32)
+    for s1 in range(first):
+        lines = _ring(part[:, :, :, s1].swapaxes(0, 1), s1, way)
+        for s2 in range(second // spread):
+            sums[:, s1, s2] = _ring(lines[:, :, s2], s2 * spread, way)
     return sums.reshape(count, words)
 
 

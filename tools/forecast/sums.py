@@ -7,12 +7,12 @@ from functools import cache
 from typing import Any
 
 from hdl.config import Config
-from sim.compiler.collectives.plan import WAYS, RingPlan
+from sim.compiler.collectives.plan import RingPlan
 from sim.compiler.collectives.shares import SumShares
 from sim.driver.pod import with_links
 from tools.forecast.fit import non_negative
 from tools.forecast.samples import COMPILED, LINKS, SumSample
-from tools.forecast.torus import CORES, LINK_RATE, Shape, link_cycles, short_cycles, steps
+from tools.forecast.torus import LINK_RATE, Shape, link_cycles, short_cycles, steps
 
 __all__ = ["PARAMETERS", "SumModel", "streams", "sum_features"]
 
@@ -105,7 +105,7 @@ def streams(config: Config, shape: Shape, sizes: Sequence[int]) -> bool:
     compiler uses exchanges, which take longer, and which no parameters describe.
     """
     vectors, shares = _shares(config, shape, tuple(sizes))
-    return all(vectors + shares.workspace(core) <= config.vmem_vectors for core in range(CORES))
+    return vectors + shares.workspace <= config.vmem_vectors
 
 
 def sum_features(kind: str, config: Config, shape: Shape, sizes: Sequence[int],
@@ -125,14 +125,10 @@ def _carried(config: Config, shape: Shape, sizes: Sequence[int]) -> float:
     The compiler divides the arrays such that links along both axes have about equal loads. A core
     spends `_PIECE` cycles on each piece, and `_VECTOR` on each of its vectors.
     """
-    shares, loads = _shares(config, shape, tuple(sizes))[1], [0.0, 0.0]
-    for core in range(CORES):
-        (one, two), (first, second) = shares.axes(core), shares.sides(core)
-        loads[one] += 2 * (first - 1) / first * shares.quarter(core)
-        loads[two] += 2 * (second - 1) / second * shares.quarter(core) / first
-    pieces = len(WAYS) * shares.chips * shares.pieces
-    return max(max(loads) * config.row_bytes * config.sublanes / LINK_RATE,
-               pieces * (_VECTOR * max(shares.sizes) + _PIECE))
+    shares = _shares(config, shape, tuple(sizes))[1]
+    steps = shares.chips * shares.pieces
+    return max(max(shares.loads()) * config.row_bytes * config.sublanes / LINK_RATE,
+               steps * (_VECTOR * sum(shares.sizes) + len(shares.sizes) * _PIECE))
 
 
 @cache

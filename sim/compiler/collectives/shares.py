@@ -1,12 +1,16 @@
 """How the sum of values in vector memory, over all cores of a pod, is divided between the cores.
 
 The terms are those of `sim.compiler.collectives.plan`. A sum has a *workspace* in vector memory of
-each core, which begins with the half of core 0, followed by that of core 1. Together, the halves
-hold all vectors of the values, one value after the other, and then padding. Each half has two
-quarters; a quarter has a segment for each chip along the core's first axis, a segment has a block
-for each chip along the second axis, and a block has the same number of pieces on both cores. But
-pieces of the two cores may have different sizes: on tori that are not square, this balances links
-along X and along Y, and the accesses of transfers to the vector memories of both cores.
+each core, which begins with the half that core 0 reduces, followed by that of core 1. Together, the
+halves hold all vectors of the values, one value after the other, and then padding. Halves have the
+same size, so both cores have the same work. A half has two quarters: the first is reduced along X
+first, the second along Y first. The first quarter of core 0 and the second one of core 1 go round
+the rings forward, the other two backward. So a core sends the pieces of only one quarter in each
+direction, and each link carries those of both cores.
+
+A quarter has a segment for each chip along its first axis, a segment has a block for each chip
+along its second axis, and all blocks have the same number of pieces. But pieces of the two quarters
+may have different sizes: on tori that are not square, this balances links along X and along Y.
 """
 
 from dataclasses import dataclass
@@ -16,13 +20,60 @@ from hdl.config import Config
 from hdl.link.format import LinkConfig
 from sim.compiler.collectives.plan import CORES, WAYS
 
-__all__ = ["SumShares"]
+__all__ = ["Quarter", "SumShares"]
 
 _MOST_PIECE = 16
 """Maximum number of vectors in a piece."""
 _STEP, _LATENCY = 65, 300
 """Estimated cycles that a core needs for a piece in addition to those for its vectors; and cycles
 from the time when a piece is ready to be sent until the next chip can use it."""
+
+
+@dataclass(frozen=True)
+class Quarter:
+    """A quarter of a sum.
+
+    Attributes
+    ----------
+    start : int
+        Its first vector in the workspace.
+    way : int
+        Direction in which it goes round the rings, 1 or -1.
+    axes : tuple of int
+        First and second axis: 0 for X, 1 for Y.
+    sides : tuple of int
+        Numbers of chips along these axes; the first is at least 2.
+    pieces, size : int
+        Number of pieces of a block, and number of vectors in a piece.
+    """
+
+    start: int
+    way: int
+    axes: tuple[int, int]
+    sides: tuple[int, int]
+    pieces: int
+    size: int
+
+    @property
+    def block(self) -> int:
+        """Number of vectors in a block."""
+        return self.pieces * self.size
+
+    @property
+    def segment(self) -> int:
+        """Number of vectors in a segment."""
+        return self.sides[1] * self.block
+
+    @property
+    def vectors(self) -> int:
+        """Number of vectors."""
+        return self.sides[0] * self.segment
+
+    @property
+    def arrivals(self) -> tuple[int, int]:
+        """Numbers of vectors that arrive along the two axes to be added."""
+        first, second = self.sides
+        return (first - 1) * self.segment, (second - 1) * self.block
 
 
 @dataclass(frozen=True)
@@ -38,7 +89,7 @@ class SumShares:
     pieces : int
         Number of pieces of a block.
     sizes : tuple of int
-        Number of vectors in a piece of core 0, and of core 1.
+        Number of vectors in a piece of the first and of the second quarter of each half.
     """
 
     shape: tuple[int, int]
@@ -65,77 +116,69 @@ class SumShares:
         """Number of chips."""
         return self.shape[0] * self.shape[1]
 
-    def axes(self, core: int) -> tuple[int, int]:
-        """Return the first and the second axis of a core: 0 for X, 1 for Y.
+    def quarters(self, core: int) -> tuple[Quarter, Quarter]:
+        """Return the quarters of the half that core number ``core`` reduces."""
+        start, made = self.start(core), list[Quarter]()
+        for number, size in enumerate(self.sizes):
+            # There are at least two chips along the first axis.
+            one = number if self.shape[number] > 1 else 1 - number
+            made.append(Quarter(start, WAYS[core ^ number], (one, 1 - one),
+                                (self.shape[one], self.shape[1 - one]), self.pieces, size))
+            start += made[-1].vectors
+        return made[0], made[1]
 
-        There are at least two chips along the first axis.
-        """
-        first = core if self.shape[core] > 1 else 1 - core
-        return first, 1 - first
-
-    def sides(self, core: int) -> tuple[int, int]:
-        """Return the numbers of chips along the two axes of a core, in the order of `axes`."""
-        first, second = self.axes(core)
-        return self.shape[first], self.shape[second]
-
-    def block(self, core: int) -> int:
-        """Return the number of vectors in a block of core number ``core``."""
-        return self.pieces * self.sizes[core]
-
-    def quarter(self, core: int) -> int:
-        """Return the number of vectors in a quarter of core number ``core``."""
-        return self.chips * self.block(core)
-
-    def half(self, core: int) -> int:
-        """Return the number of vectors in the half of a core."""
-        return len(WAYS) * self.quarter(core)
+    @property
+    def half(self) -> int:
+        """Number of vectors in the half of a core."""
+        return self.chips * self.pieces * sum(self.sizes)
 
     def start(self, core: int) -> int:
         """Return the first vector, in the workspace, of a core's half."""
-        return core * self.half(0)
+        return core * self.half
 
-    @cached_property
+    @property
     def padded(self) -> int:
         """Number of vectors of both halves, including their padding."""
-        return self.half(0) + self.half(1)
+        return CORES * self.half
 
-    def buffers(self, core: int) -> tuple[range, range, range, range]:
-        """Return the parts of a core's workspace.
+    @cached_property
+    def buffers(self) -> tuple[range, range, tuple[range, ...]]:
+        """Parts of a core's workspace.
 
-        They are: both halves; the other core's numbers for this core's half; the pieces that arrive
-        along the first axis; and those that arrive along the second one. In each of the last three,
-        the vectors of the forward way come first.
+        They are: both halves; the other core's numbers for this core's half; and, for each of this
+        core's quarters, the pieces that arrive along the first axis, and those that arrive along
+        the second one.
         """
-        first, second = self.sides(core)
-        block, found, end = self.block(core), [], 0
-        for size in (self.padded, self.half(core), len(WAYS) * (first - 1) * second * block,
-                     len(WAYS) * (second - 1) * block):
+        found, end = list[range](), 0
+        for size in (self.padded, self.half,
+                     *(size for quarter in self.quarters(0) for size in quarter.arrivals)):
             found.append(range(end, end + size))
             end += size
-        one, two, three, four = found
-        return one, two, three, four
+        return found[0], found[1], tuple(found[2:])
 
-    def workspace(self, core: int) -> int:
-        """Return the number of vectors of a core's workspace."""
-        return self.buffers(core)[-1].stop
+    @property
+    def workspace(self) -> int:
+        """Number of vectors of a core's workspace."""
+        return self.buffers[-1][-1].stop
+
+    def loads(self) -> tuple[int, int]:
+        """Return the number of vectors that each link along X carries, and each one along Y."""
+        loads = [0, 0]
+        # A link carries the pieces of each number of quarter, from one core or the other.
+        for quarter in self.quarters(0):
+            for axis, vectors in zip(quarter.axes, quarter.arrivals, strict=True):
+                loads[axis] += 2 * vectors
+        return loads[0], loads[1]
 
     def cycles(self, config: Config) -> float:
         """Estimate the cycles of the sum."""
         link = LinkConfig()
         vector = config.sublanes * config.row_bytes * link.rate_cycles / (
             link.rate_flits * config.link_bytes)
-        loads, ports = [0.0, 0.0], 0.0
-        for core in range(CORES):
-            (one, two), (first, second) = self.axes(core), self.sides(core)
-            loads[one] += 2 * (first - 1) / first * self.quarter(core)
-            loads[two] += 2 * (second - 1) / second * self.quarter(core) / first
-            # Vector memory takes a row a cycle of the other core's numbers, and of what arrives.
-            arrived = 1 + (first - 1) / first + (second - 1) / second / first
-            ports = max(ports, 2 * self.half(core) * arrived * config.sublanes)
-        biggest = max(self.sizes)
-        steps = self.chips * self.pieces * len(WAYS)
-        core_cycles = steps * (3 * biggest + _STEP)
-        hops = 2 * (sum(self.shape) - 2)
-        return (max(max(loads) * vector, ports, core_cycles) + self.padded
+        # Vector memory takes a row a cycle of the other core's numbers, and of what arrives.
+        ports = (2 * self.half + sum(self.loads())) * config.sublanes
+        steps = self.chips * self.pieces * (3 * sum(self.sizes) + len(WAYS) * _STEP)
+        hops, biggest = 2 * (sum(self.shape) - 2), max(self.sizes)
+        return (max(max(self.loads()) * vector, ports, steps) + self.padded
                 + hops * max(0, _LATENCY + biggest * vector - biggest * self.pieces * vector)
                 + 4 * (biggest * vector + _LATENCY))

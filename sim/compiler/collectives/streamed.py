@@ -4,13 +4,14 @@ The sum goes through the phases of `sim.compiler.collectives.plan`, piece by pie
 `sim.compiler.collectives.program` does. Before the first phase, the cores of a chip add their
 numbers: core 0 sends to core 1 its numbers of the half that core 1 reduces, and core 1 does the
 same for core 0. Each complete piece also goes to the other core of the chip.
-`sim.compiler.collectives.shares` defines where pieces lie.
+`sim.compiler.collectives.shares` defines where pieces lie, and `sim.compiler.collectives.schedule`
+in which order a core works on them.
 
 Walks through the blocks begin at places that depend on the chip. These places, and the addresses of
 the workspaces of other cores, are in an *image*, which is in scalar memory when the code begins.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -19,31 +20,32 @@ from typing import Any
 from golden.dma import Descriptor
 from hdl.config import Config
 from hdl.dma.format import DESCRIPTOR_WORDS, DmaSpace, pack_remote
-from sim.compiler.collectives.plan import CORES, WAYS
-from sim.compiler.collectives.shares import SumShares
+from sim.compiler.collectives.plan import CORES
+from sim.compiler.collectives.schedule import Event, Goes, Tick, gather_ticks, scatter_ticks
+from sim.compiler.collectives.shares import Quarter, SumShares
 from sim.compiler.machine import VmemBuffer
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.ir import IndexLike, SReg
 
-__all__ = ["Semaphores", "StreamedSum", "image_words", "sum_image"]
+__all__ = ["Semaphores", "StreamedSum", "image_words", "next_chips", "sum_image"]
 
 _SOURCE, _DESTINATION = 2, 6
 """Words of a descriptor: the low words of its source's and its destination's address."""
+_QUARTERS, _AXES = 2, ("x", "y")
 _BASES = 0
-_WALKS = _BASES + 1 + 2 * len(WAYS)
-_WALK_WORDS = 2 * len(WAYS)
-_DESCRIPTORS = _WALKS + CORES * _WALK_WORDS
+_WALKS = _BASES + 1 + _QUARTERS * len(_AXES)
+_WALK_WORDS = 2
+_DESCRIPTORS = _WALKS + CORES * _QUARTERS * _WALK_WORDS
 """Where the parts of an image begin: the addresses of workspaces; where the walks begin, for each
-core; and the descriptors."""
-_PAIR, _COMPLETE, _SCATTER = (2 * len(WAYS) + number for number in range(3))
-"""Numbers of descriptors. Those before them are for pieces that go to the next chip, for each way
-along each axis. `_PAIR`: for numbers that the other core adds. `_COMPLETE`: for complete pieces
-that go to the other core. From `_SCATTER` on, for each way: for the blocks of the first phase."""
-_SEPARATE = _SCATTER + len(WAYS)
-"""Number of descriptors, if each use has one of its own."""
+quarter of this core and then of the other one; and the descriptors."""
+_PAIR, _COMPLETE, _SCATTER, _SEPARATE = (
+    (len(_AXES) + number) * _QUARTERS for number in range(4))
+"""Numbers of descriptors, one for each quarter. Those before `_PAIR` are for pieces that go to the
+next chip, for each axis of a quarter. `_PAIR`: for numbers that the other core adds. `_COMPLETE`:
+for complete pieces that go to the other core. `_SCATTER`: for the blocks of the first phase.
+`_SEPARATE` is the number of descriptors, if each use has one of its own."""
 _GROUP = 24
 """Maximum number of vector registers that the loads of one group of additions fill."""
-_AXES = "x", "y"
 
 
 @dataclass(frozen=True)
@@ -96,64 +98,86 @@ def sum_image(shares: SumShares, core: int, place: tuple[int, int], bases: Seque
         Coordinates (x, y) of its chip.
     bases : sequence of int
         Addresses of the workspaces of the chip's other core, and of the cores to which this core
-        sends: along its first axis forward and backward, then along its second axis forward and
-        backward. Those along the second axis are missing if there is only one chip along it.
+        sends, in the order of `next_chips`.
     """
     words = [0] * _DESCRIPTORS
     words[_BASES:_BASES + len(bases)] = bases
-    for number, walked in enumerate((core, 1 - core)):
-        (one, two), (_, second) = shares.axes(walked), shares.sides(walked)
-        block, at = shares.block(walked), _WALKS + number * _WALK_WORDS
-        for way in range(len(WAYS)):
-            words[at + 2 * way] = place[one] * second * block
-            words[at + 2 * way + 1] = place[two] * block
+    for number, quarter in enumerate(shares.quarters(core) + shares.quarters(1 - core)):
+        one, two = quarter.axes
+        at = _WALKS + number * _WALK_WORDS
+        words[at:at + _WALK_WORDS] = place[one] * quarter.segment, place[two] * quarter.block
     return words
 
 
-class _Walk:
-    """Scalar registers of a walk through the blocks of both of a core's quarters at once.
+def next_chips(shares: SumShares, core: int) -> list[tuple[str, int]]:
+    """Return the kinds of rings ("x" or "y") and the directions in which a core sends.
 
-    A walk begins with the block that the core of this chip sends first.
+    The two axes of its first quarter come first, then those of its second one. Along an axis with
+    only one chip, nothing is sent.
+    """
+    return [(_AXES[axis], quarter.way) for quarter in shares.quarters(core)
+            for axis in quarter.axes]
+
+
+class _Walk:
+    """Scalar registers of a walk through the blocks of a quarter, from that which leaves first on.
+
+    Parameters
+    ----------
+    b : Builder
+    quarter : Quarter
+    image : int
+        Address of the words of the image that say where the walk begins.
     """
 
-    def __init__(self, b: Builder, shares: SumShares, core: int, image: int) -> None:
-        self._b = b
-        (first, second), self._block = shares.sides(core), shares.block(core)
-        self._segment = second * self._block
-        self._quarter = first * self._segment
-        self._first = shares.start(core)
-        self._segments = [b.scalar_variable(b.smem_load(image + 2 * way))
-                          for way in range(len(WAYS))]
-        self._blocks = [b.scalar_variable(b.smem_load(image + 2 * way + 1))
-                        for way in range(len(WAYS))]
+    def __init__(self, b: Builder, quarter: Quarter, image: int) -> None:
+        self._b, self._quarter = b, quarter
+        self._segment = b.scalar_variable(b.smem_load(image))
+        self._block = b.scalar_variable(b.smem_load(image + 1))
+        self._left = b.scalar_variable(quarter.sides[1])
 
-    def copy(self) -> "_Walk":
-        """Return a walk in registers of its own, which is at the same block."""
-        made = copy(self)
-        made._segments = [self._b.scalar_variable(register) for register in self._segments]
-        made._blocks = [self._b.scalar_variable(register) for register in self._blocks]
+    def at(self) -> Any:
+        """Return the first vector, in the workspace, of the current block."""
+        return self._segment + self._block + self._quarter.start
+
+    def next(self) -> None:
+        """Go on to the next block; after the last one of a segment, to the next segment."""
+        b, quarter = self._b, self._quarter
+        self._advance(self._block, quarter.block, quarter.segment)
+        if quarter.sides[1] == 1:
+            self._next_segment()
+            return
+        b.assign(self._left, self._left - 1)
+        with b.when("eq", self._left, 0):
+            self._next_segment()
+            b.assign(self._left, b.value(quarter.sides[1]))
+
+    def again(self) -> None:
+        """Go on to the first block of this segment again, and then to all but its last one."""
+        b, (_, second) = self._b, self._quarter.sides
+        b.assign(self._left, b.value(second))
+        self.next()
+        b.assign(self._left, b.value(max(second - 1, 1)))
+
+    def following(self) -> "_Walk":
+        """Return a walk in registers of its own through the next segment, from this block on."""
+        b, made = self._b, copy(self)
+        made._segment, made._block, made._left = (
+            b.scalar_variable(value)
+            for value in (self._segment, self._block, self._quarter.sides[1]))
+        made._next_segment()
         return made
 
-    def at(self, way: int) -> Any:
-        """Return the first vector, in the workspace, of the current block of quarter ``way``."""
-        return self._segments[way] + self._blocks[way] + (self._first + way * self._quarter)
+    def _next_segment(self) -> None:
+        self._advance(self._segment, self._quarter.segment, self._quarter.vectors)
 
-    def next_block(self) -> None:
-        """Go on to the next block of the segment; after the last one, to the first."""
-        self._advance(self._blocks, self._block, self._segment)
-
-    def next_segment(self) -> None:
-        """Go on to the next segment; after the last one, to the first."""
-        self._advance(self._segments, self._segment, self._quarter)
-
-    def _advance(self, registers: Sequence[SReg], step: int, size: int) -> None:
+    def _advance(self, register: SReg, step: int, size: int) -> None:
         if step == size:
             return
-        b = self._b
-        for register, way in zip(registers, WAYS, strict=True):
-            b.assign(register, register - way * step)
-            with b.when("lt" if way > 0 else "ge", register, 0 if way > 0 else size):
-                b.assign(register, register + way * size)
+        b, way = self._b, self._quarter.way
+        b.assign(register, register - way * step)
+        with b.when("lt" if way > 0 else "ge", register, 0 if way > 0 else size):
+            b.assign(register, register + way * size)
 
 
 class StreamedSum:
@@ -180,13 +204,11 @@ class StreamedSum:
         self._config: Config = b.config
         self._semaphores = semaphores
         self._workspace = workspace
-        self._all, self._pairs, *arrivals = (
-            workspace.part(numbers) for numbers in shares.buffers(core))
-        self._arrivals = arrivals
-        self._first, self._second = shares.sides(core)
-        self._size, self._block = shares.sizes[core], shares.block(core)
-        self._segment = self._second * self._block
-        self._kinds = [_AXES[axis] for axis in shares.axes(core)]
+        everything, pairs, arrivals = shares.buffers
+        self._all, self._pairs = workspace.part(everything), workspace.part(pairs)
+        self._arrivals = [workspace.part(numbers) for numbers in arrivals]
+        self._quarters = shares.quarters(core)
+        self._late: dict[int, _Walk] = {}
 
     def image(self, words: int) -> list[int]:
         """Return ``words`` words of the image, with zeros for what depends on the chip."""
@@ -201,38 +223,57 @@ class StreamedSum:
 
         It leaves the sums at the start of the workspace, in the same order.
         """
-        b, near = self._b, self._semaphores
+        b, near, shares = self._b, self._semaphores, self._shares
         self._invite()
-        self._walk = _Walk(b, self._shares, self._core, self._image + _WALKS)
-        self._other = _Walk(b, self._shares, 1 - self._core, self._image + _WALKS + _WALK_WORDS)
-        self._bases = [b.smem_load(self._image + _BASES + number)
-                       for number in range(1 + len(WAYS) * (1 + (self._second > 1)))]
+        walks = [_Walk(b, quarter, self._image + _WALKS + number * _WALK_WORDS)
+                 for number, quarter in enumerate(self._quarters + shares.quarters(1 - self._core))]
+        self._walks, self._others = walks[:_QUARTERS], walks[_QUARTERS:]
+        self._done = [b.scalar_variable(0) for _ in self._quarters]
         # The other core gets its first block while this core copies its own half.
-        theirs, own = (
-            range(self._shares.start(core), self._shares.start(core) + self._shares.half(core))
-            for core in (1 - self._core, self._core))
+        theirs, own = (range(shares.start(core), shares.start(core) + shares.half)
+                       for core in (1 - self._core, self._core))
         self._copy(operands, theirs)
         b.wait(near.free, 1)
-        self._begin_pairs()
+        with b.loop(shares.pieces) as q:
+            for number, quarter in enumerate(self._quarters):
+                self._send_pair(number, q, q * quarter.size)
+        self._next_pairs()
         self._copy(operands, own)
-        for kind, side in zip(self._kinds, (self._first, self._second), strict=True):
-            for way in WAYS if side > 1 else ():
-                b.wait(near.links[kind, way], 1)
-        self._scatter()
-        self._gather()
-        blocks = (self._first - 1) * self._second
-        pieces = (blocks + 2 * (self._second - 1)) * self._shares.pieces
-        b.wait(near.sent, len(WAYS) * (blocks + pieces))
-        b.wait(near.complete, 2 * len(WAYS) * self._shares.chips * self._shares.pieces)
+        for number in range(_QUARTERS):
+            for axis in self._rings(number):
+                b.wait(self._link(number, axis, arrives=False), 1)
+        for count, tick in scatter_ticks(self._quarters):
+            self._tick(count, tick)
+        for count, tick in gather_ticks(self._quarters):
+            self._tick(count, tick)
+        left = 0
+        for first, second in (quarter.sides for quarter in self._quarters):
+            blocks = (first - 1) * second
+            left += blocks + (blocks + 2 * (second - 1)) * shares.pieces
+        b.wait(near.sent, left)
+        b.wait(near.complete, CORES * _QUARTERS * shares.chips * shares.pieces)
+
+    def _rings(self, number: int) -> Iterator[int]:
+        """Yield the axes of quarter ``number`` along which there are several chips."""
+        return (axis for axis, side in enumerate(self._quarters[number].sides) if side > 1)
+
+    def _link(self, number: int, axis: int, *, arrives: bool) -> int:
+        """Return the semaphore for a direction of quarter ``number`` along ``axis``.
+
+        It counts what ``arrives`` from the chip before this one, or else the signal of the next
+        chip.
+        """
+        quarter = self._quarters[number]
+        return self._semaphores.links[_AXES[quarter.axes[axis]],
+                                      -quarter.way if arrives else quarter.way]
 
     def _invite(self) -> None:
         """Write signals to all cores that send to this one: this core's workspace is free."""
         b = self._b
-        for axis, (kind, side) in enumerate(zip(self._kinds, (self._first, self._second),
-                                                strict=True)):
-            for way in WAYS if side > 1 else ():
-                b.signal_remote(self._semaphores.links[kind, way],
-                                pack_remote(*self._hops(axis, -way), self._core), 1)
+        for number in range(_QUARTERS):
+            for axis in self._rings(number):
+                b.signal_remote(self._link(number, axis, arrives=False),
+                                pack_remote(*self._hops(number, axis, -1), self._core), 1)
         b.signal_other(self._semaphores.free, 1)
 
     def _copy(self, operands: Sequence[VmemBuffer], half: range) -> None:
@@ -248,252 +289,159 @@ class StreamedSum:
 
     # ---- the other core's half
 
-    def _begin_pairs(self) -> None:
-        """Write code that sends the other core the first block of both quarters of its half.
+    def _send_pair(self, number: int, q: IndexLike, done: Any) -> None:
+        """Write the transfer of piece ``q`` of the next block of the other core's half.
 
-        Block n + 1 follows while this core works on block n of its own half (`_pair`).
+        ``number`` is that of the quarter; ``done`` vectors of this quarter have been sent.
         """
-        b, shares = self._b, self._shares
-        self._steps = b.scalar_variable(shares.chips)
-        self._turn = b.scalar_variable(shares.sides(1 - self._core)[1])
-        start = shares.buffers(1 - self._core)[1].start
-        self._targets = [b.scalar_variable(
-            self._bases[0] + (start + way * shares.quarter(1 - self._core)))
-            for way in range(len(WAYS))]
-        with b.loop(shares.pieces) as q:
-            self._send_pairs(q)
-        self._next_pairs()
+        self._transfer(_PAIR + number,
+                       self._others[number].at() + q * self._quarters[number].size,
+                       self._base(0) + (done + self._pair(number)))
 
-    def _pair(self, q: IndexLike) -> None:
-        """Write code that sends the other core piece ``q`` of the next block of both its quarters.
-
-        It sends nothing after the last block.
-        """
-        with self._b.unless("eq", self._steps, 0):
-            self._send_pairs(q)
-
-    def _send_pairs(self, q: IndexLike) -> None:
-        size = self._shares.sizes[1 - self._core]
-        for way, target in enumerate(self._targets):
-            self._transfer(_PAIR, self._other.at(way) + q * size, target)
-            self._b.assign(target, target + size)
+    def _pair(self, number: int) -> int:
+        """Return the place in the workspace for the other core's numbers of quarter ``number``."""
+        before = sum(quarter.vectors for quarter in self._quarters[:number])
+        return self._pairs.address - self._workspace.address + before
 
     def _next_pairs(self) -> None:
-        """Write code that goes on to the next block of the other core's half."""
+        for walk in self._others:
+            walk.next()
+
+    # ---- ticks
+
+    def _tick(self, count: int, tick: Tick) -> None:
+        """Write a tick that repeats ``count`` times."""
         b = self._b
-        b.assign(self._steps, self._steps - 1)
-        self._other.next_block()
-        b.assign(self._turn, self._turn - 1)
-        with b.when("eq", self._turn, 0):
-            self._other.next_segment()
-            b.assign(self._turn, b.value(self._shares.sides(1 - self._core)[1]))
-
-    # ---- the phases
-
-    def _scatter(self) -> None:
-        """Write the first two phases; the second one begins with the last segment of the first."""
-        b = self._b
-        self._piece = b.scalar_variable(0)
-        self._blocks(self._second, partial(self._scattered, begins=True), scatters=True)
-        self._walk.next_segment()
-        if self._first > 2:
-            with b.loop(self._first - 2):
-                self._blocks(self._second, self._scattered, waits=True, scatters=True)
-                self._walk.next_segment()
-        self._blocks(1, partial(self._completed, begins=True, ends=self._second == 1), waits=True)
-        if self._second > 2:
-            self._blocks(self._second - 2, self._completed, waits=True)
-        if self._second > 1:
-            self._blocks(1, partial(self._completed, ends=True), waits=True)
-
-    def _scattered(self, way: int, at: SReg, *, begins: bool = False) -> None:
-        """Write the code for a piece of the first phase, at place ``at`` of the workspace.
-
-        ``begins`` says that nothing arrives from another chip to be added.
-        """
-        self._b.wait(self._semaphores.paired, 1)
-        self._add(way, at, [] if begins else [self._arrived(0, way)])
-
-    def _completed(self, way: int, at: SReg, *, begins: bool = False, ends: bool = False) -> None:
-        """Write the code that completes a piece along the first axis, and continues it.
-
-        ``begins`` says that nothing arrives along the second axis to be added, and ``ends`` that
-        the piece is then complete along that axis, too.
-        """
-        self._b.wait(self._semaphores.paired, 1)
-        parts = [self._arrived(0, way)]
-        if not begins:
-            self._await(1, way)
-            parts.append(self._arrived(1, way))
-        self._add(way, at, parts)
-        if not ends:
-            self._send(1, way, at, self._slot(1, way, self._piece))
-            return
-        if self._second > 1:
-            self._send(1, way, at, at)
-        self._send(0, way, at, at)
-        self._hand_over(at)
-
-    def _gather(self) -> None:
-        """Write the last two phases.
-
-        On a ring of two chips, nothing that arrives in the last phase goes on to other chips. Then
-        this phase follows the one before it by a block, so that the core is not late at the end.
-        """
-        b = self._b
-        if self._first == 2 and self._second > 1:
-            late = self._walk.copy()
-            late.next_segment()
-            with b.loop(self._second - 1):
-                late.next_block()
-            if self._second > 2:
-                with b.loop(self._second - 2):
-                    self._blocks(1, partial(self._gathered, 1, on=True), pairs=False, late=late)
-            self._blocks(1, partial(self._gathered, 1, on=False), pairs=False, late=late)
-            self._walk = late
-            self._blocks(1, partial(self._gathered, 0, on=False), pairs=False)
-            return
-        for axis, side, blocks in ((1, self._second, 1), (0, self._first, self._second)):
-            if not axis:
-                self._walk.next_segment()
-            if side > 2:
-                with b.loop(side - 2):
-                    self._blocks(blocks, partial(self._gathered, axis, on=True), pairs=False)
-                    self._after(axis)
-            if side > 1:
-                self._blocks(blocks, partial(self._gathered, axis, on=False), pairs=False)
-                self._after(axis)
-
-    def _after(self, axis: int) -> None:
-        if not axis:
-            self._walk.next_segment()
-
-    def _gathered(self, axis: int, way: int, at: SReg, *, on: bool) -> None:
-        """Write the code for a complete piece that arrives along ``axis``.
-
-        ``on`` says that the next chip along this axis needs it, too.
-        """
-        self._await(axis, way)
-        if on:
-            self._send(axis, way, at, at)
-        if axis:
-            self._send(0, way, at, at)
-        self._hand_over(at)
-
-    # ---- parts of a step
-
-    def _blocks(self, count: int, step: Callable[..., None], *, pairs: bool = True,
-                waits: bool = False, scatters: bool = False, late: _Walk | None = None) -> None:
-        """Write loops over pieces of ``count`` blocks.
-
-        Parameters
-        ----------
-        count : int
-        step : callable
-            Writes what is done with a piece. It gets the number of the way, and the piece's place
-            in the workspace.
-        pairs : bool
-            Send pieces for the other core, too, and add each piece's vectors to register `_piece`,
-            which counts the vectors of a quarter that are done.
-        waits : bool
-            Wait, before a block, until the one that arrives along the first axis is complete.
-        scatters : bool
-            Send each block along the first axis. A link's queue has only a few places, so whole
-            blocks let the core go on to the next phase.
-        late : _Walk or None
-            If given, a walk through as many blocks of the last phase, which are received, too.
-        """
-        b = self._b
+        # While this core works on block n of its half, block n + 1 of the other half leaves.
+        scatters = any(event.goes for _, event in tick.events)
+        pairs = scatters and all(event.goes is not Goes.COMPLETE for _, event in tick.events)
         with b.loop(count):
-            for way in range(len(WAYS)) if waits else ():
-                self._await(0, way)
-            places = [b.scalar_variable(walk.at(way)) for walk in (self._walk, late)
-                      for way in range(len(WAYS)) if walk is not None]
+            for number, event in tick.events:
+                if event.goes and 0 in event.arrives:
+                    self._await(number, 0)
+            places = [b.scalar_variable(self._walk(number, event).at())
+                      for number, event in tick.events]
             with b.loop(self._shares.pieces) as q:
-                if pairs:
-                    self._pair(q)
-                for number, at in enumerate(places):
-                    if number < len(WAYS):
-                        step(number, at)
+                for number, quarter in enumerate(self._quarters if pairs else ()):
+                    self._send_pair(number, q, self._done[number] + quarter.block)
+                for (number, event), at in zip(tick.events, places, strict=True):
+                    if event.goes:
+                        self._sum(number, event, at)
                     else:
-                        self._gathered(0, number - len(WAYS), at, on=False)
-                    b.assign(at, at + self._size)
-                if pairs:
-                    b.assign(self._piece, self._piece + self._size)
-            for way in range(len(WAYS)) if scatters else ():
-                self._transfer(_SCATTER + way, self._walk.at(way), self._bases[1 + way]
-                               + self._slot(0, way, self._piece - self._block))
+                        self._pass(number, event, at)
+                    b.assign(at, at + self._quarters[number].size)
+            for number, event in tick.events:
+                if event.goes is Goes.FIRST:
+                    # A link's queue has only a few places, so whole blocks let the core go on to
+                    # the next phase.
+                    self._send(_SCATTER, number, 0, self._walk(number, event).at(), self._slot(
+                        number, 0, self._done[number] - self._quarters[number].block))
             if pairs:
-                with b.unless("eq", self._steps, 0):
-                    self._next_pairs()
-            for walk in (self._walk, late):
-                if walk is not None:
-                    walk.next_block()
+                self._next_pairs()
+            for number, event in tick.events:
+                walk = self._walk(number, event)
+                if event.goes is not Goes.COMPLETE:
+                    walk.next()
+                    continue
+                self._late[number] = walk.following()
+                walk.again()
 
-    def _start(self, axis: int, way: int) -> int:
-        """Return a piece's place on arrival along ``axis``, less the sender's `_piece`.
+    def _walk(self, number: int, event: Event) -> _Walk:
+        return self._late[number] if event.late else self._walks[number]
 
-        The place is counted in vectors from the start of the buffer for pieces that arrive.
-        """
-        buffer, before = self._arrivals[axis], axis * (self._first - 1) * self._segment
-        return way * (buffer.vectors // len(WAYS)) - before
+    def _sum(self, number: int, event: Event, at: SReg) -> None:
+        """Write code that adds a piece of quarter ``number`` at place ``at``, and sends the sum."""
+        b, quarter = self._b, self._quarters[number]
+        b.wait(self._semaphores.paired, 1)
+        if 1 in event.arrives:
+            self._await(number, 1)
+        self._add(number, at, [self._arrived(number, axis) for axis in event.arrives])
+        if event.goes is Goes.SECOND:
+            self._send(0, number, 1, at, self._slot(number, 1, self._done[number]))
+        if event.goes is Goes.COMPLETE:
+            for axis in reversed(list(self._rings(number))):
+                self._send(0, number, axis, at, at)
+            self._hand_over(number, at)
+        b.assign(self._done[number], self._done[number] + quarter.size)
 
-    def _slot(self, axis: int, way: int, piece: Any) -> Any:
+    def _pass(self, number: int, event: Event, at: SReg) -> None:
+        """Write the code for a complete piece that arrives at place ``at``."""
+        [axis] = event.arrives
+        self._await(number, axis)
+        for further in event.on:
+            self._send(0, number, further, at, at)
+        self._hand_over(number, at)
+
+    # ---- parts of a tick
+
+    def _slot(self, number: int, axis: int, done: Any) -> Any:
         """Return the place, in the next chip's workspace, where a piece arrives along ``axis``.
 
-        ``piece`` is the value of `_piece` for the piece that is sent.
+        ``done`` is the value of `_done` for the piece that is sent.
         """
-        start = self._arrivals[axis].address - self._workspace.address
-        return piece + (start + self._start(axis, way))
+        buffer = self._arrivals[2 * number + axis]
+        before = axis * self._quarters[number].arrivals[0]
+        return done + (buffer.address - self._workspace.address - before)
 
-    def _arrived(self, axis: int, way: int) -> tuple[VmemBuffer, Any]:
+    def _arrived(self, number: int, axis: int) -> tuple[VmemBuffer, Any]:
         """Return the buffer and the place in it where the current piece has arrived."""
-        sent = self._segment if axis == 0 else self._block
-        return self._arrivals[axis], self._piece + (self._start(axis, way) - sent)
+        quarter = self._quarters[number]
+        sent = quarter.arrivals[0] + quarter.block if axis else quarter.segment
+        return self._arrivals[2 * number + axis], self._done[number] - sent
 
-    def _await(self, axis: int, way: int) -> None:
-        self._b.wait(self._semaphores.links[self._kinds[axis], -WAYS[way]], 1)
+    def _await(self, number: int, axis: int) -> None:
+        self._b.wait(self._link(number, axis, arrives=True), 1)
 
-    def _add(self, way: int, at: SReg, parts: Sequence[tuple[VmemBuffer, Any]]) -> None:
+    def _add(self, number: int, at: SReg, parts: Sequence[tuple[VmemBuffer, Any]]) -> None:
         """Write code that adds this core's numbers, the other core's, and ``parts``, which arrived.
 
         The sum replaces this core's numbers, at place ``at`` of the workspace.
         """
-        b, quarter = self._b, self._shares.quarter(self._core)
-        taken = [(self._all, at + 0), (self._pairs, self._piece + way * quarter), *parts]
+        b, size = self._b, self._quarters[number].size
+        pairs = self._done[number] + self._pair(number)
+        taken = [(self._all, at + 0), (self._workspace, pairs), *parts]
         group = _GROUP // len(taken)
-        for first in range(0, self._size, group):
-            numbers = range(first, min(first + group, self._size))
-            loaded = [[b.load(buffer, start + number) for buffer, start in taken]
-                      for number in numbers]
-            for number, vectors in zip(numbers, loaded, strict=True):
-                b.store(reduce(partial(b.vector, "fadd"), vectors), self._all, at + number)
+        for first in range(0, size, group):
+            numbers = range(first, min(first + group, size))
+            loaded = [[b.load(buffer, start + each) for buffer, start in taken]
+                      for each in numbers]
+            for each, vectors in zip(numbers, loaded, strict=True):
+                b.store(reduce(partial(b.vector, "fadd"), vectors), self._all, at + each)
 
-    def _send(self, axis: int, way: int, at: Any, target: Any) -> None:
-        """Write the transfer of the piece at ``at`` to place ``target`` of the next chip."""
-        number = len(WAYS) * axis + way
-        self._transfer(number, at, self._bases[1 + number] + target)
+    def _send(self, kind: int, number: int, axis: int, at: Any, target: Any) -> None:
+        """Write the transfer from place ``at`` to place ``target`` of the next chip's workspace.
 
-    def _hand_over(self, at: Any) -> None:
+        ``kind`` is `_SCATTER` for a block, 0 for a piece of quarter ``number``.
+        """
+        following = _QUARTERS * number + axis
+        self._transfer(kind + (number if kind else following), at,
+                       self._base(1 + following) + target)
+
+    def _hand_over(self, number: int, at: Any) -> None:
         """Write the transfer of a complete piece to the other core."""
-        self._transfer(_COMPLETE, at, self._bases[0] + at)
+        self._transfer(_COMPLETE + number, at, self._base(0) + at)
+
+    def _base(self, number: int) -> SReg:
+        return self._b.smem_load(self._image + _BASES + number)
 
     def _descriptors(self) -> dict[int, tuple[int, ...]]:
         """Return the words of all descriptors, by number, with addresses of 0."""
-        near, rows = self._semaphores, self._size * self._config.sublanes
-        other = self._shares.sizes[1 - self._core] * self._config.sublanes
-        made = {_PAIR: Descriptor(DmaSpace.VMEM, DmaSpace.OTHER_VMEM, other,
-                                  semaphore=near.paired, signal_other=True),
-                _COMPLETE: Descriptor(DmaSpace.VMEM, DmaSpace.OTHER_VMEM, rows,
-                                      semaphore=near.complete, signal=True, signal_other=True)}
-        block = self._block * self._config.sublanes
-        for first, axis, size in ((0, 0, rows), (len(WAYS), 1, rows), (_SCATTER, 0, block)):
-            for number, way in enumerate(WAYS if axis == 0 or self._second > 1 else ()):
-                made[first + number] = Descriptor(
-                    DmaSpace.VMEM, DmaSpace.REMOTE_VMEM, size,
-                    destination_address=pack_remote(*self._hops(axis, way), self._core) << 32,
+        near, made = self._semaphores, dict[int, Descriptor]()
+        for number, quarter in enumerate(self._quarters):
+            rows = quarter.size * self._config.sublanes
+            made[_PAIR + number] = Descriptor(
+                DmaSpace.VMEM, DmaSpace.OTHER_VMEM, rows, semaphore=near.paired, signal_other=True)
+            made[_COMPLETE + number] = Descriptor(
+                DmaSpace.VMEM, DmaSpace.OTHER_VMEM, rows, semaphore=near.complete, signal=True,
+                signal_other=True)
+            for at, axis, count in ((_QUARTERS * number, 0, 1), (_QUARTERS * number + 1, 1, 1),
+                                    (_SCATTER + number, 0, quarter.pieces)):
+                made[at] = Descriptor(
+                    DmaSpace.VMEM, DmaSpace.REMOTE_VMEM, count * rows,
+                    destination_address=pack_remote(
+                        *self._hops(number, axis, 1), self._core) << 32,
                     semaphore=near.sent, signal=True, signal_remote=True,
-                    remote_semaphore=near.links[self._kinds[axis], -way])
+                    remote_semaphore=self._link(number, axis, arrives=True))
         return {number: descriptor.pack() for number, descriptor in made.items()}
 
     def _descriptor(self, number: int) -> int:
@@ -513,5 +461,8 @@ class StreamedSum:
         b.smem_store(b.value(target), at + _DESTINATION)
         b.dma(at)
 
-    def _hops(self, axis: int, way: int) -> tuple[int, int]:
-        return (way, 0) if self._kinds[axis] == "x" else (0, way)
+    def _hops(self, number: int, axis: int, sign: int) -> tuple[int, int]:
+        """Return the hops to the next chip along ``axis`` of a quarter, or with -1 to the last."""
+        quarter = self._quarters[number]
+        hops = sign * quarter.way
+        return (hops, 0) if quarter.axes[axis] == 0 else (0, hops)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from hdl.config import Config
-from sim.compiler.collectives.plan import CORES
 from sim.compiler.collectives.shares import SumShares
 from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.graph.torus import Torus
@@ -62,7 +61,7 @@ def _streams(group: Sequence[Operation], torus: Torus, config: Config) -> bool:
     values = [operation.operands[0] for operation in group]
     vectors = sum(standard(value.shape, config).vectors for value in values)
     shares = SumShares.of(config, (torus.width, torus.height), vectors)
-    return all(vectors + shares.workspace(core) <= config.vmem_vectors for core in range(CORES))
+    return vectors + shares.workspace <= config.vmem_vectors
 
 
 def _joined(group: list[Operation]) -> Operation:

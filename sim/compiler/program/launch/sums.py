@@ -5,11 +5,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.compiler.collectives.plan import WAYS
 from sim.compiler.collectives.shares import SumShares
-from sim.compiler.collectives.streamed import Semaphores, StreamedSum, image_words, sum_image
+from sim.compiler.collectives.streamed import (
+    Semaphores,
+    StreamedSum,
+    image_words,
+    next_chips,
+    sum_image,
+)
 from sim.compiler.graph.ir import Operation
-from sim.compiler.graph.torus import RINGS, Torus
+from sim.compiler.graph.torus import Torus
 from sim.compiler.machine import VmemBuffer, emit
 from sim.compiler.machine.builder import Builder
 from sim.compiler.program.code.reserved import EXCHANGED, FREE, LINKS
@@ -79,7 +84,7 @@ class PodSums:
         places.lock(operation.operands)
         try:
             operands = [places.load(value) for value in operation.operands]
-            workspace = places.allocate("sum", shares.workspace(core))
+            workspace = places.allocate("sum", shares.workspace)
         finally:
             places.lock(())
         room = context.memory.kernel
@@ -132,10 +137,8 @@ class PodSums:
         x, y = place
         for number, item in self._sums.items():
             near = torus.neighbour(device, "core", 1)
-            others = [near, *(
-                torus.neighbour(device, RINGS[1 + axis], way)
-                for axis, side in zip(item.shares.axes(core), item.shares.sides(core), strict=True)
-                if side > 1 for way in WAYS)]
+            others = [near, *(torus.neighbour(device, ring, way)
+                              for ring, way in next_chips(item.shares, core))]
             self._context.constants.differ(item.image, device, sum_image(
                 item.shares, core, (x, y), [base(number, other) for other in others]))
 

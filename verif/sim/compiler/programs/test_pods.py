@@ -202,7 +202,8 @@ def test_large_sums_of_floats_are_joined_and_streamed(
     words = np.concatenate(packed, 1).reshape(torus.height, torus.width, CORES, -1).swapaxes(0, 1)
     size = config.sublanes * config.lanes
     shares = SumShares.of(config, (torus.width, torus.height), words.shape[-1] // size)
-    sums = pod_sum(words, (shares.block(0) * size, shares.block(1) * size))
+    blocks = [quarter.block * size for quarter in shares.quarters(0)]
+    sums = pod_sum(words, (blocks[0], blocks[1]))
     parts = np.split(sums, np.cumsum([part.shape[1] for part in packed])[:-1])
     wanted = [standard(shape, config).unpack(part.reshape(-1, config.sublanes, config.lanes))
               for shape, part in zip(shapes, parts, strict=True)]
@@ -215,7 +216,10 @@ def test_large_sums_of_floats_are_joined_and_streamed(
 
 def test_a_sum_between_exchanges_may_need_all_of_vector_memory(
         monkeypatch: pytest.MonkeyPatch) -> None:
-    """No vectors are reserved for the second exchange until the sum is complete."""
+    """No vectors are reserved for the second exchange until the sum is complete.
+
+    Vector memory has no room for the values of the sum, its workspace, and the exchanged value.
+    """
     monkeypatch.setattr(module, "LARGE", 32)
     torus = Torus(2, 1)
     places = {torus.place(device): device for device in range(torus.devices)}
@@ -229,7 +233,8 @@ def test_a_sum_between_exchanges_may_need_all_of_vector_memory(
     a, b = (rng.integers(-99, 100, shape).astype(np.float32) for shape in ((64, 4), (8, 368)))
     vectors = standard((2, 368), TINY).vectors
     shares = SumShares.of(TINY, (2, 1), vectors)
-    assert vectors + max(shares.workspace(core) for core in range(CORES)) == TINY.vmem_vectors
+    left = TINY.vmem_vectors - vectors - shares.workspace
+    assert 0 <= left < standard((16, 4), TINY).vectors
     executable = compiled(on_pod(function, torus.devices, (P("x"), P())), torus, a, b)
     with Pod.open((2, 1), TINY, "golden") as pod:
         doubled, total = pod.execute(executable, a, b)

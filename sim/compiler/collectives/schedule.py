@@ -1,0 +1,119 @@
+"""The order in which a core works on the blocks of a sum of values in vector memory.
+
+A core goes through *ticks*. In a tick, it works on blocks of both quarters of its half, piece by
+piece. All cores go through the same ticks.
+
+**No deadlock.** A core waits for another one in three cases, each of which ends:
+
+- Before its first transfer, it waits for signals that its own next chips and its other core send
+  before they wait for anything.
+- It waits for a piece or a block. The core that sends it works on it in an earlier tick; or, for
+  the other core's numbers, in an earlier tick or before the first one. So if some cores waited
+  forever, one of those in the earliest tick would wait for a core that has passed this tick.
+- It waits for room in a queue of transfers. Queues become shorter, because nothing has to be free
+  at the destination: no vectors of a workspace are the destination of two transfers, except those
+  of a complete piece, whose partial sum has left before.
+
+**Order.** A core sends only one of its quarters in each direction, and the core that receives it
+waits for blocks and pieces in the order in which they are sent. So one semaphore for each direction
+counts all of them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from itertools import groupby, zip_longest
+
+from sim.compiler.collectives.shares import Quarter
+
+__all__ = ["Event", "Goes", "Tick", "gather_ticks", "scatter_ticks"]
+
+
+class Goes(Enum):
+    """Where a core sends a block whose sum it has computed."""
+
+    FIRST = "first"
+    """To the next chip along the first axis, as a whole."""
+    SECOND = "second"
+    """To the next chip along the second axis, piece by piece."""
+    COMPLETE = "complete"
+    """Piece by piece to the next chips along both axes, and to the other core."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a core does with a block of one quarter in a tick.
+
+    Attributes
+    ----------
+    arrives : tuple of int
+        Axes along which the block arrives: 0 is the quarter's first axis.
+    goes : Goes or None
+        If given, the core adds its own numbers, those of the other core, and what arrives, and
+        sends the sum. Otherwise, a complete block arrives, which goes to the other core.
+    on : tuple of int
+        Axes along which the core sends a complete block that arrives.
+    late : bool
+        Whether the block is one of those that follow the other complete blocks by a tick.
+    """
+
+    arrives: tuple[int, ...]
+    goes: Goes | None = None
+    on: tuple[int, ...] = ()
+    late: bool = False
+
+
+@dataclass(frozen=True)
+class Tick:
+    """What a core does in a tick.
+
+    Attributes
+    ----------
+    events : tuple of (int, Event)
+        Numbers of quarters, and what the core does with a block of that quarter, in order.
+    """
+
+    events: tuple[tuple[int, Event], ...]
+
+
+def scatter_ticks(quarters: tuple[Quarter, ...]) -> Iterator[tuple[int, Tick]]:
+    """Yield the ticks of the first two phases, each with the number of times that it repeats."""
+    return _grouped(*(_scatter(*quarter.sides) for quarter in quarters))
+
+
+def _scatter(first: int, second: int) -> Iterator[tuple[Event, ...]]:
+    """Yield the events of a quarter in each tick of the first two phases."""
+    for step in range((first - 1) * second):
+        yield Event((0,) if step >= second else (), Goes.FIRST),
+    for step in range(second):
+        yield Event((0, 1) if step else (0,),
+                    Goes.SECOND if step < second - 1 else Goes.COMPLETE),
+
+
+def gather_ticks(quarters: tuple[Quarter, ...]) -> Iterator[tuple[int, Tick]]:
+    """Yield the ticks of the last two phases, each with the number of times that it repeats."""
+    return _grouped(*(_gather(*quarter.sides) for quarter in quarters))
+
+
+def _gather(first: int, second: int) -> Iterator[tuple[Event, ...]]:
+    """Yield the events of a quarter in each tick of the last two phases.
+
+    On a ring of two chips, nothing that arrives in the last phase goes on to other chips. Then this
+    phase follows the one before it by a tick, so that the core is not late at the end.
+    """
+    along = [Event((1,), on=(1, 0) if step < second - 2 else (0,)) for step in range(second - 1)]
+    if first == 2 and second > 1:
+        late = Event((0,), late=True)
+        yield from ((event, late) for event in along)
+        yield late,
+        return
+    yield from ((event,) for event in along)
+    for step in range((first - 1) * second):
+        yield Event((0,), on=(0,) if step < (first - 2) * second else ()),
+
+
+def _grouped(*steps: Iterator[tuple[Event, ...]]) -> Iterator[tuple[int, Tick]]:
+    ticks = (Tick(tuple((number, event) for number, events in enumerate(each)
+                        for event in events)) for each in zip_longest(*steps, fillvalue=()))
+    for tick, same in groupby(ticks):
+        yield len(list(same)), tick
