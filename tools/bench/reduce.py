@@ -84,7 +84,7 @@ def reduce_cycles(shape: tuple[int, int], name: str, size: int, arrays: int = 1)
         began = torus.start((chip, core) for chip in range(plan.chips)
                             for core in range(config.cores))
         with tqdm(desc=f"sum over {shape[0]} x {shape[1]} chips", unit="cycle",
-                  leave=False) as progress:
+                  leave=False, disable=None) as progress:
             torus.chips[0].run(progress=progress.update)
         cycles = torus.rested - began
         wanted = all_reduced(values.sum(2).view(np.uint32).reshape(*shape, -1),

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 from hdl.config import Config
-from tools.forecast.samples import COMPILED, LINKS, Program, Samples
+from tools.forecast.links import LinkModel
+from tools.forecast.samples import LINKS, Program, Samples
 from tools.forecast.step import Forecast, StepModel
-from tools.forecast.sums import PARAMETERS, SumModel, streams
+from tools.forecast.sums import SumModel, streams
 from tools.forecast.torus import CORES, Shape, shape_of
 
 __all__ = ["MOST_CHIPS", "Comparison", "Model"]
@@ -59,15 +60,17 @@ class Model:
     ----------
     samples : Samples
         What it was calibrated from.
-    compiled, links : SumModel
-        Models of compiled sums, and of `systolith.AllReduce`.
+    compiled : SumModel
+        Model of compiled sums.
+    links : LinkModel
+        Model of `systolith.AllReduce`.
     step : StepModel
         Model of a step with compiled sums.
     """
 
     samples: Samples
     compiled: SumModel
-    links: SumModel
+    links: LinkModel
     step: StepModel
 
     @classmethod
@@ -81,22 +84,23 @@ class Model:
         """
         config = Config.preset(samples.config)
         small = [each for each in samples.sums if math.prod(each.shape) <= MOST_CHIPS]
-        compiled = SumModel.fitted(COMPILED, config, small)
+        compiled = SumModel.fitted(config, small)
         programs = {program.name: program for program in samples.programs}
         step = StepModel.fitted(compiled, programs, [
             each for each in samples.steps if math.prod(shape_of(each.cores)) <= MOST_CHIPS])
-        return cls(samples, compiled, SumModel.fitted(LINKS, config, small), step)
+        return cls(samples, compiled, LinkModel.fitted(config, small), step)
 
     def comparisons(self) -> Iterator[Comparison]:
         """Yield all samples with their predictions."""
         for sums in self.samples.sums:
-            model = self.links if sums.kind == LINKS else self.compiled
-            name = "AllReduce" if sums.kind == LINKS else "compiled sums"
-            size = sum(sums.sizes) / 1024
-            arrays = (f"{len(sums.sizes)} arrays" if len(sums.sizes) > 1 else
-                      f"{sums.contributions} a chip")
-            yield Comparison(f"{name}, {size:,.0f} KiB, {arrays}", sums.shape, sums.cycles,
-                             model.cycles(sums.shape, sums.sizes, sums.contributions))
+            size = f"{sum(sums.sizes) / 1024:,.0f} KiB"
+            if sums.kind == LINKS:
+                what = f"AllReduce, {size}, {sums.contributions} a chip"
+                predicted = self.links.cycles(sums.shape, sums.sizes[0], sums.contributions)
+            else:
+                what = f"compiled sums, {size}, {len(sums.sizes)} arrays"
+                predicted = self.compiled.cycles(sums.shape, sums.sizes)
+            yield Comparison(what, sums.shape, sums.cycles, predicted)
         programs = {program.name: program for program in self.samples.programs}
         for step in self.samples.steps:
             program = programs[step.program]
@@ -126,14 +130,14 @@ class Model:
         """
         if cores <= CORES:
             return self.forecast(program, cores)
-        cycles = program.cycles + self.links.cycles(shape_of(cores), [sum(program.sizes)], CORES)
+        cycles = program.cycles + self.links.cycles(
+            shape_of(cores), sum(program.sizes), CORES)
         return Forecast(cores, cycles, False, program.batch, program.cycles, compiled=False)
 
     def parameters(self) -> str:
         """Return a table of all parameters."""
-        lines = [f"{model.kind + ' sums':16}" + ", ".join(
-            f"{name} {getattr(model, name):.3g}" for name in PARAMETERS[model.kind])
-            for model in (self.links, self.compiled)]
-        steps = ", ".join(f"{each.name} {getattr(self.step, each.name):.3g}"
-                          for each in fields(self.step) if each.name != "sums")
-        return "\n".join([*lines, f"{'steps':16}{steps}"])
+        return "\n".join(f"{name:16}" + ", ".join(
+            f"{each.name} {getattr(part, each.name):.3g}" for each in fields(part)
+            if each.name not in ("config", "sums"))
+            for name, part in (("AllReduce", self.links.times), ("compiled sums", self.compiled),
+                               ("steps", self.step)))

@@ -3,23 +3,16 @@
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.optimize import nnls
 
 __all__ = ["non_negative"]
 
 
 def non_negative(rows: Sequence[Sequence[float]], wanted: Sequence[float],
-                 weights: Sequence[float]) -> tuple[list[float], float]:
+                 weights: Sequence[float]) -> list[float]:
     """Fit ``wanted`` by sums of the columns of ``rows`` with coefficients of 0 or more.
 
-    Each equation is multiplied by its weight. While a coefficient is negative, the most negative
-    one becomes 0, and the others are fitted again.
-
-    Returns
-    -------
-    list of float
-        The coefficients.
-    float
-        The sum of the squares of the weighted errors.
+    Each equation is multiplied by its weight.
 
     Raises
     ------
@@ -30,16 +23,9 @@ def non_negative(rows: Sequence[Sequence[float]], wanted: Sequence[float],
         raise ValueError("samples must determine all parameters, but there are none")
     factors = np.asarray(weights, np.float64)
     matrix = np.asarray(rows, np.float64) * factors[:, None]
-    target = np.asarray(wanted, np.float64) * factors
-    used = list(range(matrix.shape[1]))
-    if np.linalg.matrix_rank(matrix) < len(used):
-        raise ValueError(f"samples must determine all {len(used)} parameters, "
-                         f"unlike these {len(matrix)}")
-    found = np.zeros(matrix.shape[1])
-    while used:
-        solution = np.linalg.lstsq(matrix[:, used], target, rcond=None)[0]
-        if solution.min() >= 0:
-            found[used] = solution
-            break
-        used.pop(int(solution.argmin()))
-    return found.tolist(), float(((matrix @ found - target) ** 2).sum())
+    samples, parameters = matrix.shape
+    if np.linalg.matrix_rank(matrix) < parameters:
+        raise ValueError(f"samples must determine all {parameters} parameters, "
+                         f"unlike these {samples}")
+    found, _ = nnls(matrix, np.asarray(wanted, np.float64) * factors)
+    return [float(each) for each in found]

@@ -101,7 +101,7 @@ class StepModel:
             If the samples do not determine the parameters.
         """
         used = [sample for sample in samples if sample.cores > 1]
-        found, _ = non_negative(
+        found = non_negative(
             [_parts(sums, programs[each.program], each.cores) for each in used],
             [each.cycles - programs[each.program].cycles for each in used],
             [1 / each.cycles for each in used])

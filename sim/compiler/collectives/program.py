@@ -24,7 +24,7 @@ from sim.asm.operands import sem
 from sim.asm.text import assemble
 from sim.compiler.collectives.plan import WAYS, RingPlan
 
-__all__ = ["Word", "reduce_program", "scalar_memory"]
+__all__ = ["AHEAD", "BEHIND", "Word", "reduce_program", "scalar_memory"]
 
 
 class Word(IntEnum):
@@ -91,9 +91,9 @@ _FOLLOW_AT, _LAG = _LOAD_AT, _LOADS_LEFT
 the number of calls that it skips.
 """
 _FOLLOWED = "s31"
-_AHEAD = 3
+AHEAD = 3
 """Number of pieces, for each way, whose loads from HBM start before the first piece is used."""
-_BEHIND = 6
+BEHIND = 6
 """Number of pieces, for each way, that a core sends in phase 4 before one is expected to arrive."""
 
 
@@ -362,7 +362,7 @@ class _Core(_Writer):
         self._begin(_WALK, Word.SOURCE, 0)
         pieces = plan.quarter // plan.piece
         self._put(f"s0.add {_LOAD_AT}, s0, 0 | s1.add {_LOADS_LEFT}, s0, {pieces}")
-        for _ in range(min(_AHEAD, pieces)):
+        for _ in range(min(AHEAD, pieces)):
             self._call("load")
         self._put(f"misc.wait sem{_FREE}, {2 * self._axes()} | s0.add {_AT}, s0, 0")
         self._scatter()
@@ -478,7 +478,7 @@ class _Core(_Writer):
         segment, block, blocks = self._segment, self._plan.block, self._blocks
         last = (first - 1) * segment
         pieces = blocks * self._in_block
-        behind = min(_BEHIND, pieces)
+        behind = min(BEHIND, pieces)
         along = _Send(0, -last)
         self._put(f"s0.add {_FOLLOW_AT}, s0, 0 | s1.add {_LAG}, s0, {behind}")
         self._put(f"s0.add {_AT}, s0, {last}")

@@ -9,10 +9,14 @@ from dataclasses import replace
 import pytest
 
 from hdl.config import Config
+from sim.compiler.collectives.plan import RingPlan
+from sim.driver.pod import with_links
 from tools.forecast import __main__ as command
 from tools.forecast.calibrate import MOST_CHIPS, Model
 from tools.forecast.charts import CORES, curves, draw, report
 from tools.forecast.fit import non_negative
+from tools.forecast.links import LinkModel, parts
+from tools.forecast.replay import Times, replayed
 from tools.forecast.samples import (
     COMPILED,
     LINKS,
@@ -25,7 +29,7 @@ from tools.forecast.samples import (
 )
 from tools.forecast.step import Forecast, StepModel
 from tools.forecast.sums import SumModel, streams
-from tools.forecast.torus import LINK_RATE, link_cycles, shape_of, short_cycles, steps
+from tools.forecast.torus import LINK_RATE, shape_of
 
 V2 = Config.preset("v2")
 SHAPES = (1, 1), (2, 1), (4, 1), (2, 2)
@@ -50,25 +54,49 @@ def ring_loads(shape: tuple[int, int], size: float) -> list[float]:
     return loads
 
 
-@pytest.mark.parametrize("shape", [
-    (1, 1), (2, 1), (1, 2), (2, 2), (4, 2), (4, 4), (8, 2), (32, 32)])
-def test_busiest_link_carries_what_the_phases_send(shape: tuple[int, int]) -> None:
-    assert link_cycles(shape, 1 << 20) == pytest.approx(
-        max(ring_loads(shape, 1 << 20)) / LINK_RATE)
+@pytest.mark.parametrize(("shape", "arrays"), [
+    ((2, 1), 1), ((1, 2), 1), ((2, 2), 1), ((4, 2), 1), ((8, 2), 1), ((8, 8), 1), ((2, 1), 2)])
+def test_replay_approaches_the_rate_of_the_links(shape: tuple[int, int], arrays: int) -> None:
+    plan = RingPlan.of(with_links(V2), shape, 4 << 20, arrays)
+    least = max(ring_loads(shape, plan.bytes)) / LINK_RATE
+    # Without latency, only the first and the last pieces take longer.
+    cycles = replayed(plan, Times(0, 0, 0))
+    assert least < cycles < least + 2500 * arrays
+    turned = RingPlan.of(with_links(V2), shape[::-1], 4 << 20, arrays)
+    assert replayed(turned, Times(0, 0, 0)) == pytest.approx(cycles, rel=0.01)
 
 
-@pytest.mark.parametrize("side", [2, 4, 16])
-def test_square_reaches_the_bound_of_all_links(side: int) -> None:
-    assert link_cycles((side, side), 1000) == pytest.approx(
-        2 * 1000 * (1 - 1 / side ** 2) / (4 * 88))
+def test_replay_of_two_arrays_waits_for_vector_memory() -> None:
+    plan = RingPlan.of(with_links(V2), (2, 2), 4 << 20, 2)
+    cycles = replayed(plan, Times(0, 0, 0))
+    # Each core loads its half of both arrays, a row a cycle, and stores it. Meanwhile, its vector
+    # memory takes more than half as many rows from links as it loads for one array.
+    half = plan.bytes / 2 / V2.row_bytes
+    assert cycles > 4 * half + half
+    assert cycles > 1.25 * max(ring_loads((2, 2), plan.bytes)) / LINK_RATE
 
 
-def test_long_segments_hide_the_latency_of_steps() -> None:
-    assert steps((4, 2)) == 8
-    assert short_cycles((4, 2), 64 << 20, 100) == 0
-    assert short_cycles((4, 2), 0, 100) == 800
-    # Along X, segments of 176 bytes take 2 cycles; then blocks of 88 bytes take 1.
-    assert short_cycles((2, 2), 4 * 352, 10) == 2 * 8 + 2 * 9
+@pytest.mark.parametrize(("size", "hops"), [(1 << 20, 28), (64 << 10, 28)])
+def test_latency_counts_once_for_each_chip_on_the_way(size: int, hops: int) -> None:
+    """Each phase has 7 steps on 8 x 8 chips; a segment is too short to hide a long latency."""
+    plan = RingPlan.of(with_links(V2), (8, 8), size)
+    one, two = (replayed(plan, Times(0, latency, 0)) for latency in (10000, 20000))
+    assert (plan.spread > 1) is (size < 1 << 20)
+    # With spread blocks, both ways wait for each other.
+    waits = 2 * (plan.spread - 2) * (8 // plan.spread) if plan.spread > 1 else 0
+    assert hops <= (two - one) / 10000 <= hops + waits + 0.01
+
+
+def test_sums_without_room_for_their_blocks_are_made_in_parts() -> None:
+    size = 16 << 20
+    with pytest.raises(MemoryError):
+        RingPlan.of(with_links(V2), (32, 32), size, 2)
+    number, plan = parts(V2, (32, 32), size, 2)
+    assert plan.bytes * number >= size
+    assert plan.spread > 1
+    model = LinkModel(V2, Times(200, 80, 0))
+    assert model.cycles((32, 32), size, 2) == number * model.cycles((32, 32), size // number, 2)
+    assert parts(V2, (16, 16), size, 2)[0] == 1
 
 
 def test_shapes_have_as_many_chips_as_pairs_of_cores() -> None:
@@ -81,46 +109,44 @@ def test_shapes_have_as_many_chips_as_pairs_of_cores() -> None:
 
 
 def test_fit_finds_coefficients_and_keeps_them_from_being_negative() -> None:
-    found, error = non_negative([[1, 0], [1, 1], [1, 2]], [3, 5, 7], [1, 1, 1])
-    assert found == pytest.approx([3, 2])
-    assert error == pytest.approx(0, abs=1e-20)
-    found, error = non_negative([[1, 0], [1, 1], [1, 2]], [3, 2, 1], [1, 1, 1])
-    assert found == pytest.approx([2, 0])
-    assert error == pytest.approx(2)
+    rows = [[1, 0], [1, 1], [1, 2]]
+    assert non_negative(rows, [3, 5, 7], [1, 1, 1]) == pytest.approx([3, 2])
+    assert non_negative(rows, [3, 2, 1], [1, 1, 1]) == pytest.approx([2, 0])
     # An equation with a weight of 0 does not count.
-    assert non_negative([[1], [1]], [3, 100], [1, 0])[0] == pytest.approx([3])
+    assert non_negative([[1], [1]], [3, 100], [1, 0]) == pytest.approx([3])
     with pytest.raises(ValueError, match="samples must determine all 2 parameters"):
         non_negative([[1, 1], [2, 2]], [1, 2], [1, 1])
     with pytest.raises(ValueError, match="samples must determine all parameters, but"):
         non_negative([], [], [])
 
 
-def sums_of(model: SumModel, contributions: tuple[int, ...]) -> list[SumSample]:
-    """Samples that follow a model exactly, but for the rounding to whole cycles."""
-    compiled = model.kind == COMPILED
-    return [SumSample(model.kind, shape, sizes, number,
-                      round(model.cycles(shape, sizes, number)))
-            for shape in SHAPES if compiled or shape != (1, 1) for number in contributions
-            for sizes in ((1 << 16,), (1 << 18,), (1 << 20,), (1 << 22,))
-            + (((1 << 20, 1 << 12),) if compiled else ())]
-
-
-@pytest.mark.parametrize(("model", "contributions"), [
-    (SumModel(COMPILED, V2, start=300, near=3, local=2, link=1.1, step=150), (2,)),
-    (SumModel(LINKS, V2, start=400, local=0.5, link=1.01, step=12, latency=80), (1, 2))])
-def test_parameters_are_found_from_their_own_samples(
-        model: SumModel, contributions: tuple[int, ...]) -> None:
-    samples = sums_of(model, contributions)
-    found = SumModel.fitted(model.kind, V2, samples)
+def test_parameters_are_found_from_their_own_samples() -> None:
+    model = SumModel(V2, start=300, near=3, local=2, link=1.1, step=150)
+    samples = [SumSample(COMPILED, shape, sizes, 2, round(model.cycles(shape, sizes)))
+               for shape in SHAPES
+               for sizes in ((1 << 16,), (1 << 18,), (1 << 20,), (1 << 22,), (1 << 20, 1 << 12))]
+    found = SumModel.fitted(V2, samples)
     for sample in samples:
-        assert found.cycles(sample.shape, sample.sizes, sample.contributions) == pytest.approx(
-            sample.cycles, rel=2e-3)
+        assert found.cycles(sample.shape, sample.sizes) == pytest.approx(sample.cycles, rel=2e-3)
     assert found.link == pytest.approx(model.link, rel=0.01)
-    assert found.latency == pytest.approx(model.latency, abs=3)
+
+
+def test_times_are_found_from_their_own_samples() -> None:
+    model = LinkModel(V2, Times(start=300, latency=90, transfer=3))
+    samples = [SumSample(LINKS, shape, (size,), arrays,
+                         round(model.cycles(shape, size, arrays)))
+               for shape in SHAPES[1:] for arrays in (1, 2) for size in (1 << 16, 1 << 20)]
+    found = LinkModel.fitted(V2, samples)
+    for sample in samples:
+        assert found.cycles(sample.shape, sample.sizes[0], sample.contributions) == pytest.approx(
+            sample.cycles, rel=0.02)
+    assert found.times.latency == pytest.approx(model.times.latency, rel=0.2)
+    with pytest.raises(ValueError, match="samples of AllReduce must be at least 3, not 2"):
+        LinkModel.fitted(V2, samples[:2])
 
 
 def test_steps_are_fitted_and_predicted() -> None:
-    sums = SumModel(COMPILED, V2, near=3, local=2, link=1.1, step=150)
+    sums = SumModel(V2, start=0, near=3, local=2, link=1.1, step=150)
     model = StepModel(sums, 0.1, 0.6, 0.2)
     programs = {"large": PROGRAM, "more": replace(PROGRAM, name="more", cycles=170000)}
     samples = [StepSample(name, cores, round(model.cycles(programs[name], cores)))
@@ -143,7 +169,7 @@ def test_sums_that_do_not_fit_vector_memory_are_predicted_with_all_reduce(stored
         assert point == stored.at_link_rate(program, cores)
         assert not point.compiled
         assert point.cycles == pytest.approx(program.cycles + stored.links.cycles(
-            shape_of(cores), [sum(program.sizes)], 2))
+            shape_of(cores), sum(program.sizes), 2))
 
 
 def test_speed_efficiency_and_cost() -> None:
@@ -172,12 +198,18 @@ def test_samples_are_kept_and_bad_files_are_named(tmp_path: pathlib.Path) -> Non
 def test_stored_calibration_predicts_more_chips_than_it_was_fitted_to(stored: Model) -> None:
     compared = list(stored.comparisons())
     chips = {math.prod(each.shape) for each in compared if not each.fitted}
-    assert {8, 16} <= chips
+    assert {8, 16, 32, 64, 256} <= chips
     assert {math.prod(each.shape) for each in compared if each.fitted} == {1, 2, MOST_CHIPS}
     text = report(stored)
     assert all(str(each) in text for each in compared)
     for each in compared:
-        assert abs(each.error) < (0.10 if "AllReduce" in each.what else 0.15), str(each)
+        if "AllReduce" not in each.what:
+            most = 0.15
+        elif each.shape == (16, 16) and "256 KiB" in each.what:
+            most = 0.20  # A block for every 16th chip only: the model's waits are too short.
+        else:
+            most = 0.07
+        assert abs(each.error) < most, str(each)
 
 
 def test_measured_points_are_those_of_the_calibration(stored: Model) -> None:
