@@ -1,7 +1,7 @@
 """The order in which a core works on the blocks of a sum of values in vector memory.
 
-A core goes through *ticks*. In a tick, it works on blocks of both quarters of its half, piece by
-piece. All cores go through the same ticks.
+A core goes through *ticks*. In a tick, it works on a block of each quarter of its half, or of one
+of them, piece by piece. All cores go through the same ticks.
 
 **No deadlock.** A core waits for another one in three cases, each of which ends:
 
@@ -19,14 +19,15 @@ waits for blocks and pieces in the order in which they are sent. So one semaphor
 counts all of them.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import groupby, zip_longest
+from itertools import groupby, pairwise
+from typing import TypeAlias
 
 from sim.compiler.collectives.shares import Quarter
 
-__all__ = ["Event", "Goes", "Tick", "gather_ticks", "scatter_ticks"]
+__all__ = ["Event", "Goes", "Tick", "ticks"]
 
 
 class Goes(Enum):
@@ -70,33 +71,69 @@ class Tick:
     Attributes
     ----------
     events : tuple of (int, Event)
-        Numbers of quarters, and what the core does with a block of that quarter, in order.
+        Numbers of quarters, and what the core does with a block of that quarter, in order. A
+        quarter has at most one event that is not late.
+    pairs : tuple of int
+        Numbers of the quarters that the other core reduces of which the next block leaves to it:
+        those to whose blocks both cores add numbers in the next tick, in order.
     """
 
     events: tuple[tuple[int, Event], ...]
+    pairs: tuple[int, ...] = ()
 
 
-def scatter_ticks(quarters: tuple[Quarter, ...]) -> Iterator[tuple[int, Tick]]:
-    """Yield the ticks of the first two phases, each with the number of times that it repeats."""
-    return _grouped(*(_scatter(*quarter.sides) for quarter in quarters))
+def ticks(quarters: tuple[Quarter, Quarter]) -> Iterator[tuple[int, Tick]]:
+    """Yield all ticks of a core, each with the number of times that it repeats.
+
+    Both quarters begin and end each phase at about the same time, so the links along both axes are
+    busy. On tori that are not square, a quarter then has ticks alone in each phase; in which part
+    of a phase was chosen by measurements.
+    """
+    made = list[Tick]()
+    for phase, joint in ((_first, None), (_second, 1), (_gather, 3)):
+        one, other = (list(phase(*quarter.sides)) for quarter in quarters)
+        made += (Tick(tuple((number, event) for number, events in enumerate(both)
+                            for event in events)) for both in _together(one, other, joint))
+    paired = [replace(tick, pairs=tuple(number for number, event in following.events if event.goes))
+              for tick, following in pairwise(made)]
+    for tick, same in groupby([*paired, made[-1]]):
+        yield len(list(same)), tick
 
 
-def _scatter(first: int, second: int) -> Iterator[tuple[Event, ...]]:
-    """Yield the events of a quarter in each tick of the first two phases."""
+_Events: TypeAlias = tuple[Event, ...]
+
+
+def _together(one: Sequence[_Events], other: Sequence[_Events], joint: int | None
+              ) -> Iterator[tuple[_Events, _Events]]:
+    """Yield what a core does with its quarters in each tick of a phase.
+
+    If a quarter has more ticks than the other one, it has some alone: after ``joint`` ticks with
+    both, or (None) in the end.
+    """
+    both = min(len(one), len(other))
+    begins = both if joint is None else min(joint, both)
+    alone = max(len(one), len(other)) - both
+    yield from zip(one[:begins], other[:begins], strict=True)
+    for step in range(begins, begins + alone):
+        yield (one[step], ()) if len(one) > both else ((), other[step])
+    yield from zip(one[len(one) - both + begins:], other[len(other) - both + begins:], strict=True)
+
+
+def _first(first: int, second: int) -> Iterator[_Events]:
+    """Yield the events of a quarter in the first phase."""
     for step in range((first - 1) * second):
         yield Event((0,) if step >= second else (), Goes.FIRST),
+
+
+def _second(first: int, second: int) -> Iterator[_Events]:
+    """Yield the events of a quarter in the second phase."""
     for step in range(second):
         yield Event((0, 1) if step else (0,),
                     Goes.SECOND if step < second - 1 else Goes.COMPLETE),
 
 
-def gather_ticks(quarters: tuple[Quarter, ...]) -> Iterator[tuple[int, Tick]]:
-    """Yield the ticks of the last two phases, each with the number of times that it repeats."""
-    return _grouped(*(_gather(*quarter.sides) for quarter in quarters))
-
-
-def _gather(first: int, second: int) -> Iterator[tuple[Event, ...]]:
-    """Yield the events of a quarter in each tick of the last two phases.
+def _gather(first: int, second: int) -> Iterator[_Events]:
+    """Yield the events of a quarter in the last two phases.
 
     On a ring of two chips, nothing that arrives in the last phase goes on to other chips. Then this
     phase follows the one before it by a tick, so that the core is not late at the end.
@@ -110,10 +147,3 @@ def _gather(first: int, second: int) -> Iterator[tuple[Event, ...]]:
     yield from ((event,) for event in along)
     for step in range((first - 1) * second):
         yield Event((0,), on=(0,) if step < (first - 2) * second else ()),
-
-
-def _grouped(*steps: Iterator[tuple[Event, ...]]) -> Iterator[tuple[int, Tick]]:
-    ticks = (Tick(tuple((number, event) for number, events in enumerate(each)
-                        for event in events)) for each in zip_longest(*steps, fillvalue=()))
-    for tick, same in groupby(ticks):
-        yield len(list(same)), tick

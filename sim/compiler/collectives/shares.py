@@ -179,6 +179,6 @@ class SumShares:
         ports = (2 * self.half + sum(self.loads())) * config.sublanes
         steps = self.chips * self.pieces * (3 * sum(self.sizes) + len(WAYS) * _STEP)
         hops, biggest = 2 * (sum(self.shape) - 2), max(self.sizes)
-        return (max(max(self.loads()) * vector, ports, steps) + self.padded
+        return (max(max(self.loads()) * vector, ports, steps) + steps / 5 + self.padded
                 + hops * max(0, _LATENCY + biggest * vector - biggest * self.pieces * vector)
-                + 4 * (biggest * vector + _LATENCY))
+                + biggest * vector + 4 * _LATENCY)

@@ -21,7 +21,7 @@ from golden.dma import Descriptor
 from hdl.config import Config
 from hdl.dma.format import DESCRIPTOR_WORDS, DmaSpace, pack_remote
 from sim.compiler.collectives.plan import CORES
-from sim.compiler.collectives.schedule import Event, Goes, Tick, gather_ticks, scatter_ticks
+from sim.compiler.collectives.schedule import Event, Goes, Tick, ticks
 from sim.compiler.collectives.shares import Quarter, SumShares
 from sim.compiler.machine import VmemBuffer
 from sim.compiler.machine.builder import Builder
@@ -237,14 +237,13 @@ class StreamedSum:
         with b.loop(shares.pieces) as q:
             for number, quarter in enumerate(self._quarters):
                 self._send_pair(number, q, q * quarter.size)
-        self._next_pairs()
+        for walk in self._others:
+            walk.next()
         self._copy(operands, own)
         for number in range(_QUARTERS):
             for axis in self._rings(number):
                 b.wait(self._link(number, axis, arrives=False), 1)
-        for count, tick in scatter_ticks(self._quarters):
-            self._tick(count, tick)
-        for count, tick in gather_ticks(self._quarters):
+        for count, tick in ticks(self._quarters):
             self._tick(count, tick)
         left = 0
         for first, second in (quarter.sides for quarter in self._quarters):
@@ -303,18 +302,11 @@ class StreamedSum:
         before = sum(quarter.vectors for quarter in self._quarters[:number])
         return self._pairs.address - self._workspace.address + before
 
-    def _next_pairs(self) -> None:
-        for walk in self._others:
-            walk.next()
-
     # ---- ticks
 
     def _tick(self, count: int, tick: Tick) -> None:
         """Write a tick that repeats ``count`` times."""
         b = self._b
-        # While this core works on block n of its half, block n + 1 of the other half leaves.
-        scatters = any(event.goes for _, event in tick.events)
-        pairs = scatters and all(event.goes is not Goes.COMPLETE for _, event in tick.events)
         with b.loop(count):
             for number, event in tick.events:
                 if event.goes and 0 in event.arrives:
@@ -322,8 +314,11 @@ class StreamedSum:
             places = [b.scalar_variable(self._walk(number, event).at())
                       for number, event in tick.events]
             with b.loop(self._shares.pieces) as q:
-                for number, quarter in enumerate(self._quarters if pairs else ()):
-                    self._send_pair(number, q, self._done[number] + quarter.block)
+                for number in tick.pairs:
+                    quarter = self._quarters[number]
+                    # `_done` counts the pieces of this tick's block, if the quarter has one.
+                    self._send_pair(number, q, self._done[number] + (
+                        quarter.block if number in dict(tick.events) else q * quarter.size))
                 for (number, event), at in zip(tick.events, places, strict=True):
                     if event.goes:
                         self._sum(number, event, at)
@@ -336,8 +331,8 @@ class StreamedSum:
                     # the next phase.
                     self._send(_SCATTER, number, 0, self._walk(number, event).at(), self._slot(
                         number, 0, self._done[number] - self._quarters[number].block))
-            if pairs:
-                self._next_pairs()
+            for number in tick.pairs:
+                self._others[number].next()
             for number, event in tick.events:
                 walk = self._walk(number, event)
                 if event.goes is not Goes.COMPLETE:
