@@ -130,8 +130,7 @@ class _Search:
         self._interval = interval
         self._heights = heights
         self._table = Table(interval)
-        self._table.taken[Slot.S1, interval - 1] = -1
-        self._table.constants[interval - 1] = [(-1, {"loop"})]
+        self._table.put_loop()
         self._last: dict[int, int] = {}
         self._queue = [(-height, number) for number, height in enumerate(heights)]
         heapq.heapify(self._queue)
@@ -154,15 +153,11 @@ class _Search:
         start = max([0, *(scheduled[other][2] + latency - distance * self._interval
                           for (other, distance), latency in self._graph.before[number].items()
                           if other in scheduled)])
-        cycle, slot = start, None
-        for cycle in range(start, start + self._interval):
-            slot = self._table.room(node, cycle)
-            if slot is not None:
-                break
-        if slot is None:
+        found = self._table.first_room(node, range(start, start + self._interval))
+        if found is None:
             start = max(start, self._last.get(number, -1) + 1)
             for cycle in range(start, start + self._interval):
-                slot, others = self._table.conflicts(node, cycle)
+                _, others = self._table.conflicts(node, cycle)
                 if -1 not in others:
                     break
             else:
@@ -172,6 +167,8 @@ class _Search:
             slot = self._table.room(node, cycle)
             if slot is None:
                 return False
+        else:
+            cycle, slot = found
         self._table.put(number, node, slot, cycle)
         self._last[number] = cycle
         for (other, distance), latency in self._graph.after[number].items():
@@ -202,11 +199,9 @@ def _delay_sources(graph: Graph, table: Table) -> None:
         if not latest:
             continue
         table.remove(number)
-        for later in range(min(latest), cycle, -1):
-            place = table.room(node, later)
-            if place is not None:
-                slot, cycle = place, later
-                break
+        found = table.first_room(node, range(min(latest), cycle, -1))
+        if found is not None:
+            cycle, slot = found
         table.put(number, node, slot, cycle)
 
 

@@ -150,14 +150,26 @@ class Node:
 class Table:
     """The resources that a schedule of overlapping iterations occupies in each cycle.
 
+    The *row* of a cycle is its remainder by ``period``. A resource is a slot, its write port, or a
+    unit.
+
     Attributes
     ----------
     period : int
         Number of cycles after which occupation repeats.
+    taken : dict of (str, int) to int
+        For each resource and row that is occupied, the number of an operation that occupies it.
+    rows : dict of str to int
+        For each resource, the rows that are occupied: row r is if bit r is 1.
+    constants : dict of int to list of (int, set)
+        For each row, the operations that need immediates, with these.
+    scheduled : dict of int to (Node, Slot, int)
+        For each scheduled operation, its node, slot and cycle.
     """
 
     period: int
     taken: dict[tuple[str, int], int] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
     constants: dict[int, list[tuple[int, set[int | str]]]] = field(default_factory=dict)
     scheduled: dict[int, tuple[Node, Slot, int]] = field(default_factory=dict)
 
@@ -166,7 +178,8 @@ class Table:
         keys: list[tuple[str, int]] = [(slot, cycle % period)]
         if node.port:
             keys.append((_PORTS[slot], (cycle + node.latency) % period))
-        keys += self._unit_keys(node, cycle)
+        if node.unit is not None:
+            keys += self._unit_keys(node, cycle)
         return keys
 
     def _unit_keys(self, node: Node, cycle: int) -> list[tuple[str, int]]:
@@ -174,6 +187,17 @@ class Table:
         if unit is None:
             return []
         return [(unit, at % period) for at in range(cycle, cycle + node.busy)]
+
+    def _from(self, resource: str, cycle: int) -> int:
+        """Return in which cycles from ``cycle`` on, for one period, a resource is occupied.
+
+        The n-th cycle after ``cycle`` is one of them if bit n is 1.
+        """
+        rows, period = self.rows.get(resource, 0), self.period
+        if not rows:
+            return 0
+        row = cycle % period
+        return rows >> row | (rows & (1 << row) - 1) << period - row
 
     def room(self, node: Node, cycle: int) -> Slot | None:
         """Return a slot in which the operation ``node`` fits in ``cycle``; None if none is free."""
@@ -188,6 +212,38 @@ class Table:
                 return slot
         return None
 
+    def first_room(self, node: Node, cycles: range) -> tuple[int, Slot] | None:
+        """Find the first of ``cycles`` in which the operation ``node`` fits, and a slot for it.
+
+        ``cycles`` are consecutive, in ascending or descending order; those after a whole period are
+        not looked at. Return None if the operation fits in none of them.
+        """
+        slot = self.room(node, cycles[0]) if cycles else None
+        if slot is not None:
+            return cycles[0], slot
+        cycles = cycles[1:self.period]
+        if not cycles:
+            return None
+        # Bit n of these masks stands for the cycle ``first + n``.
+        first = min(cycles[0], cycles[-1])
+        every = -1
+        for slot in node.op.operation.slots:
+            occupied = self._from(slot, first)
+            if node.port:
+                occupied |= self._from(_PORTS[slot], first + node.latency)
+            every &= occupied
+        if node.unit is not None:
+            for at in range(first, first + node.busy):
+                every |= self._from(node.unit, at)
+        free = (1 << len(cycles)) - 1 & ~every
+        while free:
+            after = (free & -free if cycles.step > 0 else free).bit_length() - 1
+            slot = self.room(node, first + after)
+            if slot is not None:
+                return first + after, slot
+            free ^= 1 << after
+        return None
+
     def _immediates(self, node: Node, cycle: int) -> bool:
         row = cycle % self.period
         others = self.constants.get(row)
@@ -197,12 +253,26 @@ class Table:
 
     def put(self, number: int, node: Node, slot: Slot, cycle: int) -> None:
         """Put ``node``, operation ``number``, in a slot of a cycle; occupy its resources."""
-        for key in self._keys(node, slot, cycle):
-            self.taken[key] = number
+        self._occupy(number, self._keys(node, slot, cycle))
         if node.constants:
             row = cycle % self.period
             self.constants.setdefault(row, []).append((number, node.constants))
         self.scheduled[number] = node, slot, cycle
+
+    def put_loop(self) -> None:
+        """Occupy the slot and the immediate of the branch at the loop's end, in the last row.
+
+        Its number is -1.
+        """
+        self._occupy(-1, [(Slot.S1, self.period - 1)])
+        self.constants[self.period - 1] = [(-1, {"loop"})]
+
+    def _occupy(self, number: int, keys: list[tuple[str, int]]) -> None:
+        taken, rows = self.taken, self.rows
+        for key in keys:
+            taken[key] = number
+            resource, row = key
+            rows[resource] = rows.get(resource, 0) | 1 << row
 
     def remove(self, number: int) -> None:
         """Remove operation ``number``, and free its resources."""
@@ -210,6 +280,8 @@ class Table:
         for key in self._keys(node, slot, cycle):
             if self.taken.get(key) == number:
                 del self.taken[key]
+                resource, row = key
+                self.rows[resource] ^= 1 << row
         if node.constants:
             row = cycle % self.period
             self.constants[row] = [pair for pair in self.constants[row] if pair[0] != number]
