@@ -31,8 +31,12 @@ def wraps(x: int, y: int, direction: Direction, shape: tuple[int, int]) -> bool:
     shape : tuple of int
         Chips along X and along Y.
     """
-    position, side = (x, shape[0]) if direction.is_x else (y, shape[1])
-    return position == (side - 1 if direction.step > 0 else 0)
+    return (x if direction.is_x else y) == _last(direction, shape)
+
+
+def _last(direction: Direction, shape: tuple[int, int]) -> int:
+    """Return where the chips are whose links in ``direction`` cross the dateline."""
+    return shape[not direction.is_x] - 1 if direction.step > 0 else 0
 
 
 def check_hops(dx: int, dy: int, shape: tuple[int, int]) -> None:
@@ -75,17 +79,20 @@ def route(x: int, y: int, dx: int, dy: int, shape: tuple[int, int]) -> list[Hop]
     """
     check_hops(dx, dy, shape)
     hops = []
-    for count, plus in ((dx, Direction.X_PLUS), (dy, Direction.Y_PLUS)):
-        direction, step = (plus, 1) if count > 0 else (plus.opposite, -1)
-        along_x = direction.is_x
-        channel = 0
-        for _ in range(abs(count)):
-            channel |= wraps(x, y, direction, shape)
+    if dx:
+        direction = Direction.X_PLUS if dx > 0 else Direction.X_MINUS
+        last, channel, step, side = _last(direction, shape), 0, direction.step, shape[0]
+        for _ in range(abs(dx)):
+            channel |= x == last
             hops.append(Hop(x, y, direction, channel))
-            if along_x:
-                x = (x + step) % shape[0]
-            else:
-                y = (y + step) % shape[1]
+            x = (x + step) % side
+    if dy:
+        direction = Direction.Y_PLUS if dy > 0 else Direction.Y_MINUS
+        last, channel, step, side = _last(direction, shape), 0, direction.step, shape[1]
+        for _ in range(abs(dy)):
+            channel |= y == last
+            hops.append(Hop(x, y, direction, channel))
+            y = (y + step) % side
     return hops
 
 

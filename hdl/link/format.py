@@ -38,6 +38,9 @@ class Direction(IntEnum):
     Y_PLUS = 2
     Y_MINUS = 3
 
+    # That of an enumeration is computed from the member's name, which takes much longer.
+    __hash__ = int.__hash__
+
     @property
     def opposite(self) -> "Direction":
         """The opposite direction, for example X- for X+."""
@@ -46,7 +49,7 @@ class Direction(IntEnum):
     @property
     def is_x(self) -> bool:
         """Whether it is a direction along X; packets travel along X before they travel along Y."""
-        return self < Direction.Y_PLUS
+        return not self & 2
 
     @property
     def step(self) -> int:

@@ -113,7 +113,9 @@ class RtlRoute:
     """The way of a packet through routers in RTL; called like `golden.torus.route.route`."""
 
     def __init__(self, table: dict[Arrival, Departure]) -> None:
-        self._table = table
+        # By all but ``wrap``: where a packet leaves if the link does not wrap, and if it does.
+        self._choices = {arrival[:-1]: (leaves, table[arrival._replace(wrap=True)])
+                         for arrival, leaves in table.items() if not arrival.wrap}
 
     def __call__(self, x: int, y: int, dx: int, dy: int, shape: tuple[int, int]) -> list[Hop]:
         check_hops(dx, dy, shape)
@@ -122,16 +124,15 @@ class RtlRoute:
         channel = None
         while True:
             signs = sign(dx), sign(dy)
-            choice = self._table[Arrival(port, channel, *signs, False)]
-            if choice.channel is None:
+            (leaves, channel), wrapped = self._choices[port, channel, *signs]
+            if channel is None:
                 return way
-            leaves = choice.port
             if wraps(x, y, leaves, shape):
-                choice = self._table[Arrival(port, channel, *signs, True)]
-                assert choice.port == leaves
-            assert choice.channel is not None
-            way.append(Hop(x, y, leaves, choice.channel))
-            port, channel = leaves.opposite, choice.channel
+                assert wrapped.port == leaves
+                channel = wrapped.channel
+                assert channel is not None
+            way.append(Hop(x, y, leaves, channel))
+            port = leaves.opposite
             if leaves.is_x:
                 x, dx = (x + leaves.step) % shape[0], dx - leaves.step
             else:
