@@ -87,18 +87,19 @@ def _elementwise(operation: Operation) -> TensorType:
     kind, operands = operation.kind, operation.operands
     typed = operands[1:] if kind == "select" else operands
     dtype, full = typed[0].dtype, operands[1] if kind in _SCALARS_TOO else operands[0]
-    _require(all(value.dtype is dtype for value in typed),
-             f"operands must have one type, not {', '.join(v.dtype.value for v in typed)}")
+    # Most operations are elementwise, so messages are only made for those that are wrong.
+    if any(value.dtype is not dtype for value in typed):
+        names = ", ".join(value.dtype.value for value in typed)
+        raise ValueError(f"operands must have one type, not {names}")
     for index, value in enumerate(operands):
-        scalar = index in _SCALARS_TOO.get(kind, ()) and not value.shape
-        _require(scalar or value.shape == full.shape,
-                 f"operand {index} must have shape {full.shape}, not {value.shape}")
-    _require(kind not in _FLOAT_ONLY or dtype.is_float,
-             f"operands must be floating-point numbers, not {dtype.value}")
-    _require(kind not in _INTEGER_ONLY or dtype.is_integer,
-             f"operands must be integers, not {dtype.value}")
-    _require(kind not in _NOT_FLOAT or not dtype.is_float,
-             f"operands must be integers or predicates, not {dtype.value}")
+        if value.shape != full.shape and (value.shape or index not in _SCALARS_TOO.get(kind, ())):
+            raise ValueError(f"operand {index} must have shape {full.shape}, not {value.shape}")
+    if kind in _FLOAT_ONLY and not dtype.is_float:
+        raise ValueError(f"operands must be floating-point numbers, not {dtype.value}")
+    if kind in _INTEGER_ONLY and not dtype.is_integer:
+        raise ValueError(f"operands must be integers, not {dtype.value}")
+    if kind in _NOT_FLOAT and dtype.is_float:
+        raise ValueError(f"operands must be integers or predicates, not {dtype.value}")
     if kind in ("compare", "is_finite"):
         return TensorType(full.shape, DType.PRED)
     if kind == "select":

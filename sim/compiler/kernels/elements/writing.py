@@ -44,7 +44,9 @@ def pressure(elements: Elements, outputs: Sequence[Node | int]) -> tuple[int, in
     nodes = needed(elements, outputs)
     last: dict[Node, int] = {}
     for number, node in enumerate(nodes):
-        last.update((source, number) for source in node.sources if isinstance(source, Node))
+        for source in node.sources:
+            if isinstance(source, Node):
+                last[source] = number
     last.update((output, len(nodes)) for output in outputs if isinstance(output, Node))
     last.pop(Elements.ALL, None)
     ends: dict[int, list[Node]] = {}

@@ -89,9 +89,10 @@ def allocate(lines: Sequence[Line], labels: Mapping[str, int]) -> Allocation:
     for kind in COLORS:
         for register, number in graph.color(kind).items():
             physical[register] = _BANKS[kind][number]
-    return Allocation(physical, tuple(
-        frozenset(physical[register].number for register in graph.registers_of(live)
-                  if isinstance(register, SReg)) for live in graph.live))
+    scalars = graph.set_of(SReg)
+    sets = {live: frozenset(physical[register].number for register in graph.registers_of(live))
+            for live in {live & scalars for live in graph.live}}
+    return Allocation(physical, tuple(sets[live & scalars] for live in graph.live))
 
 
 def _bits(word: int) -> Iterator[int]:
@@ -126,6 +127,11 @@ class _Interference:
     def registers_of(self, word: int) -> list[Register]:
         """Return the registers of a set: register n is in it if bit n of ``word`` is 1."""
         return [self._registers[bit] for bit in _bits(word)]
+
+    def set_of(self, kind: type[Any]) -> int:
+        """Return the set of all registers of class ``kind``."""
+        return sum(1 << number for number, register in enumerate(self._registers)
+                   if isinstance(register, kind))
 
     def color(self, kind: type[Any]) -> dict[Register, int]:
         """Return a physical register's number for each virtual register of class ``kind``."""

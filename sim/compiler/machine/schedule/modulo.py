@@ -112,7 +112,9 @@ def _heights(graph: Graph, interval: int) -> list[int] | None:
         for number in reversed(range(len(found))):
             best = found[number]
             for (other, distance), latency in graph.after[number].items():
-                best = max(best, found[other] + latency - distance * interval)
+                height = found[other] + latency - distance * interval
+                if height > best:
+                    best = height
             if best > limit:
                 return None
             if best != found[number]:
@@ -150,9 +152,12 @@ class _Search:
     def _schedule(self, number: int) -> bool:
         node = self._graph.nodes[number]
         scheduled = self._table.scheduled
-        start = max([0, *(scheduled[other][2] + latency - distance * self._interval
-                          for (other, distance), latency in self._graph.before[number].items()
-                          if other in scheduled)])
+        start = 0
+        for (other, distance), latency in self._graph.before[number].items():
+            if other in scheduled:
+                earliest = scheduled[other][2] + latency - distance * self._interval
+                if earliest > start:
+                    start = earliest
         found = self._table.first_room(node, range(start, start + self._interval))
         if found is None:
             start = max(start, self._last.get(number, -1) + 1)
