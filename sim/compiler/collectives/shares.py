@@ -98,18 +98,21 @@ class SumShares:
     sizes: tuple[int, int]
 
     @classmethod
-    def of(cls, config: Config, shape: tuple[int, int], vectors: int) -> "SumShares":
+    def of(cls, config: Config, shape: tuple[int, int], vectors: int, *, few: bool = False
+           ) -> "SumShares":
         """Choose the division that is estimated to take the fewest cycles.
 
         ``vectors`` is the number of vectors of all values, at least 1. The torus has at least two
-        chips, whose links have rate ``config.link_bytes``.
+        chips, whose links have rate ``config.link_bytes``. With ``few``, blocks have as few pieces
+        as possible: cores execute fewer operations, but pieces are later at the next chip.
         """
         found = set[SumShares]()
         for first in range(1, _MOST_PIECE + 1):
             for second in range(1, _MOST_PIECE + 1):
                 unit = CORES * shape[0] * shape[1] * (first + second)
                 found.add(cls(shape, vectors, -(-vectors // unit), (first, second)))
-        return min(found, key=lambda shares: (shares.cycles(config), shares.padded, shares.sizes))
+        return min(found, key=lambda shares: (few and shares.pieces, shares.cycles(config),
+                                              shares.padded, shares.sizes))
 
     @property
     def chips(self) -> int:

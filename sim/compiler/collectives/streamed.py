@@ -11,7 +11,7 @@ Walks through the blocks begin at places that depend on the chip. These places, 
 the workspaces of other cores, are in an *image*, which is in scalar memory when the code begins.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -20,6 +20,7 @@ from typing import Any
 from golden.dma import Descriptor
 from hdl.config import Config
 from hdl.dma.format import DESCRIPTOR_WORDS, DmaSpace, pack_remote
+from sim.compiler.collectives.kept import KEPT_WORDS, Kept, Variable
 from sim.compiler.collectives.plan import CORES
 from sim.compiler.collectives.schedule import Event, Goes, Tick, ticks
 from sim.compiler.collectives.shares import Quarter, SumShares
@@ -27,7 +28,7 @@ from sim.compiler.machine import VmemBuffer
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.ir import IndexLike, SReg
 
-__all__ = ["Semaphores", "StreamedSum", "image_words", "next_chips", "sum_image"]
+__all__ = ["KEPT_WORDS", "Semaphores", "StreamedSum", "image_words", "next_chips", "sum_image"]
 
 _SOURCE, _DESTINATION = 2, 6
 """Words of a descriptor: the low words of its source's and its destination's address."""
@@ -120,64 +121,63 @@ def next_chips(shares: SumShares, core: int) -> list[tuple[str, int]]:
 
 
 class _Walk:
-    """Scalar registers of a walk through the blocks of a quarter, from that which leaves first on.
+    """A walk through the blocks of a quarter, from that which leaves first on.
 
     Parameters
     ----------
-    b : Builder
+    kept : Kept
+        Keeps where the walk is.
     quarter : Quarter
     image : int
         Address of the words of the image that say where the walk begins.
     """
 
-    def __init__(self, b: Builder, quarter: Quarter, image: int) -> None:
-        self._b, self._quarter = b, quarter
-        self._segment = b.scalar_variable(b.smem_load(image))
-        self._block = b.scalar_variable(b.smem_load(image + 1))
-        self._left = b.scalar_variable(quarter.sides[1])
+    def __init__(self, kept: Kept, quarter: Quarter, image: int) -> None:
+        self._kept, self._quarter = kept, quarter
+        self._segment = kept.new(kept.b.smem_load(image))
+        self._block = kept.new(kept.b.smem_load(image + 1))
+        self._left = kept.new(quarter.sides[1])
 
     def at(self) -> Any:
         """Return the first vector, in the workspace, of the current block."""
-        return self._segment + self._block + self._quarter.start
+        return self._segment.value + self._block.value + self._quarter.start
 
     def next(self) -> None:
         """Go on to the next block; after the last one of a segment, to the next segment."""
-        b, quarter = self._b, self._quarter
+        b, quarter = self._kept.b, self._quarter
         self._advance(self._block, quarter.block, quarter.segment)
         if quarter.sides[1] == 1:
             self._next_segment()
             return
-        b.assign(self._left, self._left - 1)
-        with b.when("eq", self._left, 0):
+        with b.when("eq", self._left.add(-1), 0):
             self._next_segment()
-            b.assign(self._left, b.value(quarter.sides[1]))
+            self._left.assign(quarter.sides[1])
 
     def again(self) -> None:
         """Go on to the first block of this segment again, and then to all but its last one."""
-        b, (_, second) = self._b, self._quarter.sides
-        b.assign(self._left, b.value(second))
+        _, second = self._quarter.sides
+        self._left.assign(second)
         self.next()
-        b.assign(self._left, b.value(max(second - 1, 1)))
+        self._left.assign(max(second - 1, 1))
 
     def following(self) -> "_Walk":
-        """Return a walk in registers of its own through the next segment, from this block on."""
-        b, made = self._b, copy(self)
-        made._segment, made._block, made._left = (
-            b.scalar_variable(value)
-            for value in (self._segment, self._block, self._quarter.sides[1]))
+        """Return another walk through the next segment, from this block on."""
+        made = copy(self)
+        made._segment, made._block, made._left = (self._kept.new(value) for value in (
+            self._segment.value, self._block.value, self._quarter.sides[1]))
         made._next_segment()
         return made
 
     def _next_segment(self) -> None:
         self._advance(self._segment, self._quarter.segment, self._quarter.vectors)
 
-    def _advance(self, register: SReg, step: int, size: int) -> None:
+    def _advance(self, at: Variable, step: int, size: int) -> None:
         if step == size:
             return
-        b, way = self._b, self._quarter.way
-        b.assign(register, register - way * step)
-        with b.when("lt" if way > 0 else "ge", register, 0 if way > 0 else size):
-            b.assign(register, register + way * size)
+        way = self._quarter.way
+        with self._kept.b.when("lt" if way > 0 else "ge", at.add(-way * step),
+                               0 if way > 0 else size):
+            at.add(way * size)
 
 
 class StreamedSum:
@@ -195,11 +195,15 @@ class StreamedSum:
     image : range
         Addresses of the image in scalar memory.
     semaphores : Semaphores
+    kept : range, optional
+        Addresses of `KEPT_WORDS` words of scalar memory for a sum that is written in `steps`. Like
+        the image, they must not change between steps.
     """
 
     def __init__(self, b: Builder, shares: SumShares, core: int, workspace: VmemBuffer,
-                 image: range, semaphores: Semaphores) -> None:
-        self._b, self._shares, self._core, self._image = b, shares, core, image.start
+                 image: range, semaphores: Semaphores, kept: range = range(0)) -> None:
+        self._kept, self._group = Kept(b, kept), _GROUP
+        self._shares, self._core, self._image = shares, core, image.start
         self._separate = len(image) >= _DESCRIPTORS + _SEPARATE * DESCRIPTOR_WORDS
         self._config: Config = b.config
         self._semaphores = semaphores
@@ -209,6 +213,10 @@ class StreamedSum:
         self._arrivals = [workspace.part(numbers) for numbers in arrivals]
         self._quarters = shares.quarters(core)
         self._late: dict[int, _Walk] = {}
+
+    @property
+    def _b(self) -> Builder:
+        return self._kept.b
 
     def image(self, words: int) -> list[int]:
         """Return ``words`` words of the image, with zeros for what depends on the chip."""
@@ -223,12 +231,50 @@ class StreamedSum:
 
         It leaves the sums at the start of the workspace, in the same order.
         """
+        self._begin(operands)
+        for count, tick in ticks(self._quarters):
+            self._tick(count, tick)
+        self._end()
+
+    def steps(self, operands: Sequence[VmemBuffer]) -> list[Callable[[], None]]:
+        """Return functions for `write_steps`, each of which writes a step of the sum.
+
+        All steps together do the same as the code of `write`: the first one begins the sum, and
+        each other one is a tick. A core may execute any code between two steps that waits for no
+        other core: `sim.compiler.collectives.schedule` says why no core then waits forever.
+        """
+        found = [partial(self._begin, operands)]
+        for count, tick in ticks(self._quarters):
+            found += [partial(self._tick, 1, tick)] * count
+        return [*found, self._end]
+
+    def write_steps(self, b: Builder, steps: Sequence[Callable[[], None]],
+                    group: int = _GROUP) -> None:
+        """Write the code of consecutive ``steps`` to a builder.
+
+        The loads of one group of additions fill at most ``group`` vector registers. With a smaller
+        number than the default one, additions that need more are a loop, which needs few registers.
+        """
+        self._kept.b, self._group = b, group
+        for step in steps:
+            step()
+
+    def saved(self) -> tuple[Any, ...]:
+        """Return what `restore` needs in order to write the following steps once more."""
+        return self._kept.count, {**self._late}
+
+    def restore(self, saved: tuple[Any, ...]) -> None:
+        """Go back to the step before which `saved` was called."""
+        self._kept.count, self._late = saved
+
+    def _begin(self, operands: Sequence[VmemBuffer]) -> None:
+        """Write the code before the first tick."""
         b, near, shares = self._b, self._semaphores, self._shares
         self._invite()
-        walks = [_Walk(b, quarter, self._image + _WALKS + number * _WALK_WORDS)
+        walks = [_Walk(self._kept, quarter, self._image + _WALKS + number * _WALK_WORDS)
                  for number, quarter in enumerate(self._quarters + shares.quarters(1 - self._core))]
         self._walks, self._others = walks[:_QUARTERS], walks[_QUARTERS:]
-        self._done = [b.scalar_variable(0) for _ in self._quarters]
+        self._done = [self._kept.new(0) for _ in self._quarters]
         # The other core gets its first block while this core copies its own half.
         theirs, own = (range(shares.start(core), shares.start(core) + shares.half)
                        for core in (1 - self._core, self._core))
@@ -243,14 +289,15 @@ class StreamedSum:
         for number in range(_QUARTERS):
             for axis in self._rings(number):
                 b.wait(self._link(number, axis, arrives=False), 1)
-        for count, tick in ticks(self._quarters):
-            self._tick(count, tick)
-        left = 0
+
+    def _end(self) -> None:
+        """Write the code after the last tick: waits for this core's transfers, and the other's."""
+        shares, left = self._shares, 0
         for first, second in (quarter.sides for quarter in self._quarters):
             blocks = (first - 1) * second
             left += blocks + (blocks + 2 * (second - 1)) * shares.pieces
-        b.wait(near.sent, left)
-        b.wait(near.complete, CORES * _QUARTERS * shares.chips * shares.pieces)
+        self._b.wait(self._semaphores.sent, left)
+        self._b.wait(self._semaphores.complete, CORES * _QUARTERS * shares.chips * shares.pieces)
 
     def _rings(self, number: int) -> Iterator[int]:
         """Yield the axes of quarter ``number`` along which there are several chips."""
@@ -317,7 +364,7 @@ class StreamedSum:
                 for number in tick.pairs:
                     quarter = self._quarters[number]
                     # `_done` counts the pieces of this tick's block, if the quarter has one.
-                    self._send_pair(number, q, self._done[number] + (
+                    self._send_pair(number, q, self._done[number].value + (
                         quarter.block if number in dict(tick.events) else q * quarter.size))
                 for (number, event), at in zip(tick.events, places, strict=True):
                     if event.goes:
@@ -330,7 +377,7 @@ class StreamedSum:
                     # A link's queue has only a few places, so whole blocks let the core go on to
                     # the next phase.
                     self._send(_SCATTER, number, 0, self._walk(number, event).at(), self._slot(
-                        number, 0, self._done[number] - self._quarters[number].block))
+                        number, 0, self._done[number].value - self._quarters[number].block))
             for number in tick.pairs:
                 self._others[number].next()
             for number, event in tick.events:
@@ -352,12 +399,12 @@ class StreamedSum:
             self._await(number, 1)
         self._add(number, at, [self._arrived(number, axis) for axis in event.arrives])
         if event.goes is Goes.SECOND:
-            self._send(0, number, 1, at, self._slot(number, 1, self._done[number]))
+            self._send(0, number, 1, at, self._slot(number, 1, self._done[number].value))
         if event.goes is Goes.COMPLETE:
             for axis in reversed(list(self._rings(number))):
                 self._send(0, number, axis, at, at)
             self._hand_over(number, at)
-        b.assign(self._done[number], self._done[number] + quarter.size)
+        self._done[number].add(quarter.size)
 
     def _pass(self, number: int, event: Event, at: SReg) -> None:
         """Write the code for a complete piece that arrives at place ``at``."""
@@ -382,7 +429,7 @@ class StreamedSum:
         """Return the buffer and the place in it where the current piece has arrived."""
         quarter = self._quarters[number]
         sent = quarter.arrivals[0] + quarter.block if axis else quarter.segment
-        return self._arrivals[2 * number + axis], self._done[number] - sent
+        return self._arrivals[2 * number + axis], self._done[number].value - sent
 
     def _await(self, number: int, axis: int) -> None:
         self._b.wait(self._link(number, axis, arrives=True), 1)
@@ -393,9 +440,14 @@ class StreamedSum:
         The sum replaces this core's numbers, at place ``at`` of the workspace.
         """
         b, size = self._b, self._quarters[number].size
-        pairs = self._done[number] + self._pair(number)
+        pairs = self._done[number].value + self._pair(number)
         taken = [(self._all, at + 0), (self._workspace, pairs), *parts]
-        group = _GROUP // len(taken)
+        if size * len(taken) > self._group < _GROUP:
+            with b.loop(size) as one:
+                loads = [b.load(buffer, start + one) for buffer, start in taken]
+                b.store(reduce(partial(b.vector, "fadd"), loads), self._all, at + one)
+            return
+        group = self._group // len(taken)
         for first in range(0, size, group):
             numbers = range(first, min(first + group, size))
             loaded = [[b.load(buffer, start + each) for buffer, start in taken]

@@ -24,7 +24,7 @@ is refused before any kernel is written:
         ...
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -35,8 +35,8 @@ from hdl.config import Config
 from sim.compiler.graph.ir import Operation, Value
 from sim.compiler.tiling import Tiling, standard
 
-__all__ = ["Choice", "Chooser", "Lowering", "Place", "Refusal", "Rule", "choose", "chooses",
-           "lowers", "refusal", "refuses", "rule"]
+__all__ = ["Choice", "Chooser", "Lowering", "Meanwhile", "Place", "Refusal", "Rule", "choose",
+           "chooses", "lowers", "refusal", "refuses", "rule"]
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,13 @@ class Lowering(Protocol):
         once or not at all; None if the kernel must not.
         """
 
+    @property
+    def meanwhile(self) -> "Meanwhile | None":
+        """Chooses where a product lets other code run; None if none is to run.
+
+        A product that calls it must call each of the returned functions once, in order.
+        """
+
     def place(self, value: Value) -> Place:
         """Return the location of an operand or a result.
 
@@ -128,6 +135,13 @@ class Lowering(Protocol):
         at (sublane, lane) is sublane * lanes + lane words after it. The elements stay there until
         the next call of this method or of `scalar`.
         """
+
+
+Meanwhile = Callable[[int, int], Mapping[int, Callable[[], None]]]
+"""Maps a loop's number of iterations, and the cycles of one, to functions that write other code.
+
+Each function is for the code before the iteration whose number is its key. That code changes no
+register of the loop, and uses neither the array nor the vectors of the product."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,9 @@
 """Joins sums over all devices of a pod, so that they cross the links together."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import or_
 
 from hdl.config import Config
 from sim.compiler.collectives.shares import SumShares
@@ -10,24 +13,33 @@ from sim.compiler.tiling import standard
 
 __all__ = ["join_sums"]
 
+_SHARE = 0.6
+"""Estimated share of a sum's cycles that products hide: the rest is code, which holds the core."""
+_STEPS = 1000
+"""Estimated cycles that it takes to divide a sum."""
+
 
 def join_sums(graph: Graph, config: Config) -> None:
     """Join sums over all devices of a pod (``pod_sum``) in a graph, and in its regions.
 
     Sums with the same number of sums before them, on the longest chain of dependences, form a
     group: none of them depends on another. A group becomes one sum if at least one of its sums has
-    the attribute ``large``, and all of them fit vector memory together. The sums of other groups
-    are replaced by the operations of their regions, which exchange values. Operations may change
-    their order.
+    the attribute ``large``, and all of them fit vector memory together; or two sums, if the first
+    one can be computed behind products that only the second one needs (`_early`). Then the first
+    one gets the attribute ``early``. The sums of other groups are replaced by the operations of
+    their regions, which exchange values. Operations may change their order.
     """
     if graph.sharding is not None and graph.sharding.pod is not None:
-        _join(graph, graph.sharding.torus, config)
+        # Programs with control flow are not ordered such that kernels follow an early sum.
+        _join(graph, graph.sharding.torus, config, divides=not any(
+            operation.kind in ("while", "case") for operation in graph.operations))
 
 
-def _join(graph: Graph, torus: Torus, config: Config) -> None:
+def _join(graph: Graph, torus: Torus, config: Config, *, divides: bool) -> None:
+    """Join the sums of a graph, and of its regions; ``divides`` allows early sums."""
     for operation in graph.operations:
         for region in operation.regions if operation.kind != "pod_sum" else ():
-            _join(region, torus, config)
+            _join(region, torus, config, divides=False)
     # How many sums each value depends on, one after the other.
     depths: dict[Value, int] = {}
     groups: dict[int, list[Operation]] = {}
@@ -38,6 +50,8 @@ def _join(graph: Graph, torus: Torus, config: Config) -> None:
             depth += 1
         depths.update(dict.fromkeys(operation.results, depth))
     kept = {depth: group for depth, group in groups.items() if _streams(group, torus, config)}
+    early = {depth: _early(graph, group, torus, config) if divides else []
+             for depth, group in kept.items()}
     # Operations by the number of sums that they depend on; unsorted if no sums are joined.
     made: list[list[Operation]] = [[] for _ in range(max(depths.values(), default=0) + 1)]
     replaced: dict[Value, Value] = {}
@@ -48,8 +62,12 @@ def _join(graph: Graph, torus: Torus, config: Config) -> None:
             made[depth].append(operation)
         elif depth not in kept:
             made[depth] += _inlined(operation, replaced)
-        elif operation is kept[depth][-1]:
-            made[depth].append(_joined(kept[depth]))
+        else:
+            first = early[depth]
+            later = [item for item in kept[depth] if item not in first]
+            for group in (first, later):
+                if group and operation is group[-1]:
+                    made[depth].append(_joined(group, early=group is first))
     graph.operations = [operation for part in made for operation in part]
     graph.outputs = [replaced.get(value, value) for value in graph.outputs]
 
@@ -58,16 +76,60 @@ def _streams(group: Sequence[Operation], torus: Torus, config: Config) -> bool:
     """Return whether a sum of the group is ``large``, and all sums fit vector memory together."""
     if not any(operation.attributes["large"] for operation in group):
         return False
-    values = [operation.operands[0] for operation in group]
-    vectors = sum(standard(value.shape, config).vectors for value in values)
-    shares = SumShares.of(config, (torus.width, torus.height), vectors)
-    return vectors + shares.workspace <= config.vmem_vectors
+    shares = _shares(group, torus, config)
+    return shares.vectors + shares.workspace <= config.vmem_vectors
 
 
-def _joined(group: list[Operation]) -> Operation:
+def _early(graph: Graph, group: Sequence[Operation], torus: Torus, config: Config
+           ) -> list[Operation]:
+    """Return the sums of a group that are computed first, behind products that the others need.
+
+    They are those that save the most cycles; the list is empty if none do.
+    """
+    # For each value, a bit for each product that it depends on; and the cycles of the products.
+    needed: dict[Value, int] = {}
+    cycles: list[float] = []
+    for operation in graph.operations:
+        found = reduce(or_, (needed.get(value, 0) for value in operation.operands), 0)
+        if operation.kind == "dot_general":
+            found |= 1 << len(cycles)
+            cycles.append(_product_cycles(operation, config))
+        needed.update(dict.fromkeys(operation.results, found))
+
+    def work(bits: int) -> float:
+        return sum(one for number, one in enumerate(cycles) if bits >> number & 1)
+
+    def bits(operations: Iterable[Operation]) -> int:
+        return reduce(or_, (needed.get(operation.operands[0], 0) for operation in operations), 0)
+
+    order = sorted(group, key=lambda operation: work(bits([operation])))
+    every, best, most = bits(order), 0, 0.0
+    for count in range(1, len(order)):
+        first = order[:count]
+        behind = work(every & ~bits(first))
+        whole = _shares(first, torus, config).cycles(config)
+        saved = _SHARE * min(behind, whole) - _STEPS
+        if saved > most:
+            best, most = count, saved
+    return [operation for operation in group if operation in order[:best]]
+
+
+def _product_cycles(operation: Operation, config: Config) -> float:
+    value = operation.operands[0]
+    contracted = math.prod(
+        value.shape[at] for at in operation.attributes["lhs_contracting_dimensions"])
+    return operation.result.type.size * contracted / config.lanes ** 2
+
+
+def _shares(group: Sequence[Operation], torus: Torus, config: Config) -> SumShares:
+    vectors = sum(standard(operation.operands[0].shape, config).vectors for operation in group)
+    return SumShares.of(config, (torus.width, torus.height), vectors)
+
+
+def _joined(group: list[Operation], *, early: bool) -> Operation:
     return Operation("pod_sum", tuple(value for operation in group for value in operation.operands),
                      tuple(value for operation in group for value in operation.results),
-                     location=group[-1].location)
+                     {"early": True} if early else {}, location=group[-1].location)
 
 
 def _inlined(operation: Operation, replaced: dict[Value, Value]) -> list[Operation]:

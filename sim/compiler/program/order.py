@@ -1,7 +1,7 @@
 """Orders the operations of devices so that kernels run while values are exchanged."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hdl.config import Config
@@ -96,6 +96,8 @@ class _Step:
         Estimated cycles from its start to the end of the graph.
     soon : float
         Estimated cycles of kernels from its start to the next exchange that depends on it.
+    is_early : bool
+        Whether it is an early sum (`sim.compiler.passes.join_sums`), or one depends on it.
     """
 
     operation: Operation
@@ -106,6 +108,7 @@ class _Step:
     after: "list[_Step]" = field(default_factory=list)
     path: float = 0
     soon: float = math.inf
+    is_early: bool = False
 
 
 class _Scheduler:
@@ -115,6 +118,8 @@ class _Scheduler:
     """Cycles of a kernel that do not depend on its size."""
     _SOON = 1500
     """An operation leads to an exchange soon if `_Step.soon` is at most this number of cycles."""
+    _LEAST = 1000
+    """Kernels of fewer cycles do not run while a sum is computed."""
     _LATENCY = 150
     """Cycles from the start of an exchange to the first vector's arrival."""
 
@@ -133,20 +138,39 @@ class _Scheduler:
     def order(self) -> list[Operation]:
         """Return the graph's operations in the new order."""
         waiting = [step for step in self._steps if not step.before]
-        found = []
+        found: list[_Step] = []
         while waiting:
             chosen = min(waiting, key=lambda step: (
-                self._wait(step), step.operation.kind != "exchange", step.soon > self._SOON,
-                -step.path))
+                not step.is_early, self._wait(step), step.operation.kind != "exchange",
+                step.soon > self._SOON, -step.path))
             waiting.remove(chosen)
             self._run(chosen)
-            found.append(chosen.operation)
+            found.append(chosen)
             for step in chosen.after:
                 step.before -= 1
                 if not step.before:
                     waiting.append(step)
         assert len(found) == len(self._steps)
-        return found
+        self._mark(found)
+        return [step.operation for step in found]
+
+    def _mark(self, steps: Sequence[_Step]) -> None:
+        """Let sums have the attribute ``meanwhile``: cycles of kernels that may run meanwhile.
+
+        These are the operations up to the first one that needs a sum, or another core. The
+        attribute is missing if they take few cycles.
+        """
+        for number, step in enumerate(steps):
+            if step.operation.kind != "pod_sum":
+                continue
+            results, cycles = {*step.operation.results}, 0.0
+            for later in steps[number + 1:]:
+                if (later.operation.kind in ("exchange", "pod_sum", "by_device")
+                        or not results.isdisjoint(later.operation.operands)):
+                    break
+                cycles += later.cycles
+            if cycles >= self._LEAST:
+                step.operation.attributes["meanwhile"] = cycles
 
     def _wait(self, step: _Step) -> float:
         """Return for how many cycles cores have to wait before they can start an operation."""
@@ -160,8 +184,11 @@ class _Scheduler:
     def _run(self, step: _Step) -> None:
         for core in step.cores:
             self._clock[core] = max(self._clock[core], self._start(step, core)) + step.cycles
+        sums = "early" in step.operation.attributes
         for core in range(CORES):
             end = self._clock[core] if core in step.cores else self._start(step, core)
+            if sums:
+                end += self._sum_cycles(step.operation)
             if step.travel and core in step.cores:
                 # The cores of a chip share its links.
                 way = self._route(step.operation)
@@ -214,6 +241,8 @@ class _Scheduler:
         for step in reversed(steps):
             step.path = step.cycles + step.travel + max(
                 (later.path for later in step.after), default=0.0)
+            step.is_early = "early" in step.operation.attributes or any(
+                later.is_early for later in step.after)
             step.soon = step.cycles + min(
                 (0.0 if later.travel else later.soon for later in step.after), default=math.inf)
         return steps
@@ -228,6 +257,11 @@ class _Scheduler:
             return vectors * self._config.sublanes
         return vectors * self._link_cycles
 
+    def _sum_cycles(self, operation: Operation) -> float:
+        shape = self._torus.width, self._torus.height
+        return SumShares.of(self._config, shape, self._vectors(operation.operands)).cycles(
+            self._config)
+
     def _cycles(self, operation: Operation) -> float:
         """Estimate the cycles of an operation's code on a core."""
         kind = operation.kind
@@ -236,9 +270,8 @@ class _Scheduler:
         if kind == "exchange":
             return 10
         if kind == "pod_sum":
-            shape = self._torus.width, self._torus.height
-            return SumShares.of(self._config, shape, self._vectors(operation.operands)).cycles(
-                self._config)
+            # Kernels run behind an early sum.
+            return 0 if "early" in operation.attributes else self._sum_cycles(operation)
         if kind == "dot_general":
             value = operation.operands[0]
             contracted = math.prod(value.shape[at] for at in operation.attributes[

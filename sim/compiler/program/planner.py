@@ -24,6 +24,9 @@ from sim.compiler.words import to_words, uniform
 
 __all__ = ["Planner"]
 
+_ALONE = CONTROL | {"exchange", "pod_sum", BARRIER, "gather"}
+"""Kinds of operations that use what a sum in progress uses."""
+
 
 class Planner:
     """Turns a graph with tilings into code.
@@ -110,8 +113,17 @@ class Planner:
                   if len(rows) == 1 and value not in kept}
         for value in graph.inputs:
             self._copy(value, early.get(value, ()))
+        # Results of a sum that is done apart are not there immediately after it.
+        apart = [operation for operation in operations if "meanwhile" in operation.attributes
+                 and early.keys().isdisjoint(operation.results)
+                 and uses.keys() >= {*operation.results}]
+        if apart:
+            self.launcher.sums.prepare(apart[0])
         for index, operation in enumerate(operations):
             places.distance = partial(_distance, uses, index)
+            if (operation.kind in _ALONE or "in_hbm" in operation.attributes
+                    or self.launcher.sums.uses({*operation.operands})):
+                self.launcher.sums.finish()
             if operation.kind in CONTROL:
                 self._branching(operation,
                                 {value for value, at in uses.items() if at[-1] > index}, early)
@@ -122,7 +134,7 @@ class Planner:
                 if operation.kind == "exchange":
                     self.launcher.exchange(operation, operations[index + 1:])
                 elif operation.kind == "pod_sum":
-                    self.launcher.pod_sum(operation)
+                    self.launcher.pod_sum(operation, apart=operation in apart)
                 else:
                     self._straight(operation, later, self._dying(operation, uses, index), direct)
             for value in operation.results:
@@ -131,6 +143,7 @@ class Planner:
             for value in (*operation.operands, *operation.results):
                 if uses.get(value, (-1,))[-1] <= index:
                     places.drop(value)
+        self.launcher.sums.finish()
 
     def _dying(self, operation: Operation, uses: Mapping[Value, Sequence[int]], index: int
                ) -> set[Value]:

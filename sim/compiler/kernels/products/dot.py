@@ -447,7 +447,8 @@ def _lower_dot(operation: Operation, at: Lowering) -> None:
                               finisher(at.builder, operation.result.dtype))
     values = operation.operands[rows], operation.operands[1 - rows], operation.result
     product, smem, transfers = _with_transfers(split_ahead(product, at), values, at)
-    write_product(at.builder, product, smem, transfers, None if transfers else at.send)
+    write_product(at.builder, product, smem, transfers, None if transfers else at.send,
+                  None if transfers else at.meanwhile)
 
 
 def _planned(product: Product, values: tuple[Value, Value], loads: tuple[bool, bool],

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, pairwise
 
+from sim.compiler.kernels.lowering import Meanwhile
 from sim.compiler.kernels.moving.packing import unpacked
 from sim.compiler.kernels.products.pieces import ROWS, WEIGHTS, Number, Side, Stored
 from sim.compiler.kernels.products.product import Level, Product
@@ -40,7 +41,8 @@ next 5 bits are the scheme's setting, and the bits above are the address of the 
 
 def write_product(b: Builder, product: Product, smem: range,
                   transfers: Transfers | None = None,
-                  send: Callable[[], None] | None = None) -> None:
+                  send: Callable[[], None] | None = None,
+                  meanwhile: Meanwhile | None = None) -> None:
     """Write the code of a product.
 
     Parameters
@@ -55,8 +57,10 @@ def write_product(b: Builder, product: Product, smem: range,
     send : callable, optional
         Writes code before the last step, when the first `Product.early` vectors of the results are
         complete. It is not called if there are none.
+    meanwhile : callable, optional
+        Chooses steps before which other code runs.
     """
-    _Writer(b, product, smem, transfers).write(send)
+    _Writer(b, product, smem, transfers).write(send, meanwhile)
 
 
 class _Counters:
@@ -158,6 +162,7 @@ class _Writer:
         self._tile = product.config.tile_vregs
         # Number of pushed vectors that share a vector in memory.
         self._share = 1 + product.packed
+        self._kind = "weights_t" if product.transposed else "weights"
         self._sublanes = product.config.sublanes
         self._rest = product.depth % product.config.lanes
         self._one_tile = not any(level.depth for level in product.levels)
@@ -187,8 +192,8 @@ class _Writer:
                     self._sublane_mask = b.compare("lt", self._sublane, rest)
         self._sums = _Sums(b, product)
 
-    def write(self, send: Callable[[], None] | None) -> None:
-        """Write the code of the product; ``send``, if given, writes code before the last step."""
+    def write(self, send: Callable[[], None] | None, meanwhile: Meanwhile | None) -> None:
+        """Write the code of the product; the parameters are those of `write_product`."""
         b, product, transfers = self._b, self._product, self._transfers
         if transfers is not None:
             transfers.begin()
@@ -213,7 +218,9 @@ class _Writer:
             self._take(product.lag + 1, results)
             return
         self._pending = b.variable(0)
-        self._steps(range(product.lag, product.steps - 1), results)
+        for part, before in _divided(product, meanwhile):
+            before()
+            self._steps(part, results)
         if send is not None and product.early:
             send()
         self._last_step(results)
@@ -515,10 +522,6 @@ class _Writer:
         vector = _load_weight(b, product, at, number % self._share)
         return product.scheme.piece(b, WEIGHTS, vector, self._weights.settings, mask)
 
-    @property
-    def _kind(self) -> str:
-        return "weights_t" if self._product.transposed else "weights"
-
     def _first_weights(self) -> None:
         """Push the first step's weights."""
         b, product = self._b, self._product
@@ -544,6 +547,21 @@ class _Writer:
                     push(*divmod(valid - 1, share), mask)
                 else:
                     b.push(self._kind, self._constant)
+
+
+def _divided(product: Product, meanwhile: Meanwhile | None
+             ) -> Iterator[tuple[range, Callable[[], None]]]:
+    """Yield ranges of the steps that pop results, except the last one; and what runs before each.
+
+    ``meanwhile`` is the parameter of `write_product`.
+    """
+    steps = range(product.lag, product.steps - 1)
+    others = {} if meanwhile is None else meanwhile(
+        len(steps), product.step_cycles(product.block_rows))
+    starts = [0, *others, len(steps)]
+    for (first, end), before in zip(pairwise(starts), (lambda: None, *others.values()),
+                                    strict=True):
+        yield steps[first:end], before
 
 
 def _piece(b: Builder, product: Product, side: Side, number: Number) -> Index:

@@ -24,9 +24,12 @@ class ScalarMemory:
     ----------
     config : Config
         The chip.
+    held : int
+        Number of words, the last of those for kernels, that code between kernels uses meanwhile.
     """
 
     config: Config
+    held: int = 0
 
     @property
     def window(self) -> range:
@@ -39,8 +42,7 @@ class ScalarMemory:
     @property
     def kernel(self) -> range:
         """Words that a kernel may use freely; copies to the window may overwrite them (`reads`)."""
-        size = self._rows(max(self.config.smem_words // _KERNEL_SHARE, DESCRIPTOR_WORDS))
-        return range(self.window.stop, self.window.stop + size)
+        return range(self.window.stop, self.to_window - self.held)
 
     @property
     def reads(self) -> int:
@@ -57,7 +59,8 @@ class ScalarMemory:
 
         Word 2 of the descriptor is the vector's address.
         """
-        return self.kernel.stop
+        size = self._rows(max(self.config.smem_words // _KERNEL_SHARE, DESCRIPTOR_WORDS))
+        return self.window.stop + size
 
     @property
     def first_pair(self) -> int:

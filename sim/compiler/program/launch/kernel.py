@@ -13,7 +13,7 @@ from hdl.config import Config
 from sim.compiler import kernels
 from sim.compiler.graph.counted import Affine
 from sim.compiler.graph.ir import Operation, Value
-from sim.compiler.kernels.lowering import Place, rule
+from sim.compiler.kernels.lowering import Meanwhile, Place, rule
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.ir import IndexLike, SReg, VmemBuffer
 from sim.compiler.program.code.reserved import SCALAR_READ
@@ -72,6 +72,10 @@ class KernelLowering:
         The vectors of the results to compute; None for all.
     send : callable or None
         Writes code that starts to send the first vectors of a product's result (`Lowering.send`).
+    memory : ScalarMemory
+        Address map of scalar memory.
+    meanwhile : callable or None
+        Chooses where a product lets other code run (`Lowering.meanwhile`).
     """
 
     def __init__(self, config: Config, places: Mapping[Value, Place], allocate: Allocate,
@@ -95,7 +99,8 @@ class KernelLowering:
         self.reads_window = False
         self.section: range | None = None
         self.send: Callable[[], None] | None = None
-        self._memory = ScalarMemory(config)
+        self.meanwhile: Meanwhile | None = None
+        self.memory = ScalarMemory(config)
         self._constants: dict[bytes, VmemBuffer] = {}
 
     @property
@@ -111,7 +116,7 @@ class KernelLowering:
     @property
     def smem(self) -> range:
         """Addresses of the words of scalar memory that the kernel may use freely."""
-        return self._memory.kernel
+        return self.memory.kernel
 
     def place(self, value: Value) -> Place:
         """Return the buffer and tiling of an operand or result.
@@ -180,11 +185,11 @@ class KernelLowering:
         if value in self._counters:
             return self._counted(*self._counters[value])
         if self._reads is not None and (
-                value in self._reads or len(self._reads) < self._memory.reads):
+                value in self._reads or len(self._reads) < self.memory.reads):
             if value not in self._reads:
                 self._reads.append(value)
             row = self._reads.index(value)
-            return self._builder.smem_load(self._memory.window.start + row * self._config.lanes)
+            return self._builder.smem_load(self.memory.window.start + row * self._config.lanes)
         return self._builder.smem_load(self.scalars(self.place(value).buffer, 0))
 
     def _counted(self, address: int, value: Affine) -> SReg:
@@ -210,12 +215,12 @@ class KernelLowering:
         # From now on, the window does not hold the operands that `scalar` has put there.
         self._reads = None
         self.reads_window = True
-        descriptor = self._memory.to_window
+        descriptor = self.memory.to_window
         self._builder.smem_store(self._builder.value(index + buffer.address),
                                  descriptor + _SOURCE_WORD)
         self._builder.dma(descriptor)
         self._builder.wait(SCALAR_READ, 1)
-        return self._memory.window.start
+        return self.memory.window.start
 
 
 @cache

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
+from hdl.config import Config
 from sim.compiler.graph.ir import Operation, Value
 from sim.compiler.kernels.elementwise import is_flat
 from sim.compiler.kernels.products.dot import sent_early
@@ -148,6 +149,7 @@ class Launcher:
             self._places.memory.release(buffer)
         if lifted:
             self._places.restore(lifted)
+        self.sums.passed(sum(cycles for _, _, cycles in lowered.codes))
 
     def _make_room_and_lower(self, operation: Operation, dying: Set[Value],
                              goes: Mapping[Value, Rows], near: NearExchange | None
@@ -159,8 +161,16 @@ class Launcher:
         send. Return the kernel, or None if there is no room; and the pinned values that
         `Places.lift` has moved to HBM, for `Places.restore`.
         """
-        with suppress(VectorMemoryError):
+        try:
             return self._lower(operation, dying, goes, near), {}
+        except VectorMemoryError:
+            pass
+        except UnsupportedError:
+            if not self.sums.running:
+                raise
+            # The steps of a sum may need too many registers in this kernel.
+            self.sums.finish()
+            return self._make_room_and_lower(operation, dying, goes, near)
         # If all values are evicted, the operands may fit, because there are no gaps between them.
         self._places.evict_all()
         with suppress(VectorMemoryError):
@@ -168,6 +178,10 @@ class Launcher:
         lifted = self._places.lift()
         with suppress(VectorMemoryError):
             return self._lower(operation, dying, goes), lifted
+        if self.sums.running:
+            self._places.restore(lifted)
+            self.sums.finish()
+            return self._make_room_and_lower(operation, dying, goes, near)
         return None, lifted
 
     def exchange(self, operation: Operation, following: Sequence[Operation]) -> None:
@@ -204,10 +218,13 @@ class Launcher:
             places.restore(lifted)
         self.rings.invite_next(operation, following)
 
-    def pod_sum(self, operation: Operation) -> None:
-        """Write code that sums values over all devices of a pod."""
+    def pod_sum(self, operation: Operation, *, apart: bool) -> None:
+        """Write code that sums values over all devices of a pod.
+
+        If it may be done ``apart``, kernels run between its steps, until `PodSums.finish`.
+        """
         with suppress(VectorMemoryError):
-            self.sums.write(operation)
+            self.sums.write(operation, apart=apart)
             return
         lifted = self._places.lift()
         try:
@@ -267,7 +284,7 @@ class Launcher:
         operation, builder = near.operation, Builder(self._config)
         started = set(near.symbols)
         near.start(builder, source, len(near.parts))
-        machine, code = self._emit(operation, builder, None)
+        machine, code = _emit(self._config, operation, builder, None)
         rows = source.vectors * self._config.sublanes
         symbols = {name: words for name, words in near.symbols.items() if name not in started}
         return Part(machine, code, symbols, KernelRecord(
@@ -341,6 +358,7 @@ class Launcher:
             If there is no room. The state is then as before, except that values were evicted.
         """
         places, taken = self._places, KernelBuffers(self._context, operation, goes)
+        before = self.sums.saved()
         places.lock((*operation.operands, *operation.results))
         try:
             taken.take_operands()
@@ -353,6 +371,7 @@ class Launcher:
                                         taken.places[operation.result].buffer, 1)
             sections = self._sections(operation, lowering)
             lowering.section = sections[0] if sections else None
+            lowering.meanwhile = self.sums.meanwhile(lowering.builder)
             codes = [self._code(operation, lowering, taken)]
             transferred = lowering.transferred
             for section in sections[1:]:
@@ -363,7 +382,8 @@ class Launcher:
             copy_scalars(places, self._config, reads)
             for result, value in inherited.items():
                 places.inherit(value, result)
-        except VectorMemoryError:
+        except (VectorMemoryError, UnsupportedError):
+            self.sums.restore(before)
             taken.give_back()
             if near is not None and near.target is not None:
                 places.unmake(near.operation.result)
@@ -409,7 +429,8 @@ class Launcher:
         """
         lower(operation, lowering)
         self._stream.reads_window |= lowering.reads_window
-        machine, code = self._emit(operation, lowering.builder, partial(taken.allocate, "spilled"))
+        machine, code = _emit(self._config, operation, lowering.builder,
+                              partial(taken.allocate, "spilled"))
         return machine, code, estimate(code) if lowering.cycles is None else lowering.cycles
 
     def _lowering(self, operation: Operation, taken: KernelBuffers
@@ -426,34 +447,9 @@ class Launcher:
             self._config, taken.places, taken.allocate,
             lambda buffer, words: places.memory.load_rows(constants.rows(words), buffer),
             known, reads, self._context.counters.values, taken.homes)
+        lowering.memory = self._context.memory
         lowering.is_free = lambda vectors: places.memory.free.smallest(vectors) is not None
         return lowering, reads
-
-    def _emit(self, operation: Operation, builder: Builder,
-              allocate: Callable[[int], VmemBuffer] | None) -> tuple[MachineCode, Code]:
-        """Schedule a kernel and assign its registers.
-
-        ``allocate``, if given, allocates the buffers to which vector registers are spilled.
-
-        Return the kernel on virtual registers, and its final code.
-
-        Raises
-        ------
-        UnsupportedError
-            If the core has too few registers; the message names the user's source line.
-        """
-        machine = builder.finish()
-        try:
-            code = emit(machine, self._config, allocate=allocate)
-        except RegisterPressureError as error:
-            raise UnsupportedError([Unsupported(
-                f"{operation.kind} whose kernel needs too many registers ({error})",
-                str(operation.location or ""),
-                "compute fewer values in one expression, or reduce fewer arrays at once")
-            ]) from error
-        if (folder := dump_folder()) is not None:
-            dump_kernel(folder / "kernels", operation.kind, machine, code)
-        return machine, code
 
 
 def _products(operation: Operation) -> int:
@@ -468,3 +464,30 @@ def _products(operation: Operation) -> int:
         features = kernel.shape[operation.attributes["kernel_output_feature_dimension"]]
         return operation.result.type.size * kernel.type.size // features
     return 0
+
+
+def _emit(config: Config, operation: Operation, builder: Builder,
+          allocate: Callable[[int], VmemBuffer] | None) -> tuple[MachineCode, Code]:
+    """Schedule a kernel and assign its registers.
+
+    ``allocate``, if given, allocates the buffers to which vector registers are spilled.
+
+    Return the kernel on virtual registers, and its final code.
+
+    Raises
+    ------
+    UnsupportedError
+        If the core has too few registers; the message names the user's source line.
+    """
+    machine = builder.finish()
+    try:
+        code = emit(machine, config, allocate=allocate)
+    except RegisterPressureError as error:
+        raise UnsupportedError([Unsupported(
+            f"{operation.kind} whose kernel needs too many registers ({error})",
+            str(operation.location or ""),
+            "compute fewer values in one expression, or reduce fewer arrays at once")
+        ]) from error
+    if (folder := dump_folder()) is not None:
+        dump_kernel(folder / "kernels", operation.kind, machine, code)
+    return machine, code

@@ -1,34 +1,51 @@
 """Writes the sums of values in vector memory over all cores of a pod."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from sim.compiler.collectives.shares import SumShares
 from sim.compiler.collectives.streamed import (
+    KEPT_WORDS,
     Semaphores,
     StreamedSum,
     image_words,
     next_chips,
     sum_image,
 )
-from sim.compiler.graph.ir import Operation
+from sim.compiler.graph.ir import Operation, Value
 from sim.compiler.graph.torus import Torus
+from sim.compiler.kernels.lowering import Meanwhile
 from sim.compiler.machine import VmemBuffer, emit
 from sim.compiler.machine.builder import Builder
-from sim.compiler.program.code.reserved import EXCHANGED, FREE, LINKS
+from sim.compiler.machine.estimate import estimate
+from sim.compiler.program.code.reserved import (
+    BLOCK_READ,
+    BLOCK_WRITTEN,
+    EXCHANGED,
+    FREE,
+    LINKS,
+)
 from sim.compiler.program.code.transfers import Rows, scalar_words
 from sim.compiler.program.compiled import KernelRecord
 from sim.compiler.program.context import Context
 from sim.compiler.program.launch.records import Records
 from sim.compiler.program.places.meeting import DeviceSum
 
-__all__ = ["PodSums", "connect_sums"]
+__all__ = ["PodSums", "Running", "connect_sums"]
 
-_SENT, _PAIRED = 0, 1
-"""Semaphores that kernels may use freely."""
-_SEMAPHORES = Semaphores(LINKS, FREE, _SENT, _PAIRED, EXCHANGED)
+_SEMAPHORES = Semaphores(LINKS, FREE, BLOCK_READ, BLOCK_WRITTEN, EXCHANGED)
+"""Kernels that run between the steps of a sum use none of these semaphores."""
+_LEFT = 16
+"""Words of scalar memory that kernels have at least while a sum is in progress."""
+_REGISTERS = 8
+"""Maximum number of vector registers for a step's loads within a product."""
+_SPREAD = 0.8
+"""Share of the kernels' cycles during which a sum is in progress."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +68,87 @@ class _Sum:
     image: Rows
 
 
+@dataclass(frozen=True)
+class _Prepared:
+    """A sum whose image is being loaded.
+
+    Attributes
+    ----------
+    shares : SumShares
+    room : range
+        Words of scalar memory for the image, and for the values that are kept between steps.
+    words : int
+        Number of words of the image.
+    image : Rows
+        Rows of HBM that hold the image.
+    number : int
+        Number of the transfer that loads it.
+    apart : bool
+        Whether the sum is divided into steps.
+    """
+
+    shares: SumShares
+    room: range
+    words: int
+    image: Rows
+    number: int
+    apart: bool
+
+
+@dataclass
+class Running:
+    """A sum in progress: kernels run between its steps.
+
+    Attributes
+    ----------
+    operation : Operation
+    code : StreamedSum
+    steps : list of callable
+        Its steps (`StreamedSum.steps`).
+    shares : SumShares
+    workspace : VmemBuffer
+    period : float
+        Cycles from one step to the next.
+    done : int
+        Number of steps that have been written.
+    cycles : int
+        Predicted cycles of the kernels that have been written since the sum began.
+    last : int
+        The value of ``cycles`` at the last step.
+    """
+
+    operation: Operation
+    code: StreamedSum
+    steps: list[Callable[[], None]]
+    shares: SumShares
+    workspace: VmemBuffer
+    period: float
+    done: int = field(default=0)
+    cycles: int = field(default=0)
+    last: int = field(default=0)
+
+    @property
+    def left(self) -> int:
+        """Number of steps that are not written yet."""
+        return len(self.steps) - self.done
+
+    def write(self, b: Builder, count: int) -> None:
+        """Write the next ``count`` steps to ``b``, between kernels."""
+        self.code.write_steps(b, self.steps[self.done:self.done + count])
+        self.done += count
+        self.last = self.cycles
+
+    def write_within(self, b: Builder, after: int) -> None:
+        """Write the next step to ``b``, which has a kernel, ``after`` cycles from its start."""
+        self.code.write_steps(b, self.steps[self.done:self.done + 1], _REGISTERS)
+        self.done += 1
+        self.last = self.cycles + after
+
+
 class PodSums:
     """Writes sums over all cores of a pod.
+
+    A sum with the attribute ``meanwhile`` may be divided into steps, between which kernels run.
 
     Parameters
     ----------
@@ -67,9 +163,36 @@ class PodSums:
         self._places = context.places
         self._records = records
         self._sums: dict[int, _Sum] = {}
+        self._running: Running | None = None
+        self._prepared: dict[int, _Prepared] = {}
 
-    def write(self, operation: Operation) -> None:
-        """Write a ``pod_sum``.
+    def prepare(self, operation: Operation, *, apart: bool = True) -> None:
+        """Start to load the image of a sum that is to be done ``apart``, if there is room for it.
+
+        Until that sum, kernels do not use the words of scalar memory that it uses.
+        """
+        context, device = self._context, operation.attributes["device"]
+        shape, room = (device.torus.width, device.torus.height), context.memory.kernel
+        vectors = sum(context.tilings[value].vectors for value in operation.operands)
+        shares = SumShares.of(context.config, shape, vectors)
+        words = image_words(len(room) - KEPT_WORDS - _LEFT)
+        apart = apart and words + KEPT_WORDS + _LEFT <= len(room)
+        if apart:
+            few = SumShares.of(context.config, shape, vectors, few=True)
+            if few.cycles(context.config) <= operation.attributes["meanwhile"]:
+                shares = few
+            room = room[-words - KEPT_WORDS:]
+            context.memory = replace(context.memory, held=len(room))
+        else:
+            words = image_words(len(room))
+        nowhere = VmemBuffer("", 0, shares.workspace)
+        code = StreamedSum(Builder(context.config), shares, device.core, nowhere, room[:words],
+                           _SEMAPHORES)
+        image, number = self._image(code, room[:words], device.torus.devices)
+        self._prepared[device.number] = _Prepared(shares, room, words, image, number, apart)
+
+    def write(self, operation: Operation, *, apart: bool = False) -> None:
+        """Write a ``pod_sum``; or, if it is to be done ``apart``, only its first step.
 
         Raises
         ------
@@ -78,32 +201,117 @@ class PodSums:
         """
         context, places, memory = self._context, self._places, self._places.memory
         device: DeviceSum = operation.attributes["device"]
-        torus, core, tilings = device.torus, device.core, context.tilings
-        sizes = [tilings[value].vectors for value in operation.operands]
-        shares = SumShares.of(context.config, (torus.width, torus.height), sum(sizes))
+        self.finish()
+        if device.number not in self._prepared:
+            self.prepare(operation, apart=apart)
+        prepared = self._prepared[device.number]
+        shares, room, words = prepared.shares, prepared.room, prepared.words
         places.lock(operation.operands)
         try:
             operands = [places.load(value) for value in operation.operands]
             workspace = places.allocate("sum", shares.workspace)
         finally:
             places.lock(())
-        room = context.memory.kernel
-        b, addresses = Builder(context.config), room[:image_words(len(room))]
-        code = StreamedSum(b, shares, core, workspace, addresses, _SEMAPHORES)
-        image = self._image(code, addresses, torus.devices)
-        memory.wait_all()
-        code.write(operands)
-        self._append(operation, b, shares)
+        b, kept = Builder(context.config), room[words:] if prepared.apart else range(0)
+        code = StreamedSum(b, shares, device.core, workspace, room[:words], _SEMAPHORES, kept)
+        # Other transfers may go on, and fill vectors that the sum does not use.
+        memory.wait_exchanges()
+        memory.settle(operands)
+        memory.wait(prepared.number)
         assert device.number not in self._sums, operation
-        self._sums[device.number] = _Sum(shares, workspace.address, image)
-        first = workspace.address
-        for value, size in zip(operation.results, sizes, strict=True):
-            places.put(value, memory.buffer("value", first, size))
+        self._sums[device.number] = _Sum(shares, workspace.address, prepared.image)
+        if prepared.apart:
+            steps = code.steps(operands)
+            cycles = max(shares.cycles(context.config), operation.attributes["meanwhile"] * _SPREAD)
+            self._running = Running(operation, code, steps, shares, workspace,
+                                     cycles / len(steps))
+            self._write_steps(1)
+            return
+        code.write(operands)
+        self._append(operation, b, shares.vectors, round(shares.cycles(context.config)))
+        self._leave_results(operation, workspace)
+
+    def _leave_results(self, operation: Operation, workspace: VmemBuffer) -> None:
+        """Let the results have their vectors in a sum's workspace, and free the others."""
+        first, memory = workspace.address, self._places.memory
+        for value in operation.results:
+            size = self._context.tilings[value].vectors
+            self._places.put(value, memory.buffer("value", first, size))
             first += size
         memory.release(VmemBuffer("rest", first, workspace.address + workspace.vectors - first))
 
-    def _image(self, code: StreamedSum, addresses: range, devices: int) -> Rows:
-        """Write the transfer of a sum's image to scalar memory; return the image's rows in HBM.
+    # ---- a sum in progress
+
+    @property
+    def running(self) -> bool:
+        """Whether a sum is in progress."""
+        return self._running is not None
+
+    def uses(self, values: Set[Value]) -> bool:
+        """Return whether ``values`` contain a result of the sum in progress, if there is one."""
+        return self._running is not None and not values.isdisjoint(self._running.operation.results)
+
+    def passed(self, cycles: int) -> None:
+        """Write the steps that are due after a kernel that takes ``cycles`` cycles."""
+        running = self._running
+        if running is None:
+            return
+        running.cycles += cycles
+        if running.left and running.cycles - running.last >= running.period:
+            self._write_steps(1)
+
+    def meanwhile(self, b: Builder) -> Meanwhile | None:
+        """Return what chooses where steps run within a product; None if none is in progress.
+
+        ``b`` receives the product's code.
+        """
+        running = self._running
+        if running is None or not running.left:
+            return None
+
+        def choose(count: int, cycles: int) -> Mapping[int, Callable[[], None]]:
+            first = running.last + running.period - running.cycles
+            numbers = range(max(0, math.ceil(first / cycles)), count,
+                            max(1, math.ceil(running.period / cycles)))
+            return {number: partial(running.write_within, b, number * cycles)
+                    for number in numbers[:running.left]}
+
+        return choose
+
+    def saved(self) -> Any:
+        """Return the state to which `restore` goes back if a kernel is not written after all."""
+        running = self._running
+        return None if running is None else (running.done, running.last, running.code.saved())
+
+    def restore(self, saved: Any) -> None:
+        """Go back to a state that `saved` has returned."""
+        if self._running is not None:
+            self._running.done, self._running.last, state = saved
+            self._running.code.restore(state)
+
+    def finish(self) -> None:
+        """Write what is left of the sum in progress, if there is one."""
+        running = self._running
+        if running is None:
+            return
+        if running.left:
+            self._write_steps(running.left)
+        self._running = None
+        self._context.memory = replace(self._context.memory, held=0)
+        self._leave_results(running.operation, running.workspace)
+
+    def _write_steps(self, count: int) -> None:
+        """Write the next ``count`` steps of the sum in progress, as a kernel."""
+        running, b = self._running, Builder(self._context.config)
+        assert running is not None
+        share = count / len(running.steps)
+        running.write(b, count)
+        self._append(running.operation, b, round(share * running.shares.vectors), None)
+
+    def _image(self, code: StreamedSum, addresses: range, devices: int) -> tuple[Rows, int]:
+        """Write the transfer of a sum's image to scalar memory.
+
+        Return the image's rows in HBM, and the number of the transfer.
 
         ``code`` is the sum's code, ``addresses`` are the words of scalar memory for the image, and
         ``devices`` is the number of the pod's devices.
@@ -114,18 +322,23 @@ class PodSums:
         words = code.image(-(-rows // sublanes) * sublanes * lanes)
         image = self._context.constants.differing(np.tile(
             np.array(words, np.uint32).reshape(1, -1, sublanes, lanes), (devices, 1, 1, 1)))
-        self._places.memory.issue(image, scalar_words(addresses.start), rows)
-        return image
+        return image, self._places.memory.issue(image, scalar_words(addresses.start), rows)
 
-    def _append(self, operation: Operation, b: Builder, shares: SumShares) -> None:
+    def _append(self, operation: Operation, b: Builder, vectors: int, cycles: int | None) -> None:
+        """Append the code of a sum of ``vectors`` vectors, or of a part of it.
+
+        ``cycles`` are its predicted cycles; None: those of the code.
+        """
         context, machine = self._context, b.finish()
         code = emit(machine, context.config)
-        first, cycles = context.stream.here, round(shares.cycles(context.config))
+        if cycles is None:
+            cycles = estimate(code)
+        first = context.stream.here
         context.stream.stamp()
         context.stream.kernel(code)
         self._places.memory.clock.run(cycles)
         self._records.add(KernelRecord(operation.kind, operation.location, len(code), cycles,
-                                       shares.vectors * context.config.sublanes, 0, 0), first)
+                                       vectors * context.config.sublanes, 0, 0), first)
 
     def connect(self, device: int, torus: Torus, base: Callable[[int, int], int]) -> None:
         """Set the words of all images that depend on the device, for one device of this plan.

@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -32,6 +33,8 @@ from sim.compiler.pod import PodExecutable
 from sim.compiler.program import cache, driver
 from sim.compiler.program.code.reserved import EXCHANGED
 from sim.compiler.program.driver import compile_graph, compile_pod
+from sim.compiler.program.launch.sums import Running
+from sim.compiler.program.order import _Scheduler
 from sim.compiler.tiling import standard
 from sim.driver import pod as pods
 from sim.errors import CoreFaultError
@@ -212,6 +215,56 @@ def test_large_sums_of_floats_are_joined_and_streamed(
             for _ in range(2):
                 for one, other in zip(bits(pod.execute(executable, *arrays)), wanted, strict=True):
                     np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("torus", [Torus(2, 1), Torus(4, 2)])
+def test_kernels_run_between_the_steps_of_an_early_sum(
+        torus: Torus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps within a product, and after a kernel; the rest when a kernel needs the sum.
+
+    Numbers are integers, so the sums are exact in any order.
+    """
+    monkeypatch.setattr(module, "LARGE", 32)
+    monkeypatch.setattr(sys.modules["sim.compiler.passes.join_sums"], "_STEPS", 0)
+    monkeypatch.setattr(_Scheduler, "_LEAST", 0)
+    written: list[tuple[str, int]] = []
+
+    def recorded(name: str, write: Function) -> Function:
+        def record(run: Running, b: Any, number: int) -> None:
+            run.period = 60
+            written.append((name, run.done))
+            write(run, b, number)
+        return record
+
+    for name in ("write", "write_within"):
+        monkeypatch.setattr(Running, name, recorded(name, getattr(Running, name)))
+
+    def function(x: Any, y: Any) -> Any:
+        one = jax.lax.psum(x, "x")
+        other = jax.lax.psum(jax.nn.relu((x + 1) @ (y - 1)) - 1.0, "x")
+        return 2 * one, 3 * other
+
+    rng = np.random.default_rng(10)
+    x, y = (rng.integers(-4, 5, (torus.devices * rows, columns)).astype(np.float32)
+            for rows, columns in ((24, 16), (16, 16)))
+    graph = import_stablehlo(lower(on_pod(function, torus.devices, (P(), P())), x, y), torus)
+    config = replace(TINY, smem_words=1024, vmem_bytes=32 << 10)
+    executable = compile_pod(graph, config)
+    first = sum(np.split(x, torus.devices))
+    second = sum(np.maximum((one + 1) @ (other - 1), 0) - 1 for one, other in zip(
+        np.split(x, torus.devices), np.split(y, torus.devices), strict=True))
+    for seed in range(2):
+        with Pod.open((torus.width, torus.height), config, "golden", seed=seed) as pod:
+            for _ in range(2):
+                one, other = pod.execute(executable, x, y)
+                np.testing.assert_array_equal(one, 2 * first)
+                np.testing.assert_array_equal(other, 3 * second)
+    half = written[:len(written) // 2]
+    assert written == half * CORES, written
+    names = [name for name, _ in half]
+    assert names[0] == "write"
+    assert names.count("write_within") >= 2
+    assert names.count("write") >= 3
 
 
 def test_a_sum_between_exchanges_may_need_all_of_vector_memory(
