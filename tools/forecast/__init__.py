@@ -3,6 +3,8 @@
     python -m tools.forecast            # predict, from the stored calibration
     python -m tools.forecast --measure  # calibrate first, in RTL
 
-`torus` has what sums need at least, `sums` and `step` the two parts of the model, `samples` the
-measured cycles, `calibrate` fits and validates, `measure` runs RTL, `charts` draws.
+Its parts are, from the bottom up: `torus`, the shapes of tori; `replay`, the steps of sums over
+them; `links`, cycles of `systolith.AllReduce`; `sums`, those of the sums that the compiler makes;
+`step`, steps of training. `samples` has the measured cycles, `calibrate` fits and validates,
+`measure` runs RTL, `charts` draws.
 """

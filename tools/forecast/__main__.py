@@ -10,19 +10,22 @@ import json
 import pathlib
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from sim.verilated.toolchain import build_folder
 from tools.forecast.calibrate import Model
 from tools.forecast.charts import CLOCK, Curve, curves, draw, report
 from tools.forecast.samples import load, save
+from tools.forecast.step import Forecast
 
 __all__ = ["PAGE", "main"]
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "scaling.md"
 """The page that shows a `report`; its charts are in the same folder."""
 _BLOCK = re.compile(r"```text\n.*?```", re.DOTALL)
-_GROUPS = "links", "compiled", "programs", "resnet50", "steps", "more-links", "more"
+_GROUPS = ("links", "compiled", "programs", "resnet50", "steps", "strong", "more-links",
+           "more-compiled", "more-steps")
 
 
 def main() -> int:
@@ -54,7 +57,8 @@ def main() -> int:
         "clock": CLOCK, "revisions": dict(samples.revisions),
         "validation": [asdict(each) | {"error": each.error} for each in model.comparisons()
                        if not each.fitted],
-        "curves": [_told(curve) for curve in found]}, indent=1) + "\n", encoding="utf-8")
+        "curves": [_told(curve) for curve in found],
+        "strong": _points(model.strong())}, indent=1) + "\n", encoding="utf-8")
     draw(found, folder / "scaling.svg")
     print(f"charts: {folder / 'scaling.svg'}\ntable: {folder / 'scaling.txt'}\n"
           f"figures: {folder / 'scaling.json'}")
@@ -63,12 +67,15 @@ def main() -> int:
 
 def _told(curve: Curve) -> dict[str, object]:
     """Return the contents of a curve as dictionaries and lists, for JSON."""
-    return {"program": asdict(curve.program), **{name: [
-        {"cores": point.cores, "cycles": point.cycles, "efficiency": point.efficiency,
-         "examples_per_second": point.speed(CLOCK), "chip_seconds_per_million": point.cost(CLOCK),
-         "source": "measured in RTL" if point.measured else "predicted",
-         "sums": "compiled" if point.compiled else "AllReduce"} for point in points]
-        for name, points in (("compiled_sums", curve.compiled), ("all_reduce", curve.links))}}
+    return {"program": asdict(curve.program), "compiled_sums": _points(curve.compiled),
+            "all_reduce": _points(curve.links)}
+
+
+def _points(points: Sequence[Forecast]) -> list[dict[str, object]]:
+    return [{"cores": point.cores, "cycles": point.cycles, "efficiency": point.efficiency,
+             "examples_per_second": point.speed(CLOCK), "chip_seconds_per_million":
+             point.cost(CLOCK), "source": "measured in RTL" if point.measured else "predicted",
+             "sums": "compiled" if point.compiled else "AllReduce"} for point in points]
 
 
 if __name__ == "__main__":

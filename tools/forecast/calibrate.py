@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from hdl.config import Config
 from tools.forecast.links import LinkModel
@@ -11,10 +11,12 @@ from tools.forecast.step import Forecast, StepModel
 from tools.forecast.sums import SumModel, streams
 from tools.forecast.torus import CORES, Shape, shape_of
 
-__all__ = ["MOST_CHIPS", "Comparison", "Model"]
+__all__ = ["MOST_CHIPS", "STRONG_BATCH", "Comparison", "Model"]
 
 MOST_CHIPS = 4
 """The model is fitted to samples of at most this number of chips, and validated with the others."""
+STRONG_BATCH = 2048
+"""Examples of a step whose number does not depend on the number of cores."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +86,12 @@ class Model:
         """
         config = Config.preset(samples.config)
         small = [each for each in samples.sums if math.prod(each.shape) <= MOST_CHIPS]
-        compiled = SumModel.fitted(config, small)
+        links = LinkModel.fitted(config, small)
+        compiled = SumModel.fitted(config, links.times.latency, small)
         programs = {program.name: program for program in samples.programs}
         step = StepModel.fitted(compiled, programs, [
             each for each in samples.steps if math.prod(shape_of(each.cores)) <= MOST_CHIPS])
-        return cls(samples, compiled, LinkModel.fitted(config, small), step)
+        return cls(samples, compiled, links, step)
 
     def comparisons(self) -> Iterator[Comparison]:
         """Yield all samples with their predictions."""
@@ -103,6 +106,8 @@ class Model:
             yield Comparison(what, sums.shape, sums.cycles, predicted)
         programs = {program.name: program for program in self.samples.programs}
         for step in self.samples.steps:
+            if step.cores <= CORES:
+                continue  # The model has these cycles.
             program = programs[step.program]
             yield Comparison(f"{program.title}, {step.cores} cores", shape_of(step.cores),
                              step.cycles, self.step.cycles(program, step.cores))
@@ -123,6 +128,20 @@ class Model:
         cycles = self.step.cycles(program, cores) if found is None else found
         return Forecast(cores, cycles, found is not None, program.batch, program.cycles)
 
+    def strong(self) -> list[Forecast]:
+        """Return steps with `STRONG_BATCH` examples in all, on more and more cores.
+
+        Their efficiency is the speed, relative to that of as many steps with all examples on one
+        core.
+        """
+        [first] = (each for each in self.samples.strong if each.batch == STRONG_BATCH)
+        programs = {each.batch: each for each in self.samples.programs if each.sizes == first.sizes}
+        programs |= {each.batch: each for each in self.samples.strong}
+        points = [(program, STRONG_BATCH // batch)
+                  for batch, program in sorted(programs.items(), reverse=True)]
+        return [replace(self.forecast(program, cores), one=first.cycles / cores)
+                for program, cores in points]
+
     def at_link_rate(self, program: Program, cores: int) -> Forecast:
         """Predict a step on several chips that `systolith.AllReduce` follows, without overlap.
 
@@ -138,6 +157,6 @@ class Model:
         """Return a table of all parameters."""
         return "\n".join(f"{name:16}" + ", ".join(
             f"{each.name} {getattr(part, each.name):.3g}" for each in fields(part)
-            if each.name not in ("config", "sums"))
+            if each.name not in ("config", "sums", "chips"))
             for name, part in (("AllReduce", self.links.times), ("compiled sums", self.compiled),
                                ("steps", self.step)))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
-from tools.forecast.calibrate import MOST_CHIPS, Model
+from tools.forecast.calibrate import MOST_CHIPS, STRONG_BATCH, Model
 from tools.forecast.samples import Program
 from tools.forecast.step import Forecast
 from tools.forecast.torus import MOST_CORES
@@ -16,7 +16,7 @@ __all__ = ["CLOCK", "CORES", "Curve", "curves", "draw", "report"]
 CLOCK = 700e6
 """Clock in Hz that turns cycles into seconds: that of TPU v2. No chip was made or timed."""
 CORES = tuple(1 << doublings for doublings in range(MOST_CORES.bit_length()))
-_COLOURS = "#0969da", "#cf222e", "#1a7f37", "#8250df", "#bc4c00"
+_COLOURS = ("#0969da", "#cf222e", "#1a7f37", "#8250df", "#bc4c00", "#6e7781", "#bf3989")
 _CHARTS: Mapping[str, Callable[[Forecast], float]] = {
     "examples a second": lambda point: point.speed(CLOCK),
     "efficiency": lambda point: point.efficiency,
@@ -54,7 +54,7 @@ def report(model: Model) -> str:
 
     Examples a second and chip-seconds are at `CLOCK`.
     """
-    return f"{_validation(model)}\n{_table(curves(model))}"
+    return f"{_validation(model)}\n{_table(curves(model))}\n{_strong(model)}"
 
 
 def _validation(model: Model) -> str:
@@ -85,6 +85,19 @@ def _table(found: Sequence[Curve]) -> str:
     return "\n".join(lines)
 
 
+def _strong(model: Model) -> str:
+    """Return a table of steps with a fixed number of examples in all."""
+    [first] = (each for each in model.samples.strong if each.batch == STRONG_BATCH)
+    lines = [f"{first.title} in all",
+             f"{'cores':>6}{'cycles':>13}{first.unit + '/s':>16}{'efficiency':>12}"
+             f"{'chip-s a million':>18}  {'source':11}{first.unit} a core"]
+    lines += [f"{point.cores:6,}{point.cycles:13,.0f}{point.speed(CLOCK):16,.0f}"
+              f"{point.efficiency:12.1%}{point.cost(CLOCK):18.4g}  "
+              f"{'measured' if point.measured else 'predicted':11}{point.batch:,}"
+              for point in model.strong()]
+    return "\n".join([*lines, ""])
+
+
 def draw(found: Sequence[Curve], path: pathlib.Path) -> None:
     """Plot all curves to ``path``: filled points are measured in RTL, hollow ones predicted."""
     import matplotlib
@@ -112,7 +125,7 @@ def draw(found: Sequence[Curve], path: pathlib.Path) -> None:
     figure.legend(handles, labels, loc="lower center", ncols=4, fontsize=8)
     figure.suptitle(f"Data-parallel training with a fixed batch for each core, "
                     f"at {CLOCK / 1e6:.0f} MHz")
-    figure.tight_layout(rect=(0, 0.09, 1, 1))
+    figure.tight_layout(rect=(0, 0.12, 1, 1))
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
 

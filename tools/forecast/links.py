@@ -10,7 +10,7 @@ from scipy.optimize import least_squares
 from hdl.config import Config
 from sim.compiler.collectives.plan import RingPlan
 from sim.driver.pod import with_links
-from tools.forecast.replay import Times, replayed
+from tools.forecast.replay.rings import Times, replayed
 from tools.forecast.samples import LINKS, SumSample
 from tools.forecast.torus import Shape
 

@@ -23,7 +23,7 @@ from sim.driver.device import Device
 from sim.driver.pod import Pod
 from sim.jit.function import jit
 from tools.bench.reduce import reduce_cycles
-from tools.forecast.calibrate import MOST_CHIPS
+from tools.forecast.calibrate import MOST_CHIPS, STRONG_BATCH
 from tools.forecast.samples import COMPILED, LINKS, Program, Samples, StepSample, SumSample
 from tools.forecast.torus import CORES, Shape, shape_of
 from tools.scaling import cycles, sums
@@ -45,13 +45,17 @@ _MATRICES = ([*pairwise(SIZES[0])], [*pairwise(SIZES[1])], [(512, 512)] * 4,
 """Compiled sums: for each, the shapes of the matrices that the program adds over all cores."""
 _STEPS = (("perceptron", SIZES[0], 256, (2, 4, 8, 16, 32)),
           ("large", SIZES[1], 256, (2, 4, 8, 16, 32)), ("large1k", SIZES[1], 1024, (2, 4, 8)))
+_STRONG = 128, 64, 32, 16, 8, 512, STRONG_BATCH
+"""Examples for each core, besides those above, of the steps with a fixed number in all."""
 """Perceptrons: (name, sizes of layers, examples for each core, numbers of cores)."""
 _SHAPES: tuple[Shape, ...] = (1, 1), (2, 1), (2, 2), (4, 1)
 _MORE_SHAPES: tuple[Shape, ...] = (4, 2), (4, 4)
 _TEXTS = 16
 """Texts for each core of the transformer."""
-_RESNET, _SIDE, _IMAGES = "resnet50", 64, 1
-"""Name, side of an image, and images for each core. Larger images take minutes to compile."""
+_RESNET = "resnet50"
+_RESNETS = ("", 1, 64), ("x4", 4, 64), ("x128", 1, 128)
+"""Steps of ResNet-50: (end of the name, images for each core, side of an image). Each takes about
+two minutes to compile."""
 
 
 def measured(groups: Sequence[str], samples: Samples, keep: Callable[[Samples], None]) -> Samples:
@@ -103,11 +107,15 @@ def _more_links(samples: Samples, config: Config) -> Samples:
     return _with_sums(samples, LINKS, True, _reduced(samples.config, few=False))
 
 
-def _more(samples: Samples, config: Config) -> Samples:
-    """Measure compiled sums, and steps of perceptrons, on 8 and 16 chips."""
-    sums_found = [_matrices(shape, shapes, config)
-                  for shape, shapes in product(_MORE_SHAPES, _MATRICES[:2])]
-    samples = _with_sums(samples, COMPILED, True, sums_found)
+def _more_compiled(samples: Samples, config: Config) -> Samples:
+    """Measure compiled sums on 8 and 16 chips."""
+    return _with_sums(samples, COMPILED, True, [
+        _matrices(shape, shapes, config)
+        for shape, shapes in product(_MORE_SHAPES, _MATRICES[:2])])
+
+
+def _more_steps(samples: Samples, config: Config) -> Samples:
+    """Measure steps of perceptrons on 8 and 16 chips."""
     return _with_steps(samples, True, _trained(config, few=False))
 
 
@@ -190,17 +198,27 @@ def _transformer(cores: int, device: Device) -> int:
 
 def _programs(samples: Samples, config: Config) -> Samples:
     """Measure steps of the perceptrons and of the transformer on one core."""
-    found = [_shown(Program(name, f"perceptron {'-'.join(map(str, sizes))}, {batch:,} digits",
-                            batch, "digits", tuple(_WORD * prod(shape)
-                                                   for shape in pairwise(sizes)),
-                            perceptron(sizes, batch, 1, config), "RTL"))
-             for name, sizes, batch, _ in _STEPS]
+    found = [_alone(name, sizes, batch, config) for name, sizes, batch, _ in _STEPS]
     with Device.open(config) as device:
         found.append(_shown(Program(
             "transformer", f"transformer, {_TEXTS} texts", _TEXTS, "texts",
             _gradients(transformer(_TEXTS)), _transformer(1, device), "RTL")))
-    others = (each for each in samples.programs if each.name == _RESNET)
+    others = (each for each in samples.programs if each.name.startswith(_RESNET))
     return replace(samples, programs=(*found, *others))
+
+
+def _strong(samples: Samples, config: Config) -> Samples:
+    """Measure steps of a perceptron on one core with other numbers of examples."""
+    return replace(samples, strong=tuple(
+        _alone(f"large{batch}", SIZES[1], batch, config) for batch in _STRONG))
+
+
+def _alone(name: str, sizes: Sequence[int], batch: int, config: Config) -> Program:
+    """Measure a step of a perceptron on one core."""
+    return _shown(Program(
+        name, f"perceptron {'-'.join(map(str, sizes))}, {batch:,} digits", batch, "digits",
+        tuple(_WORD * prod(shape) for shape in pairwise(sizes)),
+        perceptron(sizes, batch, 1, config), "RTL"))
 
 
 def _gradients(work: Any) -> tuple[int, ...]:
@@ -212,7 +230,7 @@ def _gradients(work: Any) -> tuple[int, ...]:
 
 
 def _resnet(samples: Samples, config: Config) -> Samples:
-    """Predict a step of ResNet-50's training on one core by compiling it."""
+    """Predict steps of ResNet-50's training on one core by compiling them."""
     import jax
 
     def train(weights: Any, x: Any, labels: Any) -> Any:
@@ -220,14 +238,16 @@ def _resnet(samples: Samples, config: Config) -> Samples:
         return loss, new
 
     weights = parameters()
-    made = jit(train).compile(weights, images(_IMAGES, _SIDE), np.zeros(_IMAGES, np.int32),
-                              config=config)
-    predicted = sum(kernel.predicted for kernel in compiled_of(made.executable).kernels)
-    found = _shown(Program(
-        _RESNET, f"ResNet-50, {_IMAGES} image of {_SIDE} x {_SIDE}", _IMAGES, "images",
-        tuple(leaf.nbytes for leaf in jax.tree.leaves(weights)), predicted, "compiler"))
-    others = (each for each in samples.programs if each.name != _RESNET)
-    return replace(samples, programs=(*others, found))
+    sizes, found = tuple(leaf.nbytes for leaf in jax.tree.leaves(weights)), []
+    for end, number, side in _RESNETS:
+        made = jit(train).compile(weights, images(number, side), np.zeros(number, np.int32),
+                                  config=config)
+        predicted = sum(kernel.predicted for kernel in compiled_of(made.executable).kernels)
+        found.append(_shown(Program(
+            _RESNET + end, f"ResNet-50, {number} image{'s' * (number > 1)} of {side} x {side}",
+            number, "images", sizes, predicted, "compiler")))
+    others = (each for each in samples.programs if not each.name.startswith(_RESNET))
+    return replace(samples, programs=(*others, *found))
 
 
 def _shown(sample: Any) -> Any:
@@ -238,5 +258,6 @@ def _shown(sample: Any) -> Any:
 
 GROUPS: dict[str, Callable[[Samples, Config], Samples]] = {
     "links": _links, "compiled": _compiled, "programs": _programs, "resnet50": _resnet,
-    "steps": _steps, "more-links": _more_links, "more": _more}
+    "steps": _steps, "strong": _strong, "more-links": _more_links,
+    "more-compiled": _more_compiled, "more-steps": _more_steps}
 """Groups of samples, and the functions that measure them. The model is fitted to the first five."""

@@ -4,6 +4,7 @@ import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 __all__ = ["COMPILED", "FILE", "LINKS", "Program", "Samples", "StepSample", "SumSample",
            "load", "save"]
@@ -87,6 +88,8 @@ class Samples:
     revisions : mapping of str to str
         For each group of samples (`tools.forecast.measure.GROUPS`), the commit that was measured.
     programs, sums, steps : tuple
+    strong : tuple of Program
+        One of the programs with other numbers of examples for each core.
     """
 
     config: str
@@ -94,6 +97,7 @@ class Samples:
     programs: tuple[Program, ...]
     sums: tuple[SumSample, ...]
     steps: tuple[StepSample, ...]
+    strong: tuple[Program, ...]
 
 
 def save(samples: Samples, path: pathlib.Path = FILE) -> None:
@@ -101,7 +105,7 @@ def save(samples: Samples, path: pathlib.Path = FILE) -> None:
     told = asdict(samples)
     parts = [f'"{name}": {json.dumps(told[name])}' for name in ("config", "revisions")]
     parts += [f'"{name}": [\n  ' + ",\n  ".join(map(json.dumps, told[name])) + "\n ]"
-              for name in ("programs", "sums", "steps")]
+              for name in ("programs", "sums", "steps", "strong")]
     path.write_text("{\n " + ",\n ".join(parts) + "\n}\n", encoding="utf-8")
 
 
@@ -116,14 +120,16 @@ def load(path: pathlib.Path = FILE) -> Samples:
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
         return Samples(
-            told["config"], told["revisions"],
-            tuple(Program(**each | {"sizes": tuple(each["sizes"])})
-                  for each in told["programs"]),
+            told["config"], told["revisions"], _programs(told["programs"]),
             tuple(SumSample(**each | {"shape": _pair(each["shape"]),
                                       "sizes": tuple(each["sizes"])}) for each in told["sums"]),
-            tuple(StepSample(**each) for each in told["steps"]))
+            tuple(StepSample(**each) for each in told["steps"]), _programs(told["strong"]))
     except (LookupError, TypeError, ValueError) as error:
         raise ValueError(f"{path} must have samples: {error!r}") from error
+
+
+def _programs(told: Sequence[Mapping[str, Any]]) -> tuple[Program, ...]:
+    return tuple(Program(**{**each, "sizes": tuple(each["sizes"])}) for each in told)
 
 
 def _pair(shape: Sequence[int]) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Cycles of a step of data-parallel training on the cores of a pod."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tools.forecast.fit import non_negative
 from tools.forecast.samples import Program, StepSample
@@ -9,9 +9,6 @@ from tools.forecast.sums import SumModel
 from tools.forecast.torus import CORES, shape_of
 
 __all__ = ["Forecast", "StepModel"]
-
-_CHIP = 1, 1
-
 
 @dataclass(frozen=True)
 class Forecast:
@@ -58,61 +55,49 @@ class Forecast:
 
 @dataclass(frozen=True)
 class StepModel:
-    """Parameters of a step with the compiled sums of its gradients.
+    """A step with the compiled sums of its gradients.
 
-    A step on one chip takes the cycles of one core, and a share of those of the sums. On several
-    chips, the order of kernels differs, so the cycles of a core may grow.
+    On several chips, it takes the cycles of a step on the two cores of one chip, and those of the
+    sum over the torus.
 
     Attributes
     ----------
     sums : SumModel
         Model of the sums.
-    near : float
-        Share of the sums of a chip's two cores during which the cores do nothing else.
-    far : float
-        The same share of the cycles by which a sum over several chips takes longer than one over
-        one chip.
-    growth : float
-        By what share of one core's cycles a step on several chips grows.
+    chips : mapping of str to int
+        Measured cycles of a step on one chip, by the program's name. For other programs, they are
+        assumed to be those on one core.
+    exposed : float
+        Share of the sum over several chips during which the cores do nothing else.
     """
 
     sums: SumModel
-    near: float
-    far: float
-    growth: float
+    chips: Mapping[str, int]
+    exposed: float
 
     def cycles(self, program: Program, cores: int) -> float:
         """Return the cycles of a step on ``cores`` cores."""
-        return program.cycles + sum(
-            share * cycles for share, cycles in zip(
-                (self.near, self.far, self.growth), _parts(self.sums, program, cores),
-                strict=True))
+        if cores == 1:
+            return program.cycles
+        return (self.chips.get(program.name, program.cycles)
+                + self.exposed * self.sums.ticks(shape_of(cores), program.sizes))
 
     @classmethod
     def fitted(cls, sums: SumModel, programs: Mapping[str, Program],
-               samples: Iterable[StepSample]) -> "StepModel":
-        """Fit the parameters to steps on several cores, by least squares of relative errors.
+               samples: Sequence[StepSample]) -> "StepModel":
+        """Fit `exposed` to steps on several chips, by least squares of relative errors.
 
         ``programs`` maps the name of each program in the samples to the program.
 
         Raises
         ------
         ValueError
-            If the samples do not determine the parameters.
+            If no sample has several chips.
         """
-        used = [sample for sample in samples if sample.cores > 1]
-        found = non_negative(
-            [_parts(sums, programs[each.program], each.cores) for each in used],
-            [each.cycles - programs[each.program].cycles for each in used],
+        one = cls(sums, {each.program: each.cycles for each in samples if each.cores == CORES}, 0)
+        used = [sample for sample in samples if sample.cores > CORES]
+        [exposed] = non_negative(
+            [[sums.ticks(shape_of(each.cores), programs[each.program].sizes)] for each in used],
+            [each.cycles - one.cycles(programs[each.program], each.cores) for each in used],
             [1 / each.cycles for each in used])
-        return cls(sums, *found)
-
-
-def _parts(sums: SumModel, program: Program, cores: int) -> tuple[float, float, float]:
-    """Return the cycles that `StepModel.near`, ``far`` and ``growth`` are shares of."""
-    if cores == 1:
-        return 0, 0, 0
-    near = sums.cycles(_CHIP, program.sizes)
-    if cores <= CORES:
-        return near, 0, 0
-    return near, sums.cycles(shape_of(cores), program.sizes) - near, program.cycles
+        return replace(one, exposed=exposed)

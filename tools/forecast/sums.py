@@ -1,21 +1,24 @@
 """Cycles of sums that the compiler makes over a torus, from HBM to HBM."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+
+from scipy.optimize import minimize_scalar
 
 from hdl.config import Config
 from sim.compiler.collectives.shares import SumShares
 from sim.driver.pod import with_links
 from tools.forecast.fit import non_negative
+from tools.forecast.replay.streamed import streamed
 from tools.forecast.samples import COMPILED, SumSample
-from tools.forecast.torus import LINK_RATE, Shape, steps
+from tools.forecast.torus import Shape
 
-__all__ = ["SumModel", "streams", "sum_features"]
+__all__ = ["SumModel", "streams"]
 
-_PIECE, _VECTOR = 65, 3
-"""Cycles of a core's code for a piece of a streamed sum, and for each vector of a piece."""
+_PIECES = 0.0, 200.0
+"""Bounds of the search for the cycles of a piece."""
 
 
 @dataclass(frozen=True)
@@ -26,33 +29,37 @@ class SumModel:
     ----------
     config : Config
         Configuration of each chip.
+    latency : float
+        Cycles from one chip to the next: that of `tools.forecast.replay.rings.Times`, not fitted.
     start : float
         Cycles of a program that do not depend on anything.
     near : float
         Cycles of a sum over one chip for each row: the cores exchange parts and add them.
     local : float
-        Cycles of a sum over several chips for each row of an array.
-    link : float
-        Cycles for each cycle that the busiest link needs; 1 is the link's rate. On large tori, the
-        cores may need longer for the pieces of a sum.
-    step : float
-        Cycles of each step along a ring (`steps`).
+        Cycles of a sum over several chips for each row of an array, before and after the ticks.
+    piece : float
+        Cycles of a core for a piece in a tick, besides those for its vectors.
     """
 
     config: Config
+    latency: float
     start: float
     near: float
     local: float
-    link: float
-    step: float
+    piece: float
 
     def cycles(self, shape: Shape, sizes: Sequence[int]) -> float:
         """Return the cycles of a sum of arrays of ``sizes`` bytes on each core."""
-        return sum(getattr(self, name) * value
-                   for name, value in sum_features(self.config, shape, sizes).items())
+        return self.ticks(shape, sizes) + sum(factor * feature for factor, feature in zip(
+            (self.start, self.near, self.local), _features(self.config, shape, sizes),
+            strict=True))
+
+    def ticks(self, shape: Shape, sizes: Sequence[int]) -> float:
+        """Return the cycles of the sum itself, between arrays in vector memory; 0 on one chip."""
+        return _ticks(self.config, shape, sizes, self.latency, self.piece)
 
     @classmethod
-    def fitted(cls, config: Config, samples: Iterable[SumSample]) -> "SumModel":
+    def fitted(cls, config: Config, latency: float, samples: Iterable[SumSample]) -> "SumModel":
         """Fit the parameters to samples of kind `COMPILED`, by least squares of relative errors.
 
         Raises
@@ -61,10 +68,22 @@ class SumModel:
             If the samples do not determine the parameters.
         """
         used = [sample for sample in samples if sample.kind == COMPILED]
-        found = non_negative(
-            [[*sum_features(config, each.shape, each.sizes).values()] for each in used],
-            [each.cycles for each in used], [1 / each.cycles for each in used])
-        return cls(config, *found)
+        weights = [1 / each.cycles for each in used]
+        rows = [_features(config, each.shape, each.sizes) for each in used]
+
+        def model(piece: float) -> SumModel:
+            rest = [each.cycles - _ticks(config, each.shape, each.sizes, latency, piece)
+                    for each in used]
+            start, near, local = non_negative(rows, rest, weights)
+            return cls(config, latency, start, near, local, piece)
+
+        def error(piece: float) -> float:
+            found = model(float(piece))
+            return sum((found.cycles(each.shape, each.sizes) / each.cycles - 1) ** 2
+                       for each in used)
+
+        return model(float(minimize_scalar(error, bounds=_PIECES, method="bounded",
+                                           options={"xatol": 0.5}).x))
 
 
 def streams(config: Config, shape: Shape, sizes: Sequence[int]) -> bool:
@@ -77,23 +96,18 @@ def streams(config: Config, shape: Shape, sizes: Sequence[int]) -> bool:
     return vectors + shares.workspace <= config.vmem_vectors
 
 
-def sum_features(config: Config, shape: Shape, sizes: Sequence[int]) -> Mapping[str, float]:
-    """Return, by name, what each parameter of `SumModel` is multiplied by."""
+def _features(config: Config, shape: Shape, sizes: Sequence[int]) -> tuple[float, float, float]:
+    """Return what `SumModel.start`, ``near`` and ``local`` are multiplied by."""
     alone, rows = math.prod(shape) == 1, sum(sizes) / config.row_bytes
-    return {"start": 1, "near": rows if alone else 0, "local": 0 if alone else rows,
-            "link": 0 if alone else _carried(config, shape, sizes), "step": steps(shape)}
+    return 1, rows if alone else 0, 0 if alone else rows
 
 
-def _carried(config: Config, shape: Shape, sizes: Sequence[int]) -> float:
-    """Return the cycles that the busiest link or, if it takes longer, a core needs for a sum.
-
-    The compiler divides the arrays such that links along both axes have about equal loads. A core
-    spends `_PIECE` cycles on each piece, and `_VECTOR` on each of its vectors.
-    """
-    shares = _shares(config, shape, tuple(sizes))[1]
-    steps = shares.chips * shares.pieces
-    return max(max(shares.loads()) * config.row_bytes * config.sublanes / LINK_RATE,
-               steps * (_VECTOR * sum(shares.sizes) + len(shares.sizes) * _PIECE))
+def _ticks(config: Config, shape: Shape, sizes: Sequence[int], latency: float,
+           piece: float) -> float:
+    """Return the cycles of the ticks of a sum over several chips."""
+    if math.prod(shape) == 1:
+        return 0
+    return streamed(config, _shares(config, shape, tuple(sizes))[1], latency, piece)
 
 
 @cache

@@ -10,13 +10,15 @@ import pytest
 
 from hdl.config import Config
 from sim.compiler.collectives.plan import RingPlan
+from sim.compiler.collectives.shares import SumShares
 from sim.driver.pod import with_links
 from tools.forecast import __main__ as command
-from tools.forecast.calibrate import MOST_CHIPS, Model
+from tools.forecast.calibrate import MOST_CHIPS, STRONG_BATCH, Model
 from tools.forecast.charts import CORES, curves, draw, report
 from tools.forecast.fit import non_negative
 from tools.forecast.links import LinkModel, parts
-from tools.forecast.replay import Times, replayed
+from tools.forecast.replay.rings import Times, replayed
+from tools.forecast.replay.streamed import streamed
 from tools.forecast.samples import (
     COMPILED,
     LINKS,
@@ -120,15 +122,33 @@ def test_fit_finds_coefficients_and_keeps_them_from_being_negative() -> None:
         non_negative([], [], [])
 
 
+def shares_of(shape: tuple[int, int], size: int) -> SumShares:
+    return SumShares.of(with_links(V2), shape, size // (V2.row_bytes * V2.sublanes))
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (2, 2), (4, 1), (4, 2), (4, 4), (8, 4)])
+def test_ticks_approach_the_rate_of_the_links(shape: tuple[int, int]) -> None:
+    shares = shares_of(shape, 4 << 20)
+    vector = V2.row_bytes * V2.sublanes / LINK_RATE
+    least = max(shares.loads()) * vector
+    cycles = streamed(V2, shares, 0, 0)
+    # On large tori, a block is short, and a core waits for it twice on its way round each ring.
+    blocks = sum(2 * side * quarter.block for quarter in shares.quarters(0)
+                 for side in quarter.sides)
+    assert least < cycles < least + 1500 + blocks * vector
+    # Latency is hidden, but not at the ends of phases; cores wait for a piece in each tick.
+    assert cycles < streamed(V2, shares, 60, 0) < streamed(V2, shares, 60, 2000)
+
+
 def test_parameters_are_found_from_their_own_samples() -> None:
-    model = SumModel(V2, start=300, near=3, local=2, link=1.1, step=150)
+    model = SumModel(V2, latency=60, start=300, near=3, local=2, piece=40)
     samples = [SumSample(COMPILED, shape, sizes, 2, round(model.cycles(shape, sizes)))
-               for shape in SHAPES
-               for sizes in ((1 << 16,), (1 << 18,), (1 << 20,), (1 << 22,), (1 << 20, 1 << 12))]
-    found = SumModel.fitted(V2, samples)
+               for shape in SHAPES for sizes in ((1 << 16,), (1 << 20,), (1 << 20, 1 << 12))]
+    found = SumModel.fitted(V2, 60, samples)
     for sample in samples:
-        assert found.cycles(sample.shape, sample.sizes) == pytest.approx(sample.cycles, rel=2e-3)
-    assert found.link == pytest.approx(model.link, rel=0.01)
+        assert found.cycles(sample.shape, sample.sizes) == pytest.approx(sample.cycles, rel=0.01)
+    assert found.piece == pytest.approx(model.piece, abs=4)
+    assert model.ticks((1, 1), (1 << 20,)) == 0
 
 
 def test_times_are_found_from_their_own_samples() -> None:
@@ -146,17 +166,19 @@ def test_times_are_found_from_their_own_samples() -> None:
 
 
 def test_steps_are_fitted_and_predicted() -> None:
-    sums = SumModel(V2, start=0, near=3, local=2, link=1.1, step=150)
-    model = StepModel(sums, 0.1, 0.6, 0.2)
+    sums = SumModel(V2, latency=60, start=0, near=3, local=2, piece=40)
+    model = StepModel(sums, {"large": 54000}, exposed=0.6)
     programs = {"large": PROGRAM, "more": replace(PROGRAM, name="more", cycles=170000)}
     samples = [StepSample(name, cores, round(model.cycles(programs[name], cores)))
-               for name in programs for cores in (1, 2, 4, 8)]
+               for name in programs for cores in ((1, 2, 4, 8) if name == "large" else (4,))]
     found = StepModel.fitted(sums, programs, samples)
-    assert (found.near, found.far, found.growth) == pytest.approx((0.1, 0.6, 0.2), rel=0.01)
+    assert found.chips == model.chips
+    assert found.exposed == pytest.approx(model.exposed, rel=0.01)
     assert model.cycles(PROGRAM, 1) == PROGRAM.cycles
-    near, far = (sums.cycles(shape, PROGRAM.sizes) for shape in ((1, 1), (4, 2)))
+    assert model.cycles(PROGRAM, 2) == 54000
+    assert model.cycles(programs["more"], 2) == 170000
     assert model.cycles(PROGRAM, 16) == pytest.approx(
-        1.2 * PROGRAM.cycles + 0.1 * near + 0.6 * (far - near))
+        54000 + 0.6 * sums.ticks((4, 2), PROGRAM.sizes))
 
 
 def test_sums_that_do_not_fit_vector_memory_are_predicted_with_all_reduce(stored: Model) -> None:
@@ -172,6 +194,18 @@ def test_sums_that_do_not_fit_vector_memory_are_predicted_with_all_reduce(stored
             shape_of(cores), sum(program.sizes), 2))
 
 
+def test_fixed_number_of_examples_is_divided_by_more_and_more_cores(stored: Model) -> None:
+    points = stored.strong()
+    assert [point.cores for point in points] == [1 << each for each in range(len(points))]
+    assert {point.cores * point.batch for point in points} == {STRONG_BATCH}
+    assert points[0].efficiency == 1
+    # All examples on one core take as long as the speed of several says.
+    for point in points:
+        speed = point.speed(1) / points[0].speed(1)
+        assert point.efficiency == pytest.approx(speed / point.cores)
+    assert {2, 8} <= {point.cores for point in points if point.measured}
+
+
 def test_speed_efficiency_and_cost() -> None:
     point = Forecast(cores=8, cycles=2000, measured=False, batch=10, one=1500)
     assert point.efficiency == 0.75
@@ -184,7 +218,7 @@ def test_speed_efficiency_and_cost() -> None:
 def test_samples_are_kept_and_bad_files_are_named(tmp_path: pathlib.Path) -> None:
     samples = Samples("v2", {"steps": "abc"}, (PROGRAM,),
                       (SumSample(LINKS, (2, 1), (4096,), 1, 700),),
-                      (StepSample("large", 2, 56000),))
+                      (StepSample("large", 2, 56000),), (replace(PROGRAM, batch=64),))
     path = tmp_path / "samples.json"
     save(samples, path)
     assert load(path) == samples
@@ -203,12 +237,11 @@ def test_stored_calibration_predicts_more_chips_than_it_was_fitted_to(stored: Mo
     text = report(stored)
     assert all(str(each) in text for each in compared)
     for each in compared:
-        if "AllReduce" not in each.what:
-            most = 0.15
+        most = 0.07
+        if not each.fitted and "compiled sums, 310 KiB" in each.what:
+            most = 0.25  # Cores need less for a piece of a small sum than the model says.
         elif each.shape == (16, 16) and "256 KiB" in each.what:
             most = 0.20  # A block for every 16th chip only: the model's waits are too short.
-        else:
-            most = 0.07
         assert abs(each.error) < most, str(each)
 
 
@@ -233,10 +266,11 @@ def test_table_and_charts_show_all_points(stored: Model, tmp_path: pathlib.Path)
     text = report(stored)
     for word, wanted in (("measured", True), ("predicted", False)):
         # The tables of samples have "predicted" as a heading.
-        row = re.compile(rf"^ *[0-9,]+ .* {word} *(?:compiled|AllReduce|none)$", re.MULTILINE)
-        rows = row.findall(text)
-        assert len(rows) == sum(point.measured is wanted
-                                for curve in found for point in curve.compiled)
+        for last, points in (
+                ("compiled|AllReduce|none", [point for each in found for point in each.compiled]),
+                (r"[0-9,]+", stored.strong())):
+            row = re.compile(rf"^ *[0-9,]+ .* {word} *(?:{last})$", re.MULTILINE)
+            assert len(row.findall(text)) == sum(point.measured is wanted for point in points)
     draw(found, tmp_path / "scaling.svg")
     picture = (tmp_path / "scaling.svg").read_text()
     # matplotlib draws letters as paths, and keeps the text in comments.

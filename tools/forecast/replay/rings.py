@@ -1,9 +1,7 @@
 """When each step of the programs of `systolith.AllReduce` ends.
 
-All chips of a torus execute the same programs, and start in the same cycle. So what a core sends to
-the next chip arrives when the same arrives from the chip before it: one chip is enough. The two
-ways of a core have the same steps, on links of their own, so one way is enough, too; the core's
-time for a step is that for both.
+The two ways of a core have the same steps, on links of their own, so the replay has one of them
+(`tools.forecast.replay.events`); the core's time for a step is that for both.
 
 The steps are those of `sim.compiler.collectives.program`. The model of the hardware has:
 
@@ -14,14 +12,14 @@ The steps are those of `sim.compiler.collectives.program`. The model of the hard
 - the cycles of additions, of starts of transfers, and of other bundles.
 """
 
-import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 
-from hdl.dma.interface import QUEUE_DEPTH, CheckTimes
+from hdl.dma.interface import CheckTimes
 from sim.compiler.collectives.plan import CORES, WAYS, RingPlan
 from sim.compiler.collectives.program import AHEAD, BEHIND
+from tools.forecast.replay.events import LinkReplay, Transfer, Waits
 from tools.forecast.torus import LINK_RATE
 
 __all__ = ["Times", "replayed"]
@@ -137,58 +135,33 @@ def _steps(plan: RingPlan, core: int) -> Iterator[_Step]:
             yield step
 
 
-@dataclass
-class _Transfer:
-    """A piece in the queue of a link: of which core, along which of its axes, after what delay."""
-
-    core: int
-    axis: int
-    delay: float
-    blocks: bool = False
-    """Whether the core waits until the queue has room for this transfer."""
-
-
-class _Replay:
-    """A chip; times count from the first load of a round."""
+class _Replay(LinkReplay):
+    """Both cores of a chip; times count from the first load of a round. Sources are the cores."""
 
     def __init__(self, plan: RingPlan, times: Times) -> None:
+        super().__init__()
         self._plan, self._times = plan, times
         self._piece = plan.piece * plan.vector_bytes / LINK_RATE
         self._rows = len(WAYS) * plan.piece * plan.config.sublanes
         # A bundle that starts a transfer waits until the descriptor has been checked.
         self._issue = CheckTimes.of(plan.config).total() + 1
-        self._now, self._count = 0.0, 0
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._cores = [self._core(core) for core in range(CORES)]
         self._loaded, self._stored = [0.0] * CORES, [0.0] * CORES
-        # For each core and axis: the pieces that have arrived and have not been waited for.
-        self._arrived = [[0, 0] for _ in range(CORES)]
-        self._awaited: list[int | None] = [None] * CORES
-        # For each link: a queue for each core; whether it is busy; whose turn it is.
-        self._queues: list[list[list[_Transfer]]] = [[[] for _ in range(CORES)] for _ in range(2)]
-        self._busy, self._turn = [False, False], [0, 0]
 
     def cycles(self) -> float:
         """Return the cycles of a round."""
-        for core in range(CORES):
-            self._resume(core)
-        while self._events:
-            self._now, _, act = heapq.heappop(self._events)
-            act()
-        return max(self._now, *self._stored)
+        self.run(*(self._core(core) for core in range(CORES)))
+        return max(self.now, *self._stored)
 
-    def _at(self, time: float, act: Callable[[], None]) -> None:
-        self._count += 1
-        heapq.heappush(self._events, (time, self._count, act))
+    def arrives(self, transfer: Transfer) -> None:
+        if self._loaded[transfer.source] > self.now:
+            self._loaded[transfer.source] += transfer.rows
 
-    def _resume(self, core: int) -> None:
-        """Let a core go on until it waits: for a time, or until it is resumed."""
-        until = next(self._cores[core], None)
-        if until is not None:
-            self._at(max(self._now, until), partial(self._resume, core))
+    def leaves(self, transfer: Transfer) -> None:
+        if self._stored[transfer.source] > self.now:
+            self._stored[transfer.source] += transfer.rows
 
-    def _core(self, core: int) -> Iterator[float | None]:
-        """Do the steps of a core; yield the time until which it waits, or None."""
+    def _core(self, core: int) -> Waits:
+        """Do the steps of a core."""
         plan, issue = self._plan, self._issue
         move = (_HBM + _BLOCK * plan.piece / plan.block
                 + len(WAYS) * (plan.arrays * (_SEND + 1 + issue) - 1))
@@ -199,47 +172,33 @@ class _Replay:
             while step.loads and started < min(used + AHEAD + 1, len(loads)):
                 loads[started] = self._moved(self._loaded, core) + _MEMORY
                 started += 1
-                yield self._now + move
+                yield self.now + move
             if step.loads:
                 yield loads[used]
                 used += 1
             if step.waits is not None:
-                yield from self._await(core, step.waits)
+                yield from self.wait(core, core, step.waits)
             additions = (step.adds + (step.loads and plan.arrays > 1)) * (2 * plan.piece + _ADD)
-            yield self._now + additions + _WAY
+            yield self.now + additions + _WAY
             for axis in step.sends:
-                yield self._now + _SEND + issue
+                yield self.now + _SEND + issue
                 yield from self._send(core, axis, step)
-            yield self._now + additions + _WAY + len(step.sends) * (_SEND + issue)
+            yield self.now + additions + _WAY + len(step.sends) * (_SEND + issue)
             if step.stores:
                 self._moved(self._stored, core)
-                yield self._now + move
+                yield self.now + move
             if step.follows:
                 followed += 1
                 if followed > early:
-                    yield from self._await(core, 0)
+                    yield from self.wait(core, core, 0)
                     self._moved(self._stored, core)
-                    yield self._now + move + _FOLLOW
+                    yield self.now + move + _FOLLOW
 
     def _moved(self, until: list[float], core: int) -> float:
         """Start transfers from or to HBM; return when they end."""
-        until[core] = max(until[core], self._now) + self._plan.arrays * (
+        until[core] = max(until[core], self.now) + self._plan.arrays * (
             self._rows + len(WAYS) * self._times.transfer)
         return until[core]
-
-    def _await(self, core: int, axis: int) -> Iterator[None]:
-        while not self._arrived[core][axis]:
-            self._awaited[core] = axis
-            yield None
-        self._arrived[core][axis] -= 1
-
-    def _arrive(self, core: int, axis: int) -> None:
-        self._arrived[core][axis] += 1
-        if self._loaded[core] > self._now:
-            self._loaded[core] += self._rows
-        if self._awaited[core] == axis:
-            self._awaited[core] = None
-            self._resume(core)
 
     def _send(self, core: int, axis: int, step: _Step) -> Iterator[None]:
         """Send a piece; wait until the link's queue has room for it."""
@@ -247,40 +206,11 @@ class _Replay:
         hop = latency + self._piece + _WAY + _SPREAD + self._issue
         if step.adds:
             hop += 2 * self._plan.piece + _ADD
-        transfer = _Transfer(core, axis, latency + (hops - 1) * hop)
+        transfer = Transfer(core, axis, self._piece, latency + (hops - 1) * hop, self._rows)
         if step.alone:
-            self._at(self._now + self._piece + transfer.delay, partial(self._arrive, core, axis))
-            return
-        link = self._plan.axes(core)[axis]
-        queue = self._queues[link][core]
-        queue.append(transfer)
-        self._serve(link)
-        if len(queue) > QUEUE_DEPTH:
-            transfer.blocks = True
-            yield None
-
-    def _serve(self, link: int) -> None:
-        """Let a link begin to send the next piece, unless it is busy."""
-        if self._busy[link]:
-            return
-        for core in (self._turn[link], 1 - self._turn[link]):
-            queue = self._queues[link][core]
-            if queue:
-                transfer = queue.pop(0)
-                self._busy[link], self._turn[link] = True, 1 - core
-                if self._stored[core] > self._now:
-                    self._stored[core] += self._rows
-                self._at(self._now + self._piece, partial(self._served, link, transfer))
-                if queue and queue[-1].blocks:
-                    queue[-1].blocks = False
-                    self._at(self._now, partial(self._resume, core))
-                return
-
-    def _served(self, link: int, transfer: _Transfer) -> None:
-        self._busy[link] = False
-        self._at(self._now + transfer.delay,
-                 partial(self._arrive, transfer.core, transfer.axis))
-        self._serve(link)
+            self.send_alone(transfer)
+        else:
+            yield from self.send(core, self._plan.axes(core)[axis], transfer)
 
 
 @lru_cache(4096)

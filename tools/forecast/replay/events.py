@@ -1,0 +1,135 @@
+"""Links and the cores that wait for them, as a sequence of events.
+
+All chips of a torus execute the same programs, and start in the same cycle. So what a core sends to
+the next chip arrives when the same arrives from the chip before it: one chip is enough. What goes
+forward and what goes backward is symmetric, so one direction is enough, too.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from hdl.dma.interface import QUEUE_DEPTH
+
+__all__ = ["LinkReplay", "Transfer", "Waits"]
+
+Waits = Iterator[float | None]
+"""What a core does: it yields the time until which it waits, or None if an event lets it go on."""
+_SOURCES = 2
+
+
+@dataclass
+class Transfer:
+    """What a source sends over a link.
+
+    Attributes
+    ----------
+    source : int
+        Number of the queue before the link: 0 or 1.
+    axis : int
+        Which arrivals of the source count it, 0 or 1.
+    cycles : float
+        How long the link is busy.
+    delay : float
+        Cycles from then until it has arrived.
+    rows : int
+        Rows of vector memory, in all directions.
+    core : int
+        Core that waits until the queue has room; -1 if it need not wait.
+    """
+
+    source: int
+    axis: int
+    cycles: float
+    delay: float
+    rows: int
+    core: int = -1
+
+
+class LinkReplay:
+    """A link along X and one along Y, each with a queue for each of two sources."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._cores: list[Waits] = []
+        self._count = 0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        # For each source and axis: what has arrived and has not been waited for, and who waits.
+        self._arrived = [[0, 0] for _ in range(_SOURCES)]
+        self._waiting: dict[tuple[int, int], int] = {}
+        self._queues: list[list[list[Transfer]]] = [[[] for _ in range(_SOURCES)] for _ in range(2)]
+        self._busy, self._turn = [False, False], [0, 0]
+
+    def run(self, *cores: Waits) -> None:
+        """Let cores run to their ends."""
+        self._cores += cores
+        for core in range(len(cores)):
+            self._resume(core)
+        while self._events:
+            self.now, _, act = heapq.heappop(self._events)
+            act()
+
+    def arrives(self, transfer: Transfer) -> None:
+        """Is called when a transfer arrives."""
+
+    def leaves(self, transfer: Transfer) -> None:
+        """Is called when a link begins to send a transfer."""
+
+    def wait(self, core: int, source: int, axis: int) -> Iterator[None]:
+        """Let a core wait for the next arrival."""
+        while not self._arrived[source][axis]:
+            self._waiting[source, axis] = core
+            yield None
+        self._arrived[source][axis] -= 1
+
+    def send(self, core: int, link: int, transfer: Transfer) -> Iterator[None]:
+        """Let a core send; it waits until the queue has room."""
+        queue = self._queues[link][transfer.source]
+        queue.append(transfer)
+        self._serve(link)
+        if len(queue) > QUEUE_DEPTH:
+            transfer.core = core
+            yield None
+
+    def send_alone(self, transfer: Transfer) -> None:
+        """Let something arrive that another chip sends."""
+        self._at(self.now + transfer.cycles + transfer.delay, partial(self._arrive, transfer))
+
+    def _at(self, time: float, act: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._events, (time, self._count, act))
+
+    def _resume(self, core: int) -> None:
+        """Let a core go on until it waits."""
+        until = next(self._cores[core], None)
+        if until is not None:
+            self._at(max(self.now, until), partial(self._resume, core))
+
+    def _arrive(self, transfer: Transfer) -> None:
+        self._arrived[transfer.source][transfer.axis] += 1
+        self.arrives(transfer)
+        core = self._waiting.pop((transfer.source, transfer.axis), None)
+        if core is not None:
+            self._resume(core)
+
+    def _serve(self, link: int) -> None:
+        """Let a link send the next transfer, unless it is busy. Sources take turns."""
+        if self._busy[link]:
+            return
+        for source in (self._turn[link], 1 - self._turn[link]):
+            queue = self._queues[link][source]
+            if queue:
+                transfer = queue.pop(0)
+                self._busy[link], self._turn[link] = True, 1 - source
+                self.leaves(transfer)
+                self._at(self.now + transfer.cycles, partial(self._served, link, transfer))
+                if queue and queue[-1].core >= 0:
+                    self._at(self.now, partial(self._resume, queue[-1].core))
+                    queue[-1].core = -1
+                return
+
+    def _served(self, link: int, transfer: Transfer) -> None:
+        self._busy[link] = False
+        self._at(self.now + transfer.delay, partial(self._arrive, transfer))
+        self._serve(link)

@@ -1,0 +1,124 @@
+"""When each tick of a sum that the compiler makes ends (`sim.compiler.collectives.schedule`).
+
+The cores of a chip do the same in opposite directions, so the replay has one of them; its two
+quarters are the sources of a link along X and of one along Y (`tools.forecast.replay.events`).
+
+The model of the hardware has links, the time from one chip to the next, the cycles of a core for a
+piece, and the DMA engine that sends pieces to the other core, a row a cycle; it waits while vector
+memory takes what links bring.
+"""
+
+from functools import lru_cache
+
+from hdl.config import Config
+from sim.compiler.collectives.schedule import Event, Goes, Tick, ticks
+from sim.compiler.collectives.shares import SumShares
+from tools.forecast.replay.events import LinkReplay, Transfer, Waits
+from tools.forecast.torus import LINK_RATE
+
+__all__ = ["streamed"]
+
+_VECTOR, _SEND = 3, 10
+"""Cycles of a core for a vector of a piece that it adds, and until it has sent a piece. Its other
+cycles for a piece come after that."""
+
+
+class _Replay(LinkReplay):
+    """A core; times count from the first tick."""
+
+    def __init__(self, config: Config, shares: SumShares, latency: float,
+                 piece: float) -> None:
+        super().__init__()
+        self._shares, self._latency, self._time = shares, latency, piece
+        self._sublanes = config.sublanes
+        self._vector = config.sublanes * config.row_bytes / LINK_RATE
+        self._quarters = shares.quarters(0)
+        self._moved = 0.0
+
+    def cycles(self) -> float:
+        """Return the cycles of all ticks."""
+        self.run(self._core())
+        return max(self.now, self._moved)
+
+    def arrives(self, transfer: Transfer) -> None:
+        if self._moved > self.now:
+            self._moved += transfer.rows
+
+    def _core(self) -> Waits:
+        # The other core has sent its numbers for the first tick.
+        pairs = [self._move(number, self._shares.pieces) for number in range(len(self._quarters))]
+        for count, tick in ticks(self._quarters):
+            for _ in range(count):
+                yield from self._tick(tick, pairs)
+
+    def _tick(self, tick: Tick, pairs: list[float]) -> Waits:
+        """Do a tick; ``pairs`` has the times when the other core's numbers arrive, by quarter."""
+        for number, event in tick.events:
+            if event.goes and 0 in event.arrives:
+                yield from self.wait(0, number, 0)
+            if event.goes:
+                yield pairs[number]
+        for number in tick.pairs:
+            pairs[number] = self._move(number, self._shares.pieces)
+        for _ in range(self._shares.pieces):
+            for number, event in tick.events:
+                yield from self._piece(number, event)
+        for number, event in tick.events:
+            if event.goes is Goes.FIRST:
+                yield from self._send(number, 0, self._shares.pieces)
+
+    def _piece(self, number: int, event: Event) -> Waits:
+        """Do what a tick does with a piece of a quarter."""
+        size = self._quarters[number].size
+        if event.goes is None:
+            [axis] = event.arrives
+            yield from self.wait(0, number, axis)
+            for further in event.on:
+                yield self.now + _SEND
+                yield from self._send(number, further, 1)
+            self._move(number, 1)
+            yield self.now + self._time
+            return
+        if 1 in event.arrives:
+            yield from self.wait(0, number, 1)
+        yield self.now + _SEND + _VECTOR * size
+        if event.goes is Goes.SECOND:
+            yield from self._send(number, 1, 1)
+        elif event.goes is Goes.COMPLETE:
+            for axis in (1, 0):
+                if self._quarters[number].sides[axis] > 1:
+                    yield from self._send(number, axis, 1)
+            self._move(number, 1)
+        yield self.now + self._time
+
+    def _move(self, number: int, pieces: int) -> float:
+        """Send pieces of a quarter to the other core; return when they have arrived."""
+        rows = pieces * self._quarters[number].size * self._sublanes
+        self._moved = max(self._moved, self.now) + rows
+        return self._moved
+
+    def _send(self, number: int, axis: int, pieces: int) -> Waits:
+        """Send pieces to the next chip along an axis of a quarter."""
+        quarter = self._quarters[number]
+        vectors = pieces * quarter.size
+        # Both of a core's quarters bring as much, from one side each.
+        yield from self.send(0, quarter.axes[axis], Transfer(
+            number, axis, vectors * self._vector, self._latency, vectors * self._sublanes))
+
+
+@lru_cache(4096)
+def streamed(config: Config, shares: SumShares, latency: float, piece: float) -> float:
+    """Return the cycles of a sum from vector memory to vector memory, from the first tick on.
+
+    Parameters
+    ----------
+    config : Config
+        Configuration of each chip.
+    shares : SumShares
+        How the sum is divided.
+    latency : float
+        `tools.forecast.replay.rings.Times.latency`.
+    piece : float
+        Cycles of a core for a piece, besides those for its vectors.
+    """
+    return _Replay(config, shares, latency, piece).cycles()
