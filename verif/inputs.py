@@ -309,8 +309,9 @@ def _names(tree: ast.Module, folder: str) -> set[str]:
     names = set(imported_names(tree, tuple(folder.split("/"))))
     if _USERS_OF_JAX & {name.partition(".")[0] for name in names}:
         names.add(_PLUGIN)
-    documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    nodes = [*ast.walk(tree)]
+    documents = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         if (isinstance(node, ast.Constant) and isinstance(node.value, str)
                 and id(node) not in documents):
             names.update(_MODULE.findall(node.value))
