@@ -6,11 +6,13 @@ results of the earlier product.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from itertools import count
 
 from hdl.isa import Unit
 from sim.compiler.machine.ir import (
     Block,
+    Branch,
     Loop,
     LoopVariable,
     MachineCode,
@@ -78,7 +80,7 @@ def _movable(loop: Loop, straight: list[Op], writes: "Counter[Register]") -> set
     makers = {register: number for number, op in enumerate(straight) for register in op.writes}
     fixed = {register for register, number in writes.items() if number > 1}
     fixed.update(register for op in operations([loop]) for register in op.writes)
-    fixed.update(register for register, _ in loop.steps)
+    fixed.update(_advanced([loop]))
     stores = [op for op in operations([loop]) if _stores(op)]
     for number, op in enumerate(straight):
         if is_barrier(op) or (op.fence is not None and op.fence.before):
@@ -92,6 +94,17 @@ def _movable(loop: Loop, straight: list[Op], writes: "Counter[Register]") -> set
                 break
             moved |= needed
     return moved
+
+
+def _advanced(block: Block) -> Iterator[SReg]:
+    """Yield the registers that the loops of a block advance, those of nested loops included."""
+    for item in block:
+        if isinstance(item, Loop):
+            yield from (register for register, _ in item.steps)
+            yield from _advanced(item.body)
+        elif isinstance(item, Branch):
+            yield from _advanced(item.then)
+            yield from _advanced(item.otherwise)
 
 
 def _needed(last: int, straight: list[Op], makers: dict[Register, int]) -> set[int]:

@@ -15,9 +15,10 @@ from sim.asm.assembler import Assembler
 from sim.asm.operands import Scalar
 from sim.compiler.machine import Builder, VmemBuffer, emit
 from sim.compiler.machine.addresses import lower_addresses
+from sim.compiler.machine.ahead import weights_ahead
 from sim.compiler.machine.emit import JOINED, LADDER
 from sim.compiler.machine.estimate import estimate
-from sim.compiler.machine.ir import Fence, Loop
+from sim.compiler.machine.ir import Fence, Loop, LoopVariable
 from sim.compiler.machine.join import join
 from sim.compiler.machine.loops import hoist
 from sim.compiler.machine.overlap import Usage, overlap
@@ -169,6 +170,22 @@ def product_loop_product(config: Config, depends: str) -> list[Builder]:
     second.push("rows_swap", second.load(Y, 40))
     second.store(second.pop(), Z, 1)
     return [product, loop, second]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_weights_stay_behind_a_loop_that_advances_their_address(nested: bool) -> None:
+    b = Builder(ROOMY)
+    address = b.scalar_variable(0)
+    with b.loop(4) as i:
+        b.store(b.load(X, i), Z, i)
+    b.push("weights", b.load(X, address))
+    code = b.finish()
+    at = next(at for at, item in enumerate(code.body) if isinstance(item, Loop))
+    loop = code.body[at]
+    assert isinstance(loop, Loop)
+    inner = Loop(loop.variable, 4, loop.body, steps=[(address, 1)])
+    code.body[at] = Loop(LoopVariable(99), 2, [inner]) if nested else inner
+    assert [type(item) for item in weights_ahead(code).body] == [type(item) for item in code.body]
 
 
 @pytest.mark.parametrize("depends", ["nothing", "memory", "register"])
