@@ -256,7 +256,8 @@ class Launcher:
         There is one only if the operation is a product, and the first of ``following``, which are
         the next operations, exchanges its result between the cores of a chip. `exchange` then uses
         the same parts, even if the kernel does not send the first one: that may differ between the
-        cores, but the parts may not.
+        cores, but the parts may not. While a sum over the pod is in progress, kernels send nothing,
+        because it counts its own transfers with the semaphore of the first part.
         """
         exchange = following[0].operation if following else None
         if (operation.kind != "dot_general" or exchange is None or exchange.kind != "exchange"
@@ -265,7 +266,9 @@ class Launcher:
             return None
         early = sent_early(operation, self._tilings, self._config)
         near = self._near[exchange.attributes["number"]] = self._between_cores(exchange, early)
-        return near if len(near.parts) > 1 and near.parts[0][1].stop == early else None
+        if self.sums.running or len(near.parts) == 1 or near.parts[0][1].stop != early:
+            return None
+        return near
 
     def _between_cores(self, exchange: Operation, early: int = 0) -> NearExchange:
         """Return the transfers of an exchange between the cores of a chip.

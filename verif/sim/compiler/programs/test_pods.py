@@ -33,7 +33,8 @@ from sim.compiler.pod import PodExecutable
 from sim.compiler.program import cache, driver
 from sim.compiler.program.code.reserved import EXCHANGED
 from sim.compiler.program.driver import compile_graph, compile_pod
-from sim.compiler.program.launch.sums import Running
+from sim.compiler.program.launch.exchange import NearExchange
+from sim.compiler.program.launch.sums import PodSums, Running
 from sim.compiler.program.order import _Scheduler
 from sim.compiler.tiling import standard
 from sim.driver import pod as pods
@@ -265,6 +266,49 @@ def test_kernels_run_between_the_steps_of_an_early_sum(
     assert names[0] == "write"
     assert names.count("write_within") >= 2
     assert names.count("write") >= 3
+
+
+def test_products_send_nothing_while_a_sum_is_in_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exchange between the cores of a chip uses a semaphore with which the sum counts."""
+    monkeypatch.setattr(module, "LARGE", 32)
+    monkeypatch.setattr(sys.modules["sim.compiler.passes.join_sums"], "_STEPS", 0)
+    monkeypatch.setattr(_Scheduler, "_LEAST", 0)
+    torus = Torus(2, 1)
+    places = {torus.place(device): device for device in range(torus.devices)}
+    pairs = [(device, places[1 - core, x, y]) for (core, x, y), device in places.items()]
+    write, begin, started = PodSums.write, NearExchange.start, list[bool]()
+    sums: set[PodSums] = set()
+
+    def record(self: PodSums, *arguments: Any, **options: Any) -> None:
+        sums.add(self)
+        write(self, *arguments, **options)
+
+    def start(self: NearExchange, *arguments: Any) -> None:
+        started.append(any(one.running for one in sums))
+        begin(self, *arguments)
+
+    monkeypatch.setattr(PodSums, "write", record)
+    monkeypatch.setattr(NearExchange, "start", start)
+
+    def function(x: Any, y: Any, z: Any) -> Any:
+        return (jax.lax.psum(x, "x"), jax.lax.psum(jax.nn.relu((x + 1) @ (y - 1)) - 1.0, "x"),
+                jax.lax.ppermute(z @ y, "x", pairs))
+
+    rng = np.random.default_rng(10)
+    x, y, z = (rng.integers(-4, 5, (torus.devices * rows, 16)).astype(np.float32)
+               for rows in (24, 16, 40))
+    graph = import_stablehlo(
+        lower(on_pod(function, torus.devices, (P(), P(), P("x"))), x, y, z), torus)
+    config = replace(TINY, smem_words=1024, vmem_bytes=32 << 10)
+    executable = compile_pod(graph, config)
+    assert started
+    assert not any(started)
+    with Pod.open((2, 1), config, "golden") as pod:
+        moved = pod.execute(executable, x, y, z)[2]
+    products = [one @ other for one, other in zip(np.split(z, torus.devices),
+                                                  np.split(y, torus.devices), strict=True)]
+    for source, target in pairs:
+        np.testing.assert_array_equal(np.split(moved, torus.devices)[target], products[source])
 
 
 def test_a_sum_between_exchanges_may_need_all_of_vector_memory(
