@@ -291,7 +291,8 @@ def test_products_send_nothing_while_a_sum_is_in_progress(monkeypatch: pytest.Mo
     monkeypatch.setattr(NearExchange, "start", start)
 
     def function(x: Any, y: Any, z: Any) -> Any:
-        return (jax.lax.psum(x, "x"), jax.lax.psum(jax.nn.relu((x + 1) @ (y - 1)) - 1.0, "x"),
+        other = jax.nn.relu((x + 1) @ (y - 1)) - 1.0
+        return (2 * jax.lax.psum(x, "x"), 3 * jax.lax.psum(other, "x"),
                 jax.lax.ppermute(z @ y, "x", pairs))
 
     rng = np.random.default_rng(10)
