@@ -1,6 +1,6 @@
 """Golden model of the torus: the way of a packet, and which channel waits for which."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise, product
 from typing import NamedTuple
 
@@ -78,22 +78,24 @@ def route(x: int, y: int, dx: int, dy: int, shape: tuple[int, int]) -> list[Hop]
         If the hops are out of range (`check_hops`).
     """
     check_hops(dx, dy, shape)
-    hops = []
-    if dx:
-        direction = Direction.X_PLUS if dx > 0 else Direction.X_MINUS
-        last, channel, step, side = _last(direction, shape), 0, direction.step, shape[0]
-        for _ in range(abs(dx)):
-            channel |= x == last
-            hops.append(Hop(x, y, direction, channel))
-            x = (x + step) % side
-    if dy:
-        direction = Direction.Y_PLUS if dy > 0 else Direction.Y_MINUS
-        last, channel, step, side = _last(direction, shape), 0, direction.step, shape[1]
-        for _ in range(abs(dy)):
-            channel |= y == last
-            hops.append(Hop(x, y, direction, channel))
-            y = (y + step) % side
+    hops = [Hop(column, y, direction, channel)
+            for column, direction, channel in _leg(x, dx, Direction.X_PLUS, shape)]
+    x = (x + dx) % shape[0]
+    hops += [Hop(x, row, direction, channel)
+             for row, direction, channel in _leg(y, dy, Direction.Y_PLUS, shape)]
     return hops
+
+
+def _leg(position: int, count: int, plus: Direction, shape: tuple[int, int],
+         ) -> Iterator[tuple[int, Direction, int]]:
+    """Yield position, direction and virtual channel of each hop of a packet along one axis."""
+    direction = plus if count > 0 else plus.opposite
+    last, step, side = _last(direction, shape), direction.step, shape[not plus.is_x]
+    channel = 0
+    for _ in range(abs(count)):
+        channel |= position == last
+        yield position, direction, channel
+        position = (position + step) % side
 
 
 Route = Callable[[int, int, int, int, tuple[int, int]], list[Hop]]
