@@ -63,8 +63,8 @@ class Rule(IntEnum):
     REFRESH = 14
     """More than two refreshes are late."""
     DATA = 15
-    """A write without data; or data at an edge just before or after which the memory drives the
-    pins."""
+    """A write without data; or the controller drives data at an edge, and the memory drives the
+    same pins just before or just after it."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,9 @@ def text(results: Mapping[str, tuple[str, str]]) -> str:
               if name.rsplit(".", 1)[0] == title}
         parts.append(f"## {title}\n")
         for status, heading in (
-                ("works", "Work"), ("refused", "Refused"), ("differs", "Differ"),
+                ("works", "Functions that work"),
+                ("refused", "Functions that are refused"),
+                ("differs", "Functions whose results differ"),
                 ("types", "Not run: types that the chip does not have"),
                 ("host", "Not run: return no array"),
                 ("untried", "Not run: no arguments are known for them")):

@@ -20,7 +20,7 @@ def section(title: str) -> str:
 def working() -> list[str]:
     """Full names of the functions that work."""
     return [f"{title}.{name}" for title in MODULES
-            for part in re.findall(r"^Work \(\d+\):\n\n(.*?)\n\n", section(title),
+            for part in re.findall(r"^Functions that work \(\d+\):\n\n(.*?)\n\n", section(title),
                                    re.MULTILINE | re.DOTALL)
             for name in re.findall(r"`(\w+)`", part)]
 
@@ -39,7 +39,7 @@ def test_page_separates_what_works_from_what_is_refused() -> None:
     assert "Of 3 functions that were run, 2 work: 66.7%." in page
     assert "values are not defined:\n`empty`.\n" in page
     assert page.splitlines()[:10] == PAGE.read_text().splitlines()[:10]
-    assert "Work (1):\n\n`relu`" in page
+    assert "Functions that work (1):\n\n`relu`" in page
     assert "| `elu` | no \\| reason |" in page
 
 
