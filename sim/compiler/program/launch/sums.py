@@ -176,13 +176,15 @@ class PodSums:
         vectors = sum(context.tilings[value].vectors for value in operation.operands)
         shares = SumShares.of(context.config, shape, vectors)
         words = image_words(len(room) - KEPT_WORDS - _LEFT)
-        apart = apart and words + KEPT_WORDS + _LEFT <= len(room)
+        # Whole rows are loaded; kept values may lie behind the image in the last one.
+        held = max(words + -words % context.config.lanes, words + KEPT_WORDS)
+        apart = apart and held + _LEFT <= len(room)
         if apart:
             few = SumShares.of(context.config, shape, vectors, few=True)
             if few.cycles(context.config) <= operation.attributes["meanwhile"]:
                 shares = few
-            room = room[-words - KEPT_WORDS:]
-            context.memory = replace(context.memory, held=len(room))
+            room = room[-held:]
+            context.memory = replace(context.memory, held=held)
         else:
             words = image_words(len(room))
         nowhere = VmemBuffer("", 0, shares.workspace)

@@ -44,6 +44,7 @@ from systolith import Config, HbmOptions, Pod, UnsupportedError
 
 Function = Callable[..., Any]
 TINY = Config.preset("tiny", link_bytes=16)
+V2 = Config.preset("v2", link_bytes=16)
 STALLS = HbmOptions(latency=3, beats=1, cycles=3, outstanding=1, stalls=45_000, seed=6)
 
 
@@ -266,6 +267,38 @@ def test_kernels_run_between_the_steps_of_an_early_sum(
     assert names[0] == "write"
     assert names.count("write_within") >= 2
     assert names.count("write") >= 3
+
+
+@pytest.mark.parametrize(("config", "apart"), [
+    (V2, True), (replace(V2, sublanes=1, smem_words=1024), False)])
+def test_image_of_a_sum_fills_only_words_that_kernels_do_not_use(
+        config: Config, apart: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transfer loads whole rows, which are longer than the image."""
+    monkeypatch.setattr(module, "LARGE", 32)
+    monkeypatch.setattr(sys.modules["sim.compiler.passes.join_sums"], "_STEPS", 0)
+    monkeypatch.setattr(_Scheduler, "_LEAST", 0)
+    torus, loaded = Torus(2, 1), []
+    prepare = PodSums.prepare
+
+    def recorded(sums: PodSums, operation: Any, **options: Any) -> None:
+        prepare(sums, operation, **options)
+        made, memory = sums._prepared[operation.attributes["device"].number], sums._context.memory
+        rows = -(-made.words // config.lanes)
+        loaded.append(made.apart)
+        assert made.room.start + rows * config.lanes <= memory.to_window
+        assert not made.apart or memory.kernel.stop <= made.room.start
+
+    monkeypatch.setattr(PodSums, "prepare", recorded)
+
+    def function(x: Any, y: Any) -> Any:
+        one = jax.lax.psum(x, "x")
+        other = jax.lax.psum(jax.nn.relu((x + 1) @ (y - 1)) - 1.0, "x")
+        return 2 * one, 3 * other
+
+    shapes = [(torus.devices * 512, 512)] * 2
+    compile_pod(import_stablehlo(lower(on_pod(function, torus.devices, (P(), P())), *(
+        np.zeros(shape, np.float32) for shape in shapes)), torus), config)
+    assert apart in loaded
 
 
 def test_products_send_nothing_while_a_sum_is_in_progress(monkeypatch: pytest.MonkeyPatch) -> None:
