@@ -20,7 +20,7 @@ from typing import Any
 from golden.dma import Descriptor
 from hdl.config import Config
 from hdl.dma.format import DESCRIPTOR_WORDS, DmaSpace, pack_remote
-from sim.compiler.collectives.kept import KEPT_WORDS, Kept, Variable
+from sim.compiler.collectives.kept import Kept, Variable
 from sim.compiler.collectives.plan import CORES
 from sim.compiler.collectives.schedule import Event, Goes, Tick, ticks
 from sim.compiler.collectives.shares import Quarter, SumShares
@@ -28,7 +28,7 @@ from sim.compiler.machine import VmemBuffer
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.ir import IndexLike, SReg
 
-__all__ = ["KEPT_WORDS", "Semaphores", "StreamedSum", "image_words", "next_chips", "sum_image"]
+__all__ = ["Semaphores", "StreamedSum", "image_words", "next_chips", "sum_image"]
 
 _SOURCE, _DESTINATION = 2, 6
 """Words of a descriptor: the low words of its source's and its destination's address."""

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from sim.compiler.collectives.kept import KEPT_WORDS
 from sim.compiler.collectives.shares import SumShares
 from sim.compiler.collectives.streamed import (
-    KEPT_WORDS,
     Semaphores,
     StreamedSum,
     image_words,
