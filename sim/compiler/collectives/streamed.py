@@ -8,11 +8,11 @@ same for core 0. Each complete piece also goes to the other core of the chip.
 in which order a core works on them.
 
 Walks through the blocks begin at places that depend on the chip. These places, and the addresses of
-the workspaces of other cores, are in an *image*, which is in scalar memory when the code begins.
+the workspaces of other cores, are in an *image*, which is in scalar memory when the code begins. If
+the sum is written in steps, the image has the places of all blocks instead.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
@@ -20,10 +20,10 @@ from typing import Any
 from golden.dma import Descriptor
 from hdl.config import Config
 from hdl.dma.format import DESCRIPTOR_WORDS, DmaSpace, pack_remote
-from sim.compiler.collectives.kept import Kept, Variable
 from sim.compiler.collectives.plan import CORES
 from sim.compiler.collectives.schedule import Event, Goes, Tick, ticks
-from sim.compiler.collectives.shares import Quarter, SumShares
+from sim.compiler.collectives.shares import SumShares
+from sim.compiler.collectives.walks import WALK_WORDS, Table, Walk, begins, table
 from sim.compiler.machine import VmemBuffer
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.ir import IndexLike, SReg
@@ -34,11 +34,10 @@ _SOURCE, _DESTINATION = 2, 6
 """Words of a descriptor: the low words of its source's and its destination's address."""
 _QUARTERS, _AXES = 2, ("x", "y")
 _BASES = 0
-_WALKS = _BASES + 1 + _QUARTERS * len(_AXES)
-_WALK_WORDS = 2
-_DESCRIPTORS = _WALKS + CORES * _QUARTERS * _WALK_WORDS
-"""Where the parts of an image begin: the addresses of workspaces; where the walks begin, for each
-quarter of this core and then of the other one; and the descriptors."""
+_PLACES = _BASES + 1 + _QUARTERS * len(_AXES)
+"""Where the parts of an image begin: the addresses of workspaces; and places of blocks. These are
+where the walks begin, for each quarter of this core and then of the other one; or, for a sum that
+is written in steps, the words of `table`. The descriptors follow."""
 _PAIR, _COMPLETE, _SCATTER, _SEPARATE = (
     (len(_AXES) + number) * _QUARTERS for number in range(4))
 """Numbers of descriptors, one for each quarter. Those before `_PAIR` are for pieces that go to the
@@ -76,18 +75,25 @@ class Semaphores:
     complete: int
 
 
-def image_words(room: int) -> int:
+def image_words(shares: SumShares, room: int, *, in_steps: bool) -> int:
     """Return the number of words of an image; scalar memory has room for ``room`` words.
 
     If they suffice, there are `_SEPARATE` descriptors, of which only addresses change. Otherwise,
-    there is only one, and the code writes all of it before each transfer.
+    there is only one, and the code writes all of it before each transfer. ``in_steps`` tells
+    whether the sum is written in steps.
     """
-    most = _DESCRIPTORS + _SEPARATE * DESCRIPTOR_WORDS
-    return most if most <= room else _DESCRIPTORS + DESCRIPTOR_WORDS
+    first = _first_descriptor(shares, in_steps)
+    most = first + _SEPARATE * DESCRIPTOR_WORDS
+    return most if most <= room else first + DESCRIPTOR_WORDS
 
 
-def sum_image(shares: SumShares, core: int, place: tuple[int, int], bases: Sequence[int]
-              ) -> list[int]:
+def _first_descriptor(shares: SumShares, in_steps: bool) -> int:
+    """Return where the descriptors begin in an image."""
+    return _PLACES + (len(table(shares, 0, (0, 0))) if in_steps else CORES * _QUARTERS * WALK_WORDS)
+
+
+def sum_image(shares: SumShares, core: int, place: tuple[int, int], bases: Sequence[int], *,
+              in_steps: bool) -> list[int]:
     """Return the first words of the image of a core: those that depend on the chip.
 
     Parameters
@@ -100,14 +106,13 @@ def sum_image(shares: SumShares, core: int, place: tuple[int, int], bases: Seque
     bases : sequence of int
         Addresses of the workspaces of the chip's other core, and of the cores to which this core
         sends, in the order of `next_chips`.
+    in_steps : bool
+        Whether the sum is written in steps.
     """
-    words = [0] * _DESCRIPTORS
-    words[_BASES:_BASES + len(bases)] = bases
-    for number, quarter in enumerate(shares.quarters(core) + shares.quarters(1 - core)):
-        one, two = quarter.axes
-        at = _WALKS + number * _WALK_WORDS
-        words[at:at + _WALK_WORDS] = place[one] * quarter.segment, place[two] * quarter.block
-    return words
+    places = table(shares, core, place) if in_steps else [
+        word for quarter in shares.quarters(core) + shares.quarters(1 - core)
+        for word in begins(quarter, place)]
+    return [*bases, *[0] * (_PLACES - _BASES - len(bases)), *places]
 
 
 def next_chips(shares: SumShares, core: int) -> list[tuple[str, int]]:
@@ -118,66 +123,6 @@ def next_chips(shares: SumShares, core: int) -> list[tuple[str, int]]:
     """
     return [(_AXES[axis], quarter.way) for quarter in shares.quarters(core)
             for axis in quarter.axes]
-
-
-class _Walk:
-    """A walk through the blocks of a quarter, from that which leaves first on.
-
-    Parameters
-    ----------
-    kept : Kept
-        Keeps where the walk is.
-    quarter : Quarter
-    image : int
-        Address of the words of the image that say where the walk begins.
-    """
-
-    def __init__(self, kept: Kept, quarter: Quarter, image: int) -> None:
-        self._kept, self._quarter = kept, quarter
-        self._segment = kept.new(kept.b.smem_load(image))
-        self._block = kept.new(kept.b.smem_load(image + 1))
-        self._left = kept.new(quarter.sides[1])
-
-    def at(self) -> Any:
-        """Return the first vector, in the workspace, of the current block."""
-        return self._segment.value + self._block.value + self._quarter.start
-
-    def next(self) -> None:
-        """Go on to the next block; after the last one of a segment, to the next segment."""
-        b, quarter = self._kept.b, self._quarter
-        self._advance(self._block, quarter.block, quarter.segment)
-        if quarter.sides[1] == 1:
-            self._next_segment()
-            return
-        with b.when("eq", self._left.add(-1), 0):
-            self._next_segment()
-            self._left.assign(quarter.sides[1])
-
-    def again(self) -> None:
-        """Go on to the first block of this segment again, and then to all but its last one."""
-        _, second = self._quarter.sides
-        self._left.assign(second)
-        self.next()
-        self._left.assign(max(second - 1, 1))
-
-    def following(self) -> "_Walk":
-        """Return another walk through the next segment, from this block on."""
-        made = copy(self)
-        made._segment, made._block, made._left = (self._kept.new(value) for value in (
-            self._segment.value, self._block.value, self._quarter.sides[1]))
-        made._next_segment()
-        return made
-
-    def _next_segment(self) -> None:
-        self._advance(self._segment, self._quarter.segment, self._quarter.vectors)
-
-    def _advance(self, at: Variable, step: int, size: int) -> None:
-        if step == size:
-            return
-        way = self._quarter.way
-        with self._kept.b.when("lt" if way > 0 else "ge", at.add(-way * step),
-                               0 if way > 0 else size):
-            at.add(way * size)
 
 
 class StreamedSum:
@@ -195,16 +140,19 @@ class StreamedSum:
     image : range
         Addresses of the image in scalar memory.
     semaphores : Semaphores
-    kept : range, optional
-        Addresses of `KEPT_WORDS` words of scalar memory for a sum that is written in `steps`. Like
-        the image, they must not change between steps.
+    in_steps : bool, optional
+        Whether the code is written in `steps`, by default not. The image must then not change
+        between steps.
     """
 
     def __init__(self, b: Builder, shares: SumShares, core: int, workspace: VmemBuffer,
-                 image: range, semaphores: Semaphores, kept: range = range(0)) -> None:
-        self._kept, self._group = Kept(b, kept), _GROUP
+                 image: range, semaphores: Semaphores, *, in_steps: bool = False) -> None:
+        self._b, self._group = b, _GROUP
         self._shares, self._core, self._image = shares, core, image.start
-        self._separate = len(image) >= _DESCRIPTORS + _SEPARATE * DESCRIPTOR_WORDS
+        first = _first_descriptor(shares, in_steps)
+        self._table = Table(b, image[_PLACES:first]) if in_steps else None
+        self._descriptors_at = image.start + first
+        self._separate = len(image) >= first + _SEPARATE * DESCRIPTOR_WORDS
         self._config: Config = b.config
         self._semaphores = semaphores
         self._workspace = workspace
@@ -212,11 +160,8 @@ class StreamedSum:
         self._all, self._pairs = workspace.part(everything), workspace.part(pairs)
         self._arrivals = [workspace.part(numbers) for numbers in arrivals]
         self._quarters = shares.quarters(core)
-        self._late: dict[int, _Walk] = {}
-
-    @property
-    def _b(self) -> Builder:
-        return self._kept.b
+        self._late: dict[int, Walk | Table] = {}
+        self._done: list[Any] = []
 
     def image(self, words: int) -> list[int]:
         """Return ``words`` words of the image, with zeros for what depends on the chip."""
@@ -255,26 +200,30 @@ class StreamedSum:
         The loads of one group of additions fill at most ``group`` vector registers. With a smaller
         number than the default one, additions that need more are a loop, which needs few registers.
         """
-        self._kept.b, self._group = b, group
+        assert self._table is not None
+        self._b = self._table.b = b
+        self._group = group
         for step in steps:
             step()
 
     def saved(self) -> tuple[Any, ...]:
         """Return what `restore` needs in order to write the following steps once more."""
-        return self._kept.count, {**self._late}
+        assert self._table is not None
+        return self._table.count, [*self._done]
 
     def restore(self, saved: tuple[Any, ...]) -> None:
         """Go back to the step before which `saved` was called."""
-        self._kept.count, self._late = saved
+        assert self._table is not None
+        self._table.count, self._done = saved
 
     def _begin(self, operands: Sequence[VmemBuffer]) -> None:
         """Write the code before the first tick."""
         b, near, shares = self._b, self._semaphores, self._shares
         self._invite()
-        walks = [_Walk(self._kept, quarter, self._image + _WALKS + number * _WALK_WORDS)
+        walks = [self._table or Walk(b, quarter, self._image + _PLACES + number * WALK_WORDS)
                  for number, quarter in enumerate(self._quarters + shares.quarters(1 - self._core))]
         self._walks, self._others = walks[:_QUARTERS], walks[_QUARTERS:]
-        self._done = [self._kept.new(0) for _ in self._quarters]
+        self._done = [b.scalar_variable(0) if self._table is None else 0 for _ in self._quarters]
         # The other core gets its first block while this core copies its own half.
         theirs, own = (range(shares.start(core), shares.start(core) + shares.half)
                        for core in (1 - self._core, self._core))
@@ -363,24 +312,26 @@ class StreamedSum:
             with b.loop(self._shares.pieces) as q:
                 for number in tick.pairs:
                     quarter = self._quarters[number]
-                    # `_done` counts the pieces of this tick's block, if the quarter has one.
-                    self._send_pair(number, q, self._done[number].value + (
-                        quarter.block if number in dict(tick.events) else q * quarter.size))
+                    self._send_pair(number, q, self._done[number] + q * quarter.size + (
+                        quarter.block if number in dict(tick.events) else 0))
                 for (number, event), at in zip(tick.events, places, strict=True):
                     if event.goes:
-                        self._sum(number, event, at)
+                        self._sum(number, event, at, q)
                     else:
                         self._pass(number, event, at)
                     b.assign(at, at + self._quarters[number].size)
-            for number, event in tick.events:
+            for (number, event), at in zip(tick.events, places, strict=True):
                 if event.goes is Goes.FIRST:
                     # A link's queue has only a few places, so whole blocks let the core go on to
                     # the next phase.
-                    self._send(_SCATTER, number, 0, self._walk(number, event).at(), self._slot(
-                        number, 0, self._done[number].value - self._quarters[number].block))
+                    block = self._quarters[number].block
+                    self._send(_SCATTER, number, 0, at - block,
+                               self._slot(number, 0, self._done[number]))
             for number in tick.pairs:
                 self._others[number].next()
             for number, event in tick.events:
+                if event.goes:
+                    self._count(number)
                 walk = self._walk(number, event)
                 if event.goes is not Goes.COMPLETE:
                     walk.next()
@@ -388,23 +339,34 @@ class StreamedSum:
                 self._late[number] = walk.following()
                 walk.again()
 
-    def _walk(self, number: int, event: Event) -> _Walk:
+    def _walk(self, number: int, event: Event) -> Walk | Table:
         return self._late[number] if event.late else self._walks[number]
 
-    def _sum(self, number: int, event: Event, at: SReg) -> None:
-        """Write code that adds a piece of quarter ``number`` at place ``at``, and sends the sum."""
-        b, quarter = self._b, self._quarters[number]
+    def _count(self, number: int) -> None:
+        """Count a block of quarter ``number`` whose sum this core has computed."""
+        done = self._done[number] + self._quarters[number].block
+        if self._table is None:
+            self._b.assign(self._done[number], done)
+        else:
+            self._done[number] = done
+
+    def _sum(self, number: int, event: Event, at: SReg, q: IndexLike) -> None:
+        """Write code that adds piece ``q`` of a quarter's block, and sends the sum.
+
+        The piece of quarter ``number`` is at place ``at``.
+        """
+        b, done = self._b, self._done[number] + q * self._quarters[number].size
         b.wait(self._semaphores.paired, 1)
         if 1 in event.arrives:
             self._await(number, 1)
-        self._add(number, at, [self._arrived(number, axis) for axis in event.arrives])
+        self._add(number, at, done, [
+            self._arrived(number, axis, done) for axis in event.arrives])
         if event.goes is Goes.SECOND:
-            self._send(0, number, 1, at, self._slot(number, 1, self._done[number].value))
+            self._send(0, number, 1, at, self._slot(number, 1, done))
         if event.goes is Goes.COMPLETE:
             for axis in reversed(list(self._rings(number))):
                 self._send(0, number, axis, at, at)
             self._hand_over(number, at)
-        self._done[number].add(quarter.size)
 
     def _pass(self, number: int, event: Event, at: SReg) -> None:
         """Write the code for a complete piece that arrives at place ``at``."""
@@ -419,28 +381,30 @@ class StreamedSum:
     def _slot(self, number: int, axis: int, done: Any) -> Any:
         """Return the place, in the next chip's workspace, where a piece arrives along ``axis``.
 
-        ``done`` is the value of `_done` for the piece that is sent.
+        ``done`` vectors of this quarter have been sent.
         """
         buffer = self._arrivals[2 * number + axis]
         before = axis * self._quarters[number].arrivals[0]
         return done + (buffer.address - self._workspace.address - before)
 
-    def _arrived(self, number: int, axis: int) -> tuple[VmemBuffer, Any]:
-        """Return the buffer and the place in it where the current piece has arrived."""
+    def _arrived(self, number: int, axis: int, done: Any) -> tuple[VmemBuffer, Any]:
+        """Return the buffer and the place in it where a piece arrived, after ``done`` vectors."""
         quarter = self._quarters[number]
         sent = quarter.arrivals[0] + quarter.block if axis else quarter.segment
-        return self._arrivals[2 * number + axis], self._done[number].value - sent
+        return self._arrivals[2 * number + axis], done - sent
 
     def _await(self, number: int, axis: int) -> None:
         self._b.wait(self._link(number, axis, arrives=True), 1)
 
-    def _add(self, number: int, at: SReg, parts: Sequence[tuple[VmemBuffer, Any]]) -> None:
+    def _add(self, number: int, at: SReg, done: Any, parts: Sequence[tuple[VmemBuffer, Any]]
+             ) -> None:
         """Write code that adds this core's numbers, the other core's, and ``parts``, which arrived.
 
-        The sum replaces this core's numbers, at place ``at`` of the workspace.
+        The sum replaces this core's numbers, at place ``at`` of the workspace. ``done`` vectors of
+        the quarter have been added before.
         """
         b, size = self._b, self._quarters[number].size
-        pairs = self._done[number].value + self._pair(number)
+        pairs = done + self._pair(number)
         taken = [(self._all, at + 0), (self._workspace, pairs), *parts]
         if size * len(taken) > self._group < _GROUP:
             with b.loop(size) as one:
@@ -493,7 +457,7 @@ class StreamedSum:
 
     def _descriptor(self, number: int) -> int:
         """Return the address of a descriptor."""
-        return self._image + _DESCRIPTORS + self._separate * number * DESCRIPTOR_WORDS
+        return self._descriptors_at + self._separate * number * DESCRIPTOR_WORDS
 
     def _transfer(self, number: int, source: Any, target: Any) -> None:
         """Write a transfer from place ``source`` of the workspace to the address ``target``.

@@ -12,6 +12,7 @@ from sim.compiler.graph.arrays import array_dtype
 from sim.compiler.graph.ir import Graph, Sharding, Value
 from sim.compiler.graph.torus import Division, Torus
 from sim.compiler.graph.verify import verify
+from sim.compiler.kernels.elements.table import KINDS
 from sim.compiler.machine.emit import forget
 from sim.compiler.passes import run_passes
 from sim.compiler.passes.streaming import stream_large
@@ -41,6 +42,10 @@ from sim.errors import Unsupported, UnsupportedError
 
 __all__ = ["compile_graph", "compile_pod", "pod_arrays"]
 
+_DIVIDED = 16
+"""Both cores together write outputs of at least this number of vectors."""
+_DIVISIBLE = frozenset({"fusion", "transpose", *KINDS})
+"""Kinds of operations whose kernels store none of their results in HBM themselves."""
 _SHARES = 1, 2, 4, 8
 """Values of n, tried in order: an operation's operands and results may take 1/n of vector memory.
 """
@@ -246,6 +251,9 @@ def _plans(graph: Graph, config: Config, sharding: Sharding, standard_inputs: bo
         elif blocks.sharding is not None:
             hoist(blocks)
         packed = packable(blocks, config, inputs=not standard_inputs)
+        writers = _writers(blocks, sharding.outputs, range(len(graph.outputs))
+                           if blocks.sharding is None else () if queues is None
+                           else queues.outputs, config)
         # Recorded here, because planning removes inputs without elements.
         flags = tuple(value in packed for value in blocks.inputs)
         graphs = [blocks] if blocks.sharding is None else [
@@ -259,7 +267,7 @@ def _plans(graph: Graph, config: Config, sharding: Sharding, standard_inputs: bo
                 key, sent = (core, programs[device]), exchanges(part)
                 if key not in planners:
                     planners[key] = _plan(part, config, sharding, core, (own_transfers, alike),
-                                          packed, queues)
+                                          packed, queues, writers)
                 parts.append(_Part(planners[key], sent))
         except MemoryError as error:
             failure = failure or error
@@ -270,13 +278,13 @@ def _plans(graph: Graph, config: Config, sharding: Sharding, standard_inputs: bo
 
 
 def _plan(graph: Graph, config: Config, sharding: Sharding, core: int,
-          options: tuple[bool, bool], packed: Collection[Value], queues: Queues | None
-          ) -> Planner:
+          options: tuple[bool, bool], packed: Collection[Value], queues: Queues | None,
+          writers: Sequence[Sequence[range]]) -> Planner:
     """Plan one core's program; this changes the graph.
 
     ``sharding`` says how the host's arrays are split between cores, and ``queues`` has the infeed
     and outfeed, if any. ``options`` are `Context.own_transfers` and `Context.alike`. ``packed`` are
-    the packed inputs and constants.
+    the packed inputs and constants. ``writers`` is the result of `_writers`.
     """
     arguments = _rows("input", graph.inputs, sharding.inputs, core, config, packed)
     if queues is not None:
@@ -285,11 +293,10 @@ def _plan(graph: Graph, config: Config, sharding: Sharding, core: int,
             slots = Value(replace(value.type, shape=(queues.slots, *value.shape[1:])))
             [rows] = _rows("input", [slots], [sharding.inputs[number]], core, config)
             arguments[number] = replace(rows, buffer=f"input{number}")
-    fixed = range(len(graph.outputs)) if graph.sharding is None else (
-        () if queues is None else queues.outputs)
-    writers = _writers(graph.outputs, sharding.outputs, fixed, config)
-    results = [rows if writer in (core, None) else None for rows, writer in zip(
+    results = [rows if parts[core] else None for rows, parts in zip(
         _rows("output", graph.outputs, sharding.outputs, core, config), writers, strict=True)]
+    divided = {value: parts[core] for value, parts in zip(graph.outputs, writers, strict=True)
+               if all(parts) and parts[0] != parts[1]}
     given, wanted = _with_elements(graph.inputs), _with_elements(graph.outputs)
     # Values without elements have no rows in HBM, and no vectors.
     graph.inputs = [graph.inputs[number] for number in given]
@@ -298,27 +305,36 @@ def _plan(graph: Graph, config: Config, sharding: Sharding, core: int,
                         or any(value.type.size for value in operation.results)]
     planner = Planner(Context(config, assign_tilings(graph, config, packed), *options))
     planner.program(graph, [arguments[number] for number in given],
-                    [results[number] for number in wanted])
+                    [results[number] for number in wanted], divided)
     return planner
 
 
-def _writers(values: Sequence[Value], cuts: Sequence[int | None], fixed: Collection[int],
-             config: Config) -> list[int | None]:
-    """Choose the core that writes each output; None: each core writes its part.
+def _writers(graph: Graph, cuts: Sequence[int | None], fixed: Collection[int], config: Config
+             ) -> list[tuple[range, range]]:
+    """Return, for each output of a graph, the vectors that each core writes.
 
-    Both cores compute the outputs that are not split, and each core writes about half of their
-    rows. ``values`` are the outputs, and ``cuts`` has the dimension along which each is split; None
-    if it is not. Core 0 writes those with the numbers ``fixed``: those that the host reads early,
-    or all, if the program has one core.
+    Both cores compute the outputs that are not split. Each core writes a half of those that are
+    large and that kernels do not write themselves, and about half of the rows of the others.
+    ``cuts`` has the dimension along which each output is split; None if it is not. Of an output
+    that is split, each core writes its part. Core 0 writes outputs with the numbers ``fixed``:
+    those that the host reads early, or all, if the program has one core.
     """
-    sizes = {number: tiled(value.type, config).rows for number, (value, dimension)
-             in enumerate(zip(values, cuts, strict=True)) if dimension is None}
-    found: list[int | None] = [None] * len(values)
+    makers = {value: operation.kind for operation in graph.operations
+              for value in operation.results}
+    sizes = [tiled(value.type, config).rows // config.sublanes for value in graph.outputs]
+    found = [(range(size), range(size)) for size in sizes]
     written = [0, 0]
-    for number in sorted(sizes, key=lambda number: (number not in fixed, -sizes[number])):
+    for number in sorted((number for number, dimension in enumerate(cuts) if dimension is None),
+                         key=lambda number: (number not in fixed, -sizes[number])):
+        size = sizes[number]
+        half = size // 2
+        if (number not in fixed and size >= _DIVIDED
+                and makers.get(graph.outputs[number]) in _DIVISIBLE):
+            found[number] = range(half), range(half, size)
+            continue
         core = 0 if number in fixed or written[0] <= written[1] else 1
-        found[number] = core
-        written[core] += sizes[number]
+        found[number] = (range(size), range(0)) if core == 0 else (range(0), range(size))
+        written[core] += size
     return found
 
 

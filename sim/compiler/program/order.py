@@ -184,7 +184,7 @@ class _Scheduler:
     def _run(self, step: _Step) -> None:
         for core in step.cores:
             self._clock[core] = max(self._clock[core], self._start(step, core)) + step.cycles
-        sums = "early" in step.operation.attributes
+        sums = step.operation.kind == "pod_sum"
         for core in range(CORES):
             end = self._clock[core] if core in step.cores else self._start(step, core)
             if sums:
@@ -239,7 +239,9 @@ class _Scheduler:
             makers.update(dict.fromkeys(operation.results, step))
             steps.append(step)
         for step in reversed(steps):
-            step.path = step.cycles + step.travel + max(
+            sums = step.operation.kind == "pod_sum"
+            step.path = step.cycles + step.travel + sums * self._sum_cycles(
+                step.operation) + max(
                 (later.path for later in step.after), default=0.0)
             step.is_early = "early" in step.operation.attributes or any(
                 later.is_early for later in step.after)
@@ -270,8 +272,8 @@ class _Scheduler:
         if kind == "exchange":
             return 10
         if kind == "pod_sum":
-            # Kernels run behind an early sum.
-            return 0 if "early" in operation.attributes else self._sum_cycles(operation)
+            # Kernels run behind it.
+            return 0
         if kind == "dot_general":
             value = operation.operands[0]
             contracted = math.prod(value.shape[at] for at in operation.attributes[

@@ -47,12 +47,13 @@ class Planner:
     def __init__(self, context: Context) -> None:
         self.context = context
         self._places = context.places
+        self._divided: Mapping[Value, range] = {}
         self._control = ControlFlow(context, self._region)
         self._slices = Slices(context)
         self.launcher = Launcher(context)
 
     def program(self, graph: Graph, inputs: Sequence[Rows],
-                outputs: Sequence[Rows | None]) -> None:
+                outputs: Sequence[Rows | None], divided: Mapping[Value, range]) -> None:
         """Write the whole program.
 
         Parameters
@@ -63,6 +64,9 @@ class Planner:
             HBM rows of each input.
         outputs : sequence of Rows or None
             HBM rows to which each output is written; None for an output that is not written.
+        divided : mapping of Value to range
+            For outputs of which this core writes only a part: the vectors of that part. Operations
+            without regions compute them.
 
         Raises
         ------
@@ -78,6 +82,9 @@ class Planner:
         wanted: dict[Value, list[Rows]] = {}
         for value, rows in zip(graph.outputs, outputs, strict=True):
             wanted.setdefault(value, []).extend([] if rows is None else [rows])
+        self._divided = divided
+        uses = _uses(graph, ())
+        self.launcher.needed = {value: part for value, part in divided.items() if value not in uses}
         if any("slots" in operation.attributes for operation in graph.walk()):
             self._control.reserve(FED)
         self._block(graph, wanted, ())
@@ -110,7 +117,7 @@ class Planner:
         places, operations = self._places, graph.operations
         uses = _uses(graph, kept)
         direct = {value: rows[0] for value, rows in early.items()
-                  if len(rows) == 1 and value not in kept}
+                  if len(rows) == 1 and value not in kept and value not in self._divided}
         for value in graph.inputs:
             self._copy(value, early.get(value, ()))
         # Results of a sum that is done apart are not there immediately after it.
@@ -139,7 +146,7 @@ class Planner:
                     self._straight(operation, later, self._dying(operation, uses, index), direct)
             for value in operation.results:
                 if value not in self.launcher.stored:
-                    self._copy(value, early.get(value, ()))
+                    self._copy(value, early.get(value, ()), last=value not in uses)
             for value in (*operation.operands, *operation.results):
                 if uses.get(value, (-1,))[-1] <= index:
                     places.drop(value)
@@ -225,10 +232,14 @@ class Planner:
         self._places.homes[result] = rows
         return True
 
-    def _copy(self, value: Value, destinations: Sequence[Rows]) -> None:
+    def _copy(self, value: Value, destinations: Sequence[Rows], *, last: bool = False) -> None:
+        """Start to copy a value to rows of HBM; ``last`` says that it is not used again."""
+        part = self._divided.get(value)
         for rows in destinations:
-            if self._places.homes.get(value) != rows:
-                self._places.copy_to(value, rows)
+            if self._places.homes.get(value) != rows and not (
+                    last and len(destinations) == 1
+                    and self.launcher.sums.store(value, rows, part)):
+                self._places.copy_to(value, rows, part)
 
     def _constant_home(self, operation: Operation) -> Home:
         tiling = self.context.tilings[operation.result]

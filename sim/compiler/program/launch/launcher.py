@@ -88,6 +88,8 @@ class Launcher:
         Writes sums over all devices of a pod.
     too_large : list of str
         Descriptions of operations that do not fit vector memory.
+    needed : mapping of Value to range
+        Values of which only a part is needed, and the vectors of that part.
     stored : set of Value
         Results that kernels have copied to their destination rows themselves.
     """
@@ -108,6 +110,7 @@ class Launcher:
         # Exchanges whose first parts products may send, by number, until their code is complete.
         self._near: dict[int, NearExchange] = {}
         self.too_large: list[str] = []
+        self.needed: Mapping[Value, range] = {}
         self.stored: set[Value] = set()
 
     def kernel(self, operation: Operation, following: Sequence[Upcoming],
@@ -145,11 +148,11 @@ class Launcher:
                 operation.kind, operation.location, len(code), cycles, moved - self._counted_rows,
                 _products(operation), vector_operations(code)), cycles))
             self._counted_rows = moved
+            self.sums.passed(cycles)
         for buffer in lowered.own:
             self._places.memory.release(buffer)
         if lifted:
             self._places.restore(lifted)
-        self.sums.passed(sum(cycles for _, _, cycles in lowered.codes))
 
     def _make_room_and_lower(self, operation: Operation, dying: Set[Value],
                              goes: Mapping[Value, Rows], near: NearExchange | None
@@ -415,14 +418,21 @@ class Launcher:
         return True
 
     def _sections(self, operation: Operation, lowering: KernelLowering) -> list[range]:
-        """Return the vectors of the results that a kernel computes first, and the others.
+        """Return the vectors of the results that each part of a kernel computes, in order.
 
-        The first ones need only the first parts of operands that exchanges are still moving. The
-        list is empty if the kernel is not divided.
+        The first part needs only the first parts of operands that exchanges are still moving. Steps
+        of a sum in progress follow the parts of a long kernel. Vectors that are not `needed` are in
+        no part. The list is empty if one kernel computes all vectors.
         """
         parts = {tuple(found) for value in operation.operands
                  if (found := self._places.memory.parts(lowering.place(value).buffer))}
-        return [*parts.pop()] if len(parts) == 1 and is_flat(operation, lowering) else []
+        if len(parts) == 1 and is_flat(operation, lowering):
+            return [*parts.pop()]
+        whole = range(self._tilings[operation.results[0]].vectors)
+        needed = {self.needed.get(value, whole) for value in operation.results}
+        wanted = needed.pop() if len(needed) == 1 else whole
+        sections = self.sums.divided(wanted)
+        return sections if sections != [whole] and is_flat(operation, lowering) else []
 
     def _code(self, operation: Operation, lowering: KernelLowering, taken: KernelBuffers
               ) -> tuple[MachineCode, Code, int]:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from sim.compiler.collectives.kept import KEPT_WORDS
 from sim.compiler.collectives.shares import SumShares
 from sim.compiler.collectives.streamed import (
     Semaphores,
@@ -30,7 +29,7 @@ from sim.compiler.program.code.reserved import (
     FREE,
     LINKS,
 )
-from sim.compiler.program.code.transfers import Rows, scalar_words
+from sim.compiler.program.code.transfers import Rows, Vectors, scalar_words
 from sim.compiler.program.compiled import KernelRecord
 from sim.compiler.program.context import Context
 from sim.compiler.program.launch.records import Records
@@ -44,8 +43,13 @@ _LEFT = 16
 """Words of scalar memory that kernels have at least while a sum is in progress."""
 _REGISTERS = 8
 """Maximum number of vector registers for a step's loads within a product."""
+_VECTOR_CYCLES, _PART = 2, 64
+"""Estimated cycles of an elementwise kernel for a vector, and of a part of it at least."""
 _SPREAD = 0.8
 """Share of the kernels' cycles during which a sum is in progress."""
+_URGENT, _FIRST = 4, 0.4
+"""For a sum that takes longer than the kernels: number of steps before any kernel, and share of the
+other steps during which kernels run; during the rest, results leave to HBM."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +65,14 @@ class _Sum:
     image : Rows
         Rows of HBM that hold the image: words that the sum's code reads from scalar memory. The
         first of them, `sum_image`, depend on the device.
+    in_steps : bool
+        Whether it is written in steps.
     """
 
     shares: SumShares
     base: int
     image: Rows
+    in_steps: bool
 
 
 @dataclass(frozen=True)
@@ -76,9 +83,7 @@ class _Prepared:
     ----------
     shares : SumShares
     room : range
-        Words of scalar memory for the image, and for the values that are kept between steps.
-    words : int
-        Number of words of the image.
+        Words of scalar memory for the image.
     image : Rows
         Rows of HBM that hold the image.
     number : int
@@ -89,7 +94,6 @@ class _Prepared:
 
     shares: SumShares
     room: range
-    words: int
     image: Rows
     number: int
     apart: bool
@@ -107,8 +111,10 @@ class Running:
         Its steps (`StreamedSum.steps`).
     shares : SumShares
     workspace : VmemBuffer
-    period : float
-        Cycles from one step to the next.
+    first : int
+        Number of steps that run before any kernel.
+    period, least : float
+        Cycles of kernels from one step to the next: on average, and at least.
     done : int
         Number of steps that have been written.
     cycles : int
@@ -122,7 +128,9 @@ class Running:
     steps: list[Callable[[], None]]
     shares: SumShares
     workspace: VmemBuffer
+    first: int
     period: float
+    least: float
     done: int = field(default=0)
     cycles: int = field(default=0)
     last: int = field(default=0)
@@ -131,6 +139,14 @@ class Running:
     def left(self) -> int:
         """Number of steps that are not written yet."""
         return len(self.steps) - self.done
+
+    def due(self, done: int, last: float) -> float:
+        """Return when the next step is due, in cycles of kernels since the sum began.
+
+        ``done`` steps are written, the last of them at ``last``. After a kernel in which there was
+        no place for steps, they follow each other faster.
+        """
+        return max(last + self.least, (done - self.first + 1) * self.period)
 
     def write(self, b: Builder, count: int) -> None:
         """Write the next ``count`` steps to ``b``, between kernels."""
@@ -165,6 +181,9 @@ class PodSums:
         self._sums: dict[int, _Sum] = {}
         self._running: Running | None = None
         self._prepared: dict[int, _Prepared] = {}
+        # Parts of values that follow the next steps to HBM, and the buffers that they leave.
+        self._leaving: list[tuple[Vectors, Rows, int]] = []
+        self._buffers: list[VmemBuffer] = []
 
     def prepare(self, operation: Operation, *, apart: bool = True) -> None:
         """Start to load the image of a sum that is to be done ``apart``, if there is room for it.
@@ -175,23 +194,25 @@ class PodSums:
         shape, room = (device.torus.width, device.torus.height), context.memory.kernel
         vectors = sum(context.tilings[value].vectors for value in operation.operands)
         shares = SumShares.of(context.config, shape, vectors)
-        words = image_words(len(room) - KEPT_WORDS - _LEFT)
-        # Whole rows are loaded; kept values may lie behind the image in the last one.
-        held = max(words + -words % context.config.lanes, words + KEPT_WORDS)
-        apart = apart and held + _LEFT <= len(room)
         if apart:
             few = SumShares.of(context.config, shape, vectors, few=True)
-            if few.cycles(context.config) <= operation.attributes["meanwhile"]:
-                shares = few
-            room = room[-held:]
-            context.memory = replace(context.memory, held=held)
+            if few.cycles(context.config) > operation.attributes["meanwhile"]:
+                few = shares
+            # Whole rows are loaded.
+            lanes, least = context.config.lanes, len(room) - _LEFT
+            words = image_words(few, least // lanes * lanes, in_steps=True)
+            words += -words % lanes
+            apart = words <= least
+        if apart:
+            shares, room = few, room[-words:]
+            context.memory = replace(context.memory, held=words)
         else:
-            words = image_words(len(room))
+            room = room[:image_words(shares, len(room), in_steps=False)]
         nowhere = VmemBuffer("", 0, shares.workspace)
-        code = StreamedSum(Builder(context.config), shares, device.core, nowhere, room[:words],
-                           _SEMAPHORES)
-        image, number = self._image(code, room[:words], device.torus.devices)
-        self._prepared[device.number] = _Prepared(shares, room, words, image, number, apart)
+        code = StreamedSum(Builder(context.config), shares, device.core, nowhere, room,
+                           _SEMAPHORES, in_steps=apart)
+        image, number = self._image(code, room, device.torus.devices)
+        self._prepared[device.number] = _Prepared(shares, room, image, number, apart)
 
     def write(self, operation: Operation, *, apart: bool = False) -> None:
         """Write a ``pod_sum``; or, if it is to be done ``apart``, only its first step.
@@ -207,27 +228,31 @@ class PodSums:
         if device.number not in self._prepared:
             self.prepare(operation, apart=apart)
         prepared = self._prepared[device.number]
-        shares, room, words = prepared.shares, prepared.room, prepared.words
+        shares, room = prepared.shares, prepared.room
         places.lock(operation.operands)
         try:
             operands = [places.load(value) for value in operation.operands]
             workspace = places.allocate("sum", shares.workspace)
         finally:
             places.lock(())
-        b, kept = Builder(context.config), room[words:] if prepared.apart else range(0)
-        code = StreamedSum(b, shares, device.core, workspace, room[:words], _SEMAPHORES, kept)
+        b = Builder(context.config)
+        code = StreamedSum(b, shares, device.core, workspace, room, _SEMAPHORES,
+                           in_steps=prepared.apart)
         # Other transfers may go on, and fill vectors that the sum does not use.
         memory.wait_exchanges()
         memory.settle(operands)
         memory.wait(prepared.number)
         assert device.number not in self._sums, operation
-        self._sums[device.number] = _Sum(shares, workspace.address, prepared.image)
+        self._sums[device.number] = _Sum(shares, workspace.address, prepared.image, prepared.apart)
         if prepared.apart:
             steps = code.steps(operands)
-            cycles = max(shares.cycles(context.config), operation.attributes["meanwhile"] * _SPREAD)
-            self._running = Running(operation, code, steps, shares, workspace,
-                                     cycles / len(steps))
-            self._write_steps(1)
+            cycles, kernels = shares.cycles(context.config), operation.attributes["meanwhile"]
+            first, least, share = 1, cycles / len(steps), _SPREAD
+            if kernels < cycles:
+                first, least, share = min(_URGENT, len(steps) - 1), 0, _FIRST
+            self._running = Running(operation, code, steps, shares, workspace, first, max(
+                least, kernels * share / (len(steps) - first)), least)
+            self._write_steps(first)
             return
         code.write(operands)
         self._append(operation, b, shares.vectors, round(shares.cycles(context.config)))
@@ -253,13 +278,55 @@ class PodSums:
         """Return whether ``values`` contain a result of the sum in progress, if there is one."""
         return self._running is not None and not values.isdisjoint(self._running.operation.results)
 
+    def store(self, value: Value, destination: Rows, part: range | None) -> bool:
+        """Let a value that is not used again leave to HBM, in parts that follow the next steps.
+
+        A long transfer would delay those of the sum. ``destination`` and ``part`` are those of
+        `Places.copy_to`. Return whether this is possible.
+        """
+        running = self._running
+        if running is None or not running.left or not destination.is_plain:
+            return False
+        buffer = self._places.take(value)
+        if buffer is None:
+            return False
+        self._places.memory.settle([buffer])
+        sublanes = self._context.config.sublanes
+        whole = range(buffer.vectors) if part is None else part
+        size = -(-len(whole) // running.left)
+        for first in whole[::size]:
+            count = min(size, whole.stop - first)
+            self._leaving.append((Vectors(buffer.address + first),
+                                  destination.moved(first * sublanes), count * sublanes))
+        self._buffers.append(buffer)
+        return True
+
+    def _store(self, parts: int) -> None:
+        """Start the transfers of the next ``parts`` parts of values that leave to HBM."""
+        number = 0
+        for source, destination, rows in self._leaving[:parts]:
+            number = self._places.memory.issue(source, destination, rows)
+        del self._leaving[:parts]
+        if not self._leaving:
+            for buffer in self._buffers:
+                self._places.memory.release(buffer, number)
+            self._buffers.clear()
+
+    def divided(self, vectors: range) -> list[range]:
+        """Divide the vectors that an elementwise kernel computes, if steps are due within it."""
+        running, count = self._running, 1
+        if running is not None and running.left:
+            count = round(_VECTOR_CYCLES * len(vectors) / max(running.period, _PART))
+        size = -(-len(vectors) // max(1, count))
+        return [vectors[first:first + size] for first in range(0, len(vectors), size)]
+
     def passed(self, cycles: int) -> None:
         """Write the steps that are due after a kernel that takes ``cycles`` cycles."""
         running = self._running
         if running is None:
             return
         running.cycles += cycles
-        if running.left and running.cycles - running.last >= running.period:
+        if running.left and running.cycles >= running.due(running.done, running.last):
             self._write_steps(1)
 
     def meanwhile(self, b: Builder) -> Meanwhile | None:
@@ -272,11 +339,16 @@ class PodSums:
             return None
 
         def choose(count: int, cycles: int) -> Mapping[int, Callable[[], None]]:
-            first = running.last + running.period - running.cycles
-            numbers = range(max(0, math.ceil(first / cycles)), count,
-                            max(1, math.ceil(running.period / cycles)))
+            numbers, last = list[int](), float(running.last)
+            for done in range(running.done, len(running.steps)):
+                due = math.ceil((running.due(done, last) - running.cycles) / cycles)
+                number = max(due, numbers[-1] + 1 if numbers else 0)
+                if number >= count:
+                    break
+                numbers.append(number)
+                last = running.cycles + number * cycles
             return {number: partial(running.write_within, b, number * cycles)
-                    for number in numbers[:running.left]}
+                    for number in numbers}
 
         return choose
 
@@ -296,8 +368,11 @@ class PodSums:
         running = self._running
         if running is None:
             return
+        while self._leaving and running.left:
+            self._write_steps(1)
         if running.left:
             self._write_steps(running.left)
+        self._store(len(self._leaving))
         self._running = None
         self._context.memory = replace(self._context.memory, held=0)
         self._leave_results(running.operation, running.workspace)
@@ -309,6 +384,7 @@ class PodSums:
         share = count / len(running.steps)
         running.write(b, count)
         self._append(running.operation, b, round(share * running.shares.vectors), None)
+        self._store(count)
 
     def _image(self, code: StreamedSum, addresses: range, devices: int) -> tuple[Rows, int]:
         """Write the transfer of a sum's image to scalar memory.
@@ -355,7 +431,8 @@ class PodSums:
             others = [near, *(torus.neighbour(device, ring, way)
                               for ring, way in next_chips(item.shares, core))]
             self._context.constants.differ(item.image, device, sum_image(
-                item.shares, core, (x, y), [base(number, other) for other in others]))
+                item.shares, core, (x, y), [base(number, other) for other in others],
+                in_steps=item.in_steps))
 
     def base(self, number: int) -> int:
         """Return the address of the workspace of sum ``number`` (`DeviceSum.number`)."""

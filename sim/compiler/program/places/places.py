@@ -6,7 +6,7 @@ and its vectors freed. In this package, a *buffer* without an adjective is a `Vm
 consecutive vectors of vector memory.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -257,20 +257,24 @@ class Places:
         """Write code that waits until a value's home holds it."""
         self.memory.wait(self._stored.get(value, 0))
 
-    def copy_to(self, value: Value, destination: Rows) -> int:
-        """Start to copy a value to the HBM rows ``destination``; return the transfer's number."""
-        rows = self._tilings[value].vectors * self._config.sublanes
-        home = self.homes.get(value)
-        if isinstance(home, Rows) and value not in self._resident and not (
+    def copy_to(self, value: Value, destination: Rows, part: range | None = None) -> int:
+        """Start to copy a value, or ``part`` of its vectors, to their rows of ``destination``.
+
+        Return the transfer's number. The rows of ``destination`` for a part are consecutive.
+        """
+        home, vectors = self.homes.get(value), part or range(self._tilings[value].vectors)
+        first, rows = (count * self._config.sublanes for count in (vectors.start, len(vectors)))
+        if isinstance(home, Rows) and value not in self._resident and part is None and not (
                 home.levels and destination.levels):
             self.wait_stored(value)
             return self.memory.issue(home, destination, rows)
-        if isinstance(home, Splat) and value not in self._resident:
+        if isinstance(home, Splat) and value not in self._resident and part is None:
             return self._copy_splat(home.word, destination, rows)
         buffer = self.load(value)
         # The buffer must not be read while a transfer still fills it.
         self.memory.settle([buffer])
-        number = self.memory.issue(Vectors(buffer.address), destination, rows)
+        number = self.memory.issue(Vectors(buffer.address + vectors.start),
+                                   destination.moved(first), rows)
         self._reading[buffer] = number
         return number
 
@@ -285,15 +289,9 @@ class Places:
         while (buffer := self._allocate_some("splat", vectors)) is None:
             vectors = -(-vectors // 2)
         self.memory.fill(word, buffer)
-        step, number = vectors * sublanes, 0
-        if step >= rows:
-            number = self.memory.issue(Vectors(buffer.address), destination, rows)
-        else:
-            for part in _runs(destination):
-                size = destination.run or rows
-                for first in range(0, size, step):
-                    number = self.memory.issue(Vectors(buffer.address), part.moved(first),
-                                         min(step, size - first))
+        number = 0
+        for part, count in _pieces(destination, rows, vectors * sublanes):
+            number = self.memory.issue(Vectors(buffer.address), part, count)
         self.memory.give(buffer, number)
         return number
 
@@ -442,6 +440,20 @@ class Places:
             self._fetch(value, buffer)
         self.memory.wait_all()
         self.memory.forget_arrivals()
+
+
+def _pieces(rows: Rows, count: int, most: int) -> Iterator[tuple[Rows, int]]:
+    """Divide ``count`` rows into pieces of at most ``most`` rows; yield each with its number.
+
+    If there are several pieces, the rows of each are consecutive.
+    """
+    if most >= count:
+        yield rows, count
+        return
+    size = rows.run or count
+    for part in _runs(rows):
+        for first in range(0, size, most):
+            yield part.moved(first), min(most, size - first)
 
 
 def _runs(rows: Rows) -> list[Rows]:

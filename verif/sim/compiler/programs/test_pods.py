@@ -229,7 +229,15 @@ def test_kernels_run_between_the_steps_of_an_early_sum(
     monkeypatch.setattr(module, "LARGE", 32)
     monkeypatch.setattr(sys.modules["sim.compiler.passes.join_sums"], "_STEPS", 0)
     monkeypatch.setattr(_Scheduler, "_LEAST", 0)
+    monkeypatch.setattr(sys.modules["sim.compiler.program.launch.sums"], "_URGENT", 1)
     written: list[tuple[str, int]] = []
+    store, stored = PodSums.store, list[bool]()
+
+    def leaves(sums: PodSums, *arguments: Any) -> bool:
+        stored.append(store(sums, *arguments))
+        return stored[-1]
+
+    monkeypatch.setattr(PodSums, "store", leaves)
 
     def recorded(name: str, write: Function) -> Function:
         def record(run: Running, b: Any, number: int) -> None:
@@ -261,6 +269,7 @@ def test_kernels_run_between_the_steps_of_an_early_sum(
                 one, other = pod.execute(executable, x, y)
                 np.testing.assert_array_equal(one, 2 * first)
                 np.testing.assert_array_equal(other, 3 * second)
+    assert any(stored), "a result leaves to HBM during the second sum"
     half = written[:len(written) // 2]
     assert written == half * CORES, written
     names = [name for name, _ in half]
@@ -283,7 +292,7 @@ def test_image_of_a_sum_fills_only_words_that_kernels_do_not_use(
     def recorded(sums: PodSums, operation: Any, **options: Any) -> None:
         prepare(sums, operation, **options)
         made, memory = sums._prepared[operation.attributes["device"].number], sums._context.memory
-        rows = -(-made.words // config.lanes)
+        rows = -(-len(made.room) // config.lanes)
         loaded.append(made.apart)
         assert made.room.start + rows * config.lanes <= memory.to_window
         assert not made.apart or memory.kernel.stop <= made.room.start
