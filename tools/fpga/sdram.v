@@ -1,6 +1,6 @@
 // An SDRAM of 32 MiB with 16 data bits, as golden/fpga/sdram.py defines it.
 // `violation` is the first rule that was violated, by the numbers of Rule in that file.
-module sdram #(parameter PERIOD_PS = 40000, parameter START_US = 200) (
+module sdram #(parameter PERIOD_PS = 40000, parameter START_US = 200, parameter ROW_BITS = 13) (
   input clk,
   input enable,
   input [3:0] command,
@@ -18,7 +18,7 @@ module sdram #(parameter PERIOD_PS = 40000, parameter START_US = 200) (
   localparam longint RCD = 21000, RP = 21000, RAS = 45000, RC = 67000, RFC = 70000, WR = 20000,
     RRD = 15000, LONGEST = 100000000;
   localparam longint START = 64'(START_US) * 1000000, REFRESH = 7812500;
-  reg [15:0] words [0:(1 << 24) - 1];
+  reg [15:0] words [0:(1 << (ROW_BITS + 11)) - 1];
   reg [3:0] active = 0;
   reg [12:0] rows [0:3];
   longint activated [0:3], written [0:3], precharged [0:3];
@@ -30,7 +30,7 @@ module sdram #(parameter PERIOD_PS = 40000, parameter START_US = 200) (
   reg [1:0] masks = 3;
   reg [3:0] rule;
   wire all = (command <= 1) || (command == 2 && address[10]);
-  wire [23:0] place = {rows[bank], bank, address[8:0]};
+  wire [ROW_BITS+10:0] place = {rows[bank][ROW_BITS-1:0], bank, address[8:0]};
   wire [15:0] keep = {{8{mask[1]}}, {8{mask[0]}}};
   wire [15:0] lost = {{8{masks[1]}}, {8{masks[0]}}};
   integer one;
