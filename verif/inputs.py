@@ -78,6 +78,7 @@ REVIEWED: Mapping[str, tuple[str, ...]] = {
     "tools/jax_table/worker.py": CODE,
     "verif/benches/runner.py": CODE,
     "verif/hdl/test_store.py": CODE,
+    "verif/hdl/test_yosys.py": ("hdl/*",),
     "verif/sim/apps/test_command.py": CODE,
     "verif/sim/apps/test_examples.py": (*CODE, "examples/*"),
     "verif/sim/apps/test_training_checkpoint.py": CODE,
