@@ -94,7 +94,8 @@ LADDER = (
     Options(constants=0, invariants=False, pipeline=False, ahead=False),
     Options(constants=0, invariants=False, pipeline=False, ahead=False, reduced=False))
 """Options of scheduling, in the order in which they are tried: each needs fewer registers."""
-JOINED = tuple(Options(joined=True, unrolled=most) for most in (192, 128, 48))
+JOINED = tuple(Options(joined=True, unrolled=most, lead=64, live=30)
+               for most in (256, 192, 160, 128, 48))
 """Options to try, in order, for code of several kernels (`sim.compiler.machine.join.join`)."""
 
 

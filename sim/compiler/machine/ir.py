@@ -180,11 +180,12 @@ class Access:
     """The address that an operation accesses: ``index`` within ``buffer``.
 
     ``buffer`` is None for an access to scalar memory, and for an operation that computes the index
-    as its scalar result.
+    as its scalar result. The address lies in ``extent``, a part of the buffer, if that is given.
     """
 
     buffer: VmemBuffer | None
     index: Index
+    extent: VmemBuffer | None = None
 
     def replaced(self, registers: "Mapping[Register, Register]") -> "Access":
         """Return the access with the keys of ``registers`` replaced by their values."""
@@ -193,7 +194,7 @@ class Access:
             other = registers.get(term, term) if isinstance(term, SReg) else term
             assert isinstance(other, (SReg, LoopVariable))
             terms[other] = factor
-        return Access(self.buffer, Index(self.index.constant, terms))
+        return Access(self.buffer, Index(self.index.constant, terms), self.extent)
 
     @property
     def address(self) -> Index:
@@ -205,7 +206,7 @@ class Access:
         """The vectors that may be accessed, for an access to vector memory."""
         assert self.buffer is not None
         if self.index.terms:
-            return self.buffer
+            return self.extent or self.buffer
         return VmemBuffer(self.buffer.name, self.buffer.address + self.index.constant, 1)
 
 

@@ -57,7 +57,8 @@ def by_address(code: MachineCode) -> MachineCode:
         for item in block:
             if isinstance(item, Op) and item.access is not None and item.access.buffer is not None:
                 buffer = whole[item.access.buffer]
-                access = Access(buffer, item.access.address - buffer.address)
+                access = Access(buffer, item.access.address - buffer.address,
+                                item.access.buffer)
                 found.append(Op(item.operation, item.operands, access, item.fence))
             elif isinstance(item, Loop) and item.count == 1:
                 found.append(Loop(item.variable, 1, straight(item.body), steps=item.steps,

@@ -57,6 +57,12 @@ class Options:
     unrolled : int
         With ``joined``: maximum number of operations, in all iterations together, of a loop that is
         unrolled.
+    lead : int or None
+        By how many cycles at most a load may precede the latest cycle in which it delays nothing,
+        in straight code for which the number of results in the array is known. None: no limit.
+    live : int or None
+        Limit of the live vector registers in straight code, instead of that in
+        `sim.compiler.machine.schedule.straight.PRESSURE`.
     """
 
     schedule: bool = True
@@ -68,6 +74,8 @@ class Options:
     crowded: bool = False
     joined: bool = False
     unrolled: int = 0
+    lead: int | None = None
+    live: int | None = None
 
 
 @dataclass(frozen=True)
@@ -140,9 +148,9 @@ class Layout:
                 ops, last = renamed[:len(ops)], renamed[-1] if last is not None else None
             self.lines += schedule_block(ops, self.config, last, ahead=self.options.ahead,
                                          crowded=self.options.crowded,
-                                         outstanding=None if self.depth else self.outstanding)
-            if self.outstanding is not None and not self.depth:
-                self.outstanding += _results([*ops], self.config)
+                                         outstanding=None if self.depth else self.outstanding,
+                                         lead=self.options.lead, live=self.options.live)
+            self._count([*ops])
         else:
             self.lines += [[(op.operation.slots[0], op)]
                            for op in (*ops, *([last] if last is not None else []))]
@@ -165,8 +173,13 @@ class Layout:
             assert loop.count is not None
             with_atom = self._dynamic(loop, pipeline, counter, before)
         self._atom(with_atom)
+        self._count([loop])
+
+    def _count(self, block: Block) -> None:
+        """Update `outstanding` after a block that has been appended."""
         if self.outstanding is not None and not self.depth:
-            self.outstanding += _results([loop], self.config)
+            change = _results(block, self.config)
+            self.outstanding = None if change is None else self.outstanding + change
 
     def _atom(self, first: int) -> None:
         if not self.depth and first < len(self.lines):
@@ -256,6 +269,7 @@ class Layout:
         self.labels[end] = len(self.lines)
         self.depth -= 1
         self._atom(first)
+        self._count([branch])
 
     def _scalar(self) -> SReg:
         return SReg(next(self.numbers))
@@ -271,18 +285,29 @@ class Layout:
         return name
 
 
-def _results(block: Block, config: Config) -> int:
+def _results(block: Block, config: Config) -> int | None:
     """Return by how much a block changes the number of results that the array holds.
 
-    Code that is repeated an unknown number of times, or conditional, is assumed not to change it.
+    Return None if the change depends on a condition, or on a number of iterations that is known
+    only at run time.
     """
     total = 0
     for item in block:
-        if isinstance(item, Loop) and isinstance(item.count, int):
-            total += item.count * _results(item.body, config)
-        elif isinstance(item, Op):
+        if isinstance(item, Op):
             use = occupancy(item, config)
             total += {"rows": 1, "pop": -1}.get(use[0], 0) if use is not None else 0
+            continue
+        if isinstance(item, Loop):
+            change = _results(item.body, config)
+            if change:
+                change = change * item.count if isinstance(item.count, int) else None
+        else:
+            change = _results(item.then, config)
+            if change != _results(item.otherwise, config):
+                change = None
+        if change is None:
+            return None
+        total += change
     return total
 
 

@@ -34,11 +34,11 @@ from sim.compiler.machine.schedule.dependences import is_barrier
 from sim.compiler.machine.schedule.modulo import least_interval
 from sim.compiler.machine.schedule.resources import Node, is_inline
 
-__all__ = ["hoist", "unroll"]
+__all__ = ["hoist", "sizes", "unroll"]
 
 _SHORT = 8, 48
 """Limits of a loop that is unrolled: iterations, and operations in all iterations together."""
-_ITERATIONS = 16
+_ITERATIONS = 32
 """Maximum number of iterations of a loop that is unrolled, in code of several kernels."""
 _INVARIANTS: dict[type, int] = {VReg: 10, MReg: 2, SReg: 6}
 """Maximum number of registers of each kind that operations moved out of a nest of loops occupy."""
@@ -91,6 +91,34 @@ def unroll(code: MachineCode, *, joined: int | None = None) -> MachineCode:
 
     body = block(code.body, False)
     return MachineCode(code.config, body, next(numbers))
+
+
+def sizes(block: Block) -> set[int]:
+    """Return the sizes of the loops that `unroll` may unroll in code of several kernels.
+
+    The size of a loop is the number of operations in all its iterations together.
+    """
+    found: set[int] = set()
+    for item in block:
+        if isinstance(item, Loop):
+            size = _size(item)
+            found |= sizes(item.body) | ({size} if size is not None else set())
+        elif isinstance(item, Branch):
+            found |= sizes(item.then) | sizes(item.otherwise)
+    return found
+
+
+def _size(loop: Loop) -> int | None:
+    """Return the size of a loop (`sizes`); None if it is never unrolled."""
+    if not isinstance(loop.count, int) or loop.count > _ITERATIONS:
+        return None
+    total = 0
+    for item in loop.body:
+        size = 1 if isinstance(item, Op) else _size(item) if isinstance(item, Loop) else None
+        if size is None:
+            return None
+        total += size
+    return loop.count * total
 
 
 def _count_control(block: Block, reads: "Counter[Register]") -> None:

@@ -17,7 +17,7 @@ from sim.compiler.machine.ir import (
     scalar_operation,
 )
 from sim.compiler.machine.registers.coloring import COLORS
-from sim.compiler.machine.schedule.dependences import block_graph, is_barrier, loop_graph
+from sim.compiler.machine.schedule.dependences import block_graph, heights, is_barrier, loop_graph
 from sim.compiler.machine.schedule.modulo import (
     feasible_interval,
     least_interval,
@@ -26,7 +26,7 @@ from sim.compiler.machine.schedule.modulo import (
 )
 from sim.compiler.machine.schedule.pipeline import Pipeline, plan_pipeline
 from sim.compiler.machine.schedule.resources import Node, follows
-from sim.compiler.machine.schedule.straight import heights, single_writes
+from sim.compiler.machine.schedule.straight import single_writes
 
 __all__ = ["Usage", "overlap"]
 

@@ -28,6 +28,8 @@ class Context:
         results to HBM. The code then contains the HBM addresses of these operands and results.
     alike : bool
         Whether all devices execute the same operations.
+    compact : bool
+        Whether longer code must save many cycles, so that all code stays in instruction memory.
     stream : Stream
         Collects the code.
     places : Places
@@ -44,6 +46,7 @@ class Context:
     tilings: Tilings
     own_transfers: bool = True
     alike: bool = False
+    compact: bool = False
     stream: Stream = field(init=False)
     places: Places = field(init=False)
     constants: Constants = field(init=False)

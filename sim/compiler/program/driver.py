@@ -218,7 +218,7 @@ def _codes(parts: Sequence[_Part], config: Config, torus: Torus, title: str,
             for number, (target, peer) in part.exchanges.items()})
         key = part.planner, code.descriptors
         if key not in shared:
-            overlays, loads = overlay(code, constants, config, title)
+            overlays, loads = overlay(code, constants, config, title, launcher.records.lost)
             places = part.planner.context.places
             shared[key] = CoreCode(overlays, places.scratch_rows,
                                    launcher.records.finish(code, loads),
@@ -234,57 +234,76 @@ def _plans(graph: Graph, config: Config, sharding: Sharding, standard_inputs: bo
            queues: Queues | None) -> tuple[list[_Part], tuple[bool, ...]]:
     """Plan the programs of all devices; retry with smaller blocks if kernels lack vector memory.
 
+    If joined kernels make a loop outgrow instruction memory, the programs are planned once more,
+    with less growth.
     Devices that execute the same operations share a plan.
     ``sharding`` says how the host's arrays are split between cores, and ``queues`` has the infeed
     and outfeed, if any. With ``standard_inputs``, inputs may not be packed, nor may kernels start
     transfers of inputs themselves. Also return, for each input, whether it is packed.
     """
-    # The row numbers in transfers that kernels start themselves have 32 bits.
-    own_transfers = not standard_inputs and config.hbm_rows <= 1 << 32
     failure: MemoryError | None = None
     for share in _SHARES:
         blocks = graph.copy()
         stream_large(blocks, config, share)
         verify(blocks)
-        if blocks.sharding is not None and blocks.sharding.pod is not None:
-            overlap(blocks, blocks.sharding.torus, config)
-        elif blocks.sharding is not None:
-            hoist(blocks)
-        packed = packable(blocks, config, inputs=not standard_inputs)
-        writers = _writers(blocks, sharding.outputs, range(len(graph.outputs))
-                           if blocks.sharding is None else () if queues is None
-                           else queues.outputs, config)
-        # Recorded here, because planning removes inputs without elements.
-        flags = tuple(value in packed for value in blocks.inputs)
-        graphs = [blocks] if blocks.sharding is None else [
-            for_device(blocks, device) for device in range(blocks.sharding.torus.devices)]
-        planners, parts = dict[Hashable, Planner](), []
-        programs = [program_key(part) for part in graphs]
-        alike = len(set(programs)) == 1
         try:
-            for device, part in enumerate(graphs):
-                core, *_ = sharding.torus.place(device)
-                key, sent = (core, programs[device]), exchanges(part)
-                if key not in planners:
-                    planners[key] = _plan(part, config, sharding, core, (own_transfers, alike),
-                                          packed, queues, writers)
-                parts.append(_Part(planners[key], sent))
+            planned = _planned(blocks, config, sharding, standard_inputs, queues)
+            if any(part.planner.outgrows for part in planned[0]):
+                compact = _planned(blocks, config, sharding, standard_inputs, queues, compact=True)
+                if not any(part.planner.outgrows for part in compact[0]):
+                    planned = compact
         except MemoryError as error:
             failure = failure or error
         else:
-            return parts, flags
+            return planned
     assert failure is not None
     raise failure
 
 
+def _planned(graph: Graph, config: Config, sharding: Sharding, standard_inputs: bool,
+             queues: Queues | None, *, compact: bool = False
+             ) -> tuple[list[_Part], tuple[bool, ...]]:
+    """Plan the programs of all devices as `_plans`, for a graph that is divided into blocks.
+
+    ``compact`` is `Context.compact`. Raises MemoryError if kernels lack vector memory.
+    """
+    # The row numbers in transfers that kernels start themselves have 32 bits.
+    own_transfers = not standard_inputs and config.hbm_rows <= 1 << 32
+    graph = graph.copy()
+    if graph.sharding is not None and graph.sharding.pod is not None:
+        overlap(graph, graph.sharding.torus, config)
+    elif graph.sharding is not None:
+        hoist(graph, config)
+    packed = packable(graph, config, inputs=not standard_inputs)
+    writers = _writers(graph, sharding.outputs, range(len(graph.outputs))
+                       if graph.sharding is None else () if queues is None
+                       else queues.outputs, config)
+    # Recorded here, because planning removes inputs without elements.
+    flags = tuple(value in packed for value in graph.inputs)
+    graphs = [graph] if graph.sharding is None else [
+        for_device(graph, device) for device in range(graph.sharding.torus.devices)]
+    planners, parts = dict[Hashable, Planner](), []
+    programs = [program_key(part) for part in graphs]
+    alike = len(set(programs)) == 1
+    for device, part in enumerate(graphs):
+        core, *_ = sharding.torus.place(device)
+        key, sent = (core, programs[device]), exchanges(part)
+        if key not in planners:
+            planners[key] = _plan(part, config, sharding, core, (own_transfers, alike, compact),
+                                  packed, queues, writers)
+        parts.append(_Part(planners[key], sent))
+    return parts, flags
+
+
 def _plan(graph: Graph, config: Config, sharding: Sharding, core: int,
-          options: tuple[bool, bool], packed: Collection[Value], queues: Queues | None,
+          options: tuple[bool, bool, bool], packed: Collection[Value], queues: Queues | None,
           writers: Sequence[Sequence[range]]) -> Planner:
     """Plan one core's program; this changes the graph.
 
     ``sharding`` says how the host's arrays are split between cores, and ``queues`` has the infeed
-    and outfeed, if any. ``options`` are `Context.own_transfers` and `Context.alike`. ``packed`` are
-    the packed inputs and constants. ``writers`` is the result of `_writers`.
+    and outfeed, if any. ``options`` are `Context.own_transfers`, `Context.alike` and
+    `Context.compact`. ``packed`` are the packed inputs and constants. ``writers`` is the result of
+    `_writers`.
     """
     arguments = _rows("input", graph.inputs, sharding.inputs, core, config, packed)
     if queues is not None:

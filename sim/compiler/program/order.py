@@ -15,34 +15,70 @@ from sim.compiler.tiling import standard
 __all__ = ["hoist", "overlap"]
 
 
-def hoist(graph: Graph) -> None:
+def hoist(graph: Graph, config: Config) -> None:
     """Reorder a graph so that exchanges start early, the largest first.
 
     Operations that no exchange depends on move to the end, in the order in which the exchanges that
     they depend on start. Kernels run during an exchange until an operation needs the received
     value. So the operations that prepare a small exchange run during a larger one, and those that
-    use a large exchange run during smaller ones.
+    use a large exchange run during smaller ones. A short product that prepares a small exchange
+    moves in front of an earlier product: the array then computes one while the other waits.
     """
     for operation in graph.operations:
         for region in operation.regions if operation.kind in CONTROL else ():
-            hoist(region)
+            hoist(region, config)
     exchanges = [operation for operation in graph.operations if operation.kind == "exchange"]
     numbers = {value: number for number, operation in enumerate(graph.operations)
                for value in operation.results}
-    order: dict[int, None] = {}
+    found: list[int] = []
     for exchange in sorted(exchanges, key=lambda operation: -operation.result.type.size):
-        order.update(dict.fromkeys(sorted(_needed(graph, numbers[exchange.result], numbers))))
+        first = not found
+        for number in sorted(_needed(graph, numbers[exchange.result], numbers).difference(found)):
+            found.insert(len(found) if first else _place(graph, number, found, config), number)
+    order = dict.fromkeys(found)
     waits: list[int] = []
     # For each value, the position in `order` of the last exchange that it depends on; 0 if none.
     last: dict[Value, int] = {}
     positions = {number: position for position, number in enumerate(order, 1)}
     for number, operation in enumerate(graph.operations):
         own = positions[number] if operation.kind == "exchange" else 0
-        found = max(own, *(last.get(value, 0) for value in operation.operands), 0)
-        last.update(dict.fromkeys(operation.results, found))
-        waits.append(found)
+        latest = max(own, *(last.get(value, 0) for value in operation.operands), 0)
+        last.update(dict.fromkeys(operation.results, latest))
+        waits.append(latest)
     order.update(dict.fromkeys(sorted(range(len(graph.operations)), key=waits.__getitem__)))
     graph.operations = [graph.operations[number] for number in order]
+
+
+def _place(graph: Graph, number: int, order: Sequence[int], config: Config) -> int:
+    """Return the position in ``order`` at which to insert operation ``number``.
+
+    The operations in ``order`` are numbers; among them are those on which the new one depends. The
+    position is the end, except for a short product: it is that of the first product which does not
+    precede the operands, unless that product's result is exchanged.
+    """
+    operation = graph.operations[number]
+    if operation.kind != "dot_general" or _array_cycles(operation, config) > config.array_latency:
+        return len(order)
+    needed, exchanged = set(operation.operands), {
+        value for other in graph.operations if other.kind == "exchange" for value in other.operands}
+    for position in range(len(order), 0, -1):
+        if not needed.isdisjoint(graph.operations[order[position - 1]].results):
+            break
+    else:
+        position = 0
+    for later in range(position, len(order)):
+        other = graph.operations[order[later]]
+        if other.kind == "dot_general":
+            return len(order) if other.result in exchanged else later
+    return len(order)
+
+
+def _array_cycles(operation: Operation, config: Config) -> float:
+    """Return for how many cycles a product would keep the array busy if it filled all cells."""
+    value = operation.operands[0]
+    contracted = math.prod(value.shape[at] for at in operation.attributes[
+        "lhs_contracting_dimensions"])
+    return operation.result.type.size * contracted / config.lanes ** 2
 
 
 def _needed(graph: Graph, last: int, numbers: dict[Value, int]) -> set[int]:
@@ -68,7 +104,7 @@ def overlap(graph: Graph, torus: Torus, config: Config) -> None:
     so they agree on the order of exchanges. Graphs with control flow are hoisted instead (`hoist`).
     """
     if any(operation.kind in CONTROL for operation in graph.operations):
-        hoist(graph)
+        hoist(graph, config)
         return
     if any(operation.kind in ("exchange", "pod_sum") for operation in graph.operations):
         graph.operations = _Scheduler(graph, torus, config).order()
@@ -275,10 +311,7 @@ class _Scheduler:
             # Kernels run behind it.
             return 0
         if kind == "dot_general":
-            value = operation.operands[0]
-            contracted = math.prod(value.shape[at] for at in operation.attributes[
-                "lhs_contracting_dimensions"])
-            return 300 + 1.5 * operation.result.type.size * contracted / self._config.lanes ** 2
+            return 300 + 1.5 * _array_cycles(operation, self._config)
         if kind == "dynamic_update_slice":
             return self._KERNEL + 2 * self._vectors(operation.operands[1:2])
         if kind in ("slice", "dynamic_slice"):

@@ -9,6 +9,7 @@ import numpy as np
 
 from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.program.code.reserved import FED
+from sim.compiler.program.code.resident import resident_bundles
 from sim.compiler.program.code.transfers import Rows
 from sim.compiler.program.context import Context
 from sim.compiler.program.control.blocks import cut_rows
@@ -22,8 +23,10 @@ from sim.compiler.program.tilings import BARRIER, CONTROL, HELD
 from sim.compiler.tiling import same_vectors, standard
 from sim.compiler.words import to_words, uniform
 
-__all__ = ["Planner"]
+__all__ = ["EXITS", "Planner"]
 
+EXITS = 16
+"""Bundles of instruction memory that are left for entries and exits of a segment."""
 _ALONE = CONTROL | {"exchange", "pod_sum", BARRIER, "gather"}
 """Kinds of operations that use what a sum in progress uses."""
 
@@ -97,6 +100,16 @@ class Planner:
                 "choose a chip with more vector memory")
         self._places.memory.wait_all()
         self.context.stream.halt()
+
+    @property
+    def outgrows(self) -> bool:
+        """Whether a loop does not stay in instruction memory, but would if no kernels were joined.
+
+        The code of such a loop is loaded in each iteration.
+        """
+        room = self.context.config.imem_bundles - resident_bundles() - EXITS
+        loop = self.context.stream.longest_loop
+        return loop - self.launcher.joiner.growth <= room < loop
 
     # ---- blocks
 

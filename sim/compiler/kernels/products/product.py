@@ -212,9 +212,9 @@ class Product:
         # The last result of a step is stored one step after the others.
         unfinished = range(max(0, self.steps - self.lag - 2), self.steps)
         depth = math.prod(level.count for level in self.sums)
-        return min(self._result_of(step // depth) for step in unfinished)
+        return min(self.result_of(step // depth) for step in unfinished)
 
-    def _result_of(self, total: int) -> int:
+    def result_of(self, total: int) -> int:
         """Return the index, among the vectors of results, of the first vector of a block.
 
         ``total`` is the number of the block, in the order in which steps complete blocks.

@@ -15,6 +15,7 @@ If the product computes by depth, the lag is not a whole number of steps (`Produ
 pops of an iteration then take the last results of the step before.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -159,6 +160,8 @@ class _Writer:
                  transfers: Transfers | None) -> None:
         self._b, self._product, self._smem, self._transfers = b, product, smem, transfers
         self._stores = transfers.stores if transfers is not None else None
+        # The addresses of the last results are constants: later code can be compared with them.
+        self._knows_end = not (product.by_depth or product.scheme.passes > 1 or self._stores)
         self._tile = product.config.tile_vregs
         # Number of pushed vectors that share a vector in memory.
         self._share = 1 + product.packed
@@ -224,7 +227,10 @@ class _Writer:
         if send is not None and product.early:
             send()
         self._last_step(results)
-        if product.lag:
+        if self._knows_end:
+            for step in range(product.steps - product.lag, product.steps):
+                self._pops(range(product.block_rows), self._sums.known(step))
+        elif product.lag:
             self._shift_tags()
             self._take(product.lag, results)
         if transfers is not None:
@@ -306,8 +312,9 @@ class _Writer:
         product = self._product
         rest = product.block_rows - product.late
         last = product.steps - 1
-        self._step(results, last=True, stores=self._stores_in(last))
-        self._sums.add(self._pending, rest - 1, results)
+        known = self._sums.known(last - product.lag) if self._knows_end else None
+        self._step(results, last=True, stores=self._stores_in(last), known=known)
+        self._sums.add(self._pending, rest - 1, known or results)
         self._pops(range(rest, product.block_rows), results)
         if self._stores is not None:
             if last < self._first_store:
@@ -329,7 +336,7 @@ class _Writer:
                     stores.start()
             self._shift_tags()
 
-    def _pops(self, numbers: range, results: "_Results") -> None:
+    def _pops(self, numbers: range, results: "_Results | _Known") -> None:
         """Pop the result vectors ``numbers`` of a step, and add them to their sums."""
         for number in numbers:
             self._sums.add(self._b.pop(), number, results)
@@ -386,14 +393,15 @@ class _Writer:
 
     def _step(self, results: "_Results | None", *, last: bool = False, starts: bool = False,
               waits: int = 0, stores: bool = False, first: int = 0,
-              middle: bool = False) -> None:
+              middle: bool = False, known: "_Known | None" = None) -> None:
         """Generate a step's code: push its rows and the next one's weights, pop earlier results.
 
         ``results`` has the registers for the tag of the results that the step pops; None if it pops
         none. It pops nothing before vector ``first`` of its rows. With ``starts``, the step starts
         a transfer of operands; with ``stores``, it starts transfers of results. At its end, it
         waits for ``waits`` chunks of operands of the next step. With ``middle``, it waits for a
-        chunk of its own rows before their second half. ``last`` marks the last step.
+        chunk of its own rows before their second half. ``last`` marks the last step. ``known``
+        describes the results whose first vector it pops, if that is known without their tag.
         """
         b, product = self._b, self._product
         rows = product.block_rows
@@ -402,7 +410,8 @@ class _Writer:
         popped: VReg | None = self._pending if results is not None and not first else None
         for number in range(rows):
             if middle and number >= rows // 2:
-                self._middle(number - rows // 2)
+                assert self._transfers is not None
+                _in_half_step(self._transfers, number - rows // 2, rows - 1 - rows // 2)
             row = self._row(number, row_mask) if number else self._first_row
             paced = Fence() if product.by_depth and not number else None
             b.push("rows" if number else "rows_swap", row, fence=paced)
@@ -414,7 +423,7 @@ class _Writer:
             if stores and results is not None and number:
                 self._store(number - 1, results, last)
             if results is not None and number >= first:
-                popped = self._pop(number, popped, results)
+                popped = self._pop(number, popped, results, known)
             if starts and number == rows // 4:
                 assert self._transfers is not None
                 self._transfers.start()  # Only one, because a start holds the core.
@@ -429,20 +438,12 @@ class _Writer:
         b.assign(self._first_row, self._row(0, self._depth_mask(self._rows)))
         b.assign(self._first_weight, self._weight(0, self._weight_mask(), last=True))
 
-    def _middle(self, number: int) -> None:
-        """Wait for and start transfers before push ``number``, from 0, of a step's second half."""
-        assert self._transfers is not None
-        if not number:
-            self._transfers.wait()
-        last = self._product.block_rows - 1 - self._product.block_rows // 2
-        for chunk in range(self._transfers.started_in_half_step):
-            if number == min(2 * chunk + 2, last):
-                self._transfers.start_in_half_step(chunk)
-
-    def _pop(self, number: int, before: VReg | None, results: "_Results") -> VReg:
+    def _pop(self, number: int, before: VReg | None, results: "_Results",
+             known: "_Known | None") -> VReg:
         """Pop a result after the push of vector ``number`` of rows; add ``before`` to its sum.
 
         ``before`` is the result popped last; added right after its pop, it would hold the core.
+        ``known`` is the parameter of `_step`.
         """
         b, rows, late = self._b, self._product.block_rows, self._product.late
         at = (number - late) % rows
@@ -450,9 +451,10 @@ class _Writer:
         if at:
             popped = b.pop(into=into)
         if before is not None:
-            self._sums.add(before, (at - 1) % rows, results)
+            self._sums.add(before, (at - 1) % rows, known or results if at else results)
         if not at:
-            self._sums.decoded(self._tags[-1], results)
+            if known is None:
+                self._sums.decoded(self._tags[-1], results)
             popped = b.pop(into=into)
         return popped
 
@@ -549,6 +551,15 @@ class _Writer:
                     b.push(self._kind, self._constant)
 
 
+def _in_half_step(transfers: Transfers, number: int, last: int) -> None:
+    """Wait for and start transfers before push ``number``, from 0 to ``last``, of a half step."""
+    if not number:
+        transfers.wait()
+    for chunk in range(transfers.started_in_half_step):
+        if number == min(2 * chunk + 2, last):
+            transfers.start_in_half_step(chunk)
+
+
 def _divided(product: Product, meanwhile: Meanwhile | None
              ) -> Iterator[tuple[range, Callable[[], None]]]:
     """Yield ranges of the steps that pop results, except the last one; and what runs before each.
@@ -616,13 +627,32 @@ class _Sums:
         found.started = b.compare("ne", self._zero, b.scalar("and", tag, 1), into=found.started)
         return found
 
-    def add(self, result: VReg, number: int, results: "_Results") -> None:
-        """Add ``result``, vector ``number`` of a step's results, to its sum, and store the sum."""
+    def known(self, step: int) -> "_Known":
+        """Describe the results of a step of a product in one pass, not by depth."""
+        product = self._product
+        depth = math.prod(level.count for level in product.sums)
+        total, number = divmod(step, depth)
+        return _Known(product.result_of(total), not number, number == depth - 1)
+
+    def add(self, result: VReg, number: int, results: "_Results | _Known") -> None:
+        """Add ``result``, vector ``number`` of a step's results, to its sum, and store the sum.
+
+        A sum that is known to be incomplete is not stored.
+        """
         b, product = self._b, self._product
         at = Index.of(results.at + number * product.block.results)
         into = None if self._registers is None else self._registers[number]
         sum = b.load(product.results, at) if product.in_place else into
-        total = product.scheme.total(b, result, sum, results.started, results.setting, into)
+        started = setting = None
+        if isinstance(results, _Results):
+            started, setting = results.started, results.setting
+        elif results.begins:
+            sum = None
+        total = product.scheme.total(b, result, sum, started, setting, into)
+        if isinstance(results, _Known) and not results.ends:
+            if into is not None and total is not into:
+                b.assign(into, total)
+            return
         if product.finish is not None:
             total = product.finish(b, total, at)
         b.store(total, product.results, at)
@@ -639,6 +669,19 @@ class _Results:
     at: SReg
     setting: SReg | None
     started: MReg | None
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What the tag of a step says, if it is known without the tag.
+
+    ``at`` is the address of the results. ``begins`` and ``ends`` say whether the step is the first,
+    and the last, that adds to its sums.
+    """
+
+    at: int
+    begins: bool
+    ends: bool
 
 
 @dataclass

@@ -7,8 +7,8 @@ An edge from one operation to another has a latency and a distance: the second o
   earlier read, because a bundle reads before it writes, but not that of an earlier write.
 - Accesses to a buffer are ordered unless their indexes differ for certain.
 - Operations of the transposer keep their order. So do those of the array, except that weights may
-  be pushed before or after pops. Operations on semaphores and transfers keep their order, and are
-  ordered with accesses to memory.
+  be pushed before or after pops, and rows before earlier pops while the array has room. Operations
+  on semaphores and transfers keep their order, and are ordered with accesses to memory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,8 @@ from hdl.isa import MiscOp, Slot, Unit
 from sim.compiler.machine.ir import Fence, LoopVariable, Op, Register, SReg
 from sim.compiler.machine.schedule.resources import Node
 
-__all__ = ["Graph", "Results", "block_graph", "is_barrier", "lifetimes", "loop_graph"]
+__all__ = ["Graph", "Results", "block_graph", "delay_loads", "heights", "is_barrier", "lifetimes",
+           "loop_graph"]
 
 _BARRIERS = (Unit.SEMAPHORE, Unit.OTHER_CORE, Unit.LINKS, Unit.DMA)
 _MEMORY = (Unit.VMEM, Unit.SMEM)
@@ -44,7 +45,8 @@ class Graph:
     before : list of dict
         For each operation, its incoming edges: the latency by (other operation, distance).
     earliest : dict of int to int
-        For pops whose rows were pushed before the block: the first cycle in which to issue.
+        For loads, and for pops whose rows were pushed before the block: the first cycle in which to
+        issue, if there is a limit.
     """
 
     nodes: list[Node]
@@ -108,10 +110,13 @@ class Results:
         Cycles from the push of rows to the earliest useful pop of their results.
     outstanding : int
         Number of results that are not popped yet when a block begins.
+    room : int
+        Greatest number of results that the array can hold.
     """
 
     latency: int
     outstanding: int
+    room: int
 
 
 def block_graph(nodes: list[Node], *, paced: bool = False, results: Results | None = None) -> Graph:
@@ -121,7 +126,8 @@ def block_graph(nodes: list[Node], *, paced: bool = False, results: Results | No
     precedes in the code; otherwise, the loads of a long sequence could all move to its front and
     fill all vector registers. A start of a transfer, or a wait for one, stays after the pushes of
     rows that precede it. With ``results``, a pop is delayed until its result is expected, so that
-    operations after it need not wait for the array.
+    operations after it need not wait for the array, and rows may be pushed before earlier pops
+    while the array has room.
     """
     graph = Graph(nodes)
     array = _Array(graph, results)
@@ -160,15 +166,44 @@ def block_graph(nodes: list[Node], *, paced: bool = False, results: Results | No
     return graph
 
 
+def heights(graph: Graph) -> list[int]:
+    """Return the length in cycles of the longest path of dependences from each operation on."""
+    found = [0] * len(graph.nodes)
+    for number in reversed(range(len(found))):
+        node = graph.nodes[number]
+        found[number] = max([node.latency, *(
+            latency + found[other] for (other, _), latency in graph.after[number].items())])
+    return found
+
+
+def delay_loads(graph: Graph, lead: int) -> None:
+    """Set the first cycles of a block's loads.
+
+    A load then issues at most ``lead`` cycles before the latest cycle in which it does not lengthen
+    the longest path of dependences.
+
+    Otherwise, all loads of a long block could move to its front and fill the vector registers, so
+    that more urgent operations have none.
+    """
+    soonest: list[int] = []
+    for number, before in enumerate(graph.before):
+        soonest.append(max([graph.earliest.get(number, 0), *(
+            soonest[other] + latency for (other, _), latency in before.items())]))
+    after = heights(graph)
+    end = max((first + rest for first, rest in zip(soonest, after, strict=True)), default=0)
+    for number, node in enumerate(graph.nodes):
+        if node.op.operation.unit is Unit.VMEM and not _is_store(node):
+            graph.earliest[number] = max(0, end - after[number] - lead)
+
+
 class _Array:
     """Adds edges between the pushes and pops of a block; `add` is called in their order."""
 
     def __init__(self, graph: Graph, results: Results | None) -> None:
         self._graph, self._results = graph, results
         self._push: int | None = None
-        self._pop: int | None = None
         self._rows: list[int] = []
-        self._pops = 0
+        self._pops: list[int] = []
 
     def add(self, number: int, unit: str) -> None:
         """Add the edges from earlier pushes and pops to operation ``number`` of ``unit``."""
@@ -177,16 +212,23 @@ class _Array:
             if self._rows:
                 graph.edge(self._rows[-1], number, 1)
             self._wait(number)
-            self._pop = number
+            self._pops.append(number)
             return
         if self._push is not None:
             graph.edge(self._push, number, 1)
         self._push = number
         if unit == "rows":
-            # The array must have room for the results.
-            if self._pop is not None:
-                graph.edge(self._pop, number, 1)
+            self._make_room(number)
             self._rows.append(number)
+
+    def _make_room(self, number: int) -> None:
+        """Add the edge from the pop that makes room for the results of the push ``number``."""
+        results, pops = self._results, self._pops
+        least = len(pops)
+        if results is not None:
+            least = min(least, results.outstanding + len(self._rows) + 1 - results.room)
+        if least > 0:
+            self._graph.edge(pops[least - 1], number, 1)
 
     def _wait(self, number: int) -> None:
         """Add the edge that delays a pop until its result is expected.
@@ -197,8 +239,7 @@ class _Array:
         results = self._results
         if results is None:
             return
-        at = self._pops - results.outstanding
-        self._pops += 1
+        at = len(self._pops) - results.outstanding
         if at < 0:
             busy = self._graph.nodes[number].busy
             self._graph.earliest[number] = max(0, results.latency + at * busy)
@@ -315,13 +356,21 @@ class _Memory:
                 candidates = list(group.values())
             for others in candidates:
                 for other in others:
-                    if not (_is_store(node) or _is_store(nodes[other])):
-                        continue
-                    self._graph.edge(other, number, _order(nodes[other], node))
+                    if (_is_store(node) or _is_store(nodes[other])) and (
+                            other_key == key or _may_meet(nodes[other].op, node.op)):
+                        self._graph.edge(other, number, _order(nodes[other], node))
         same = groups.setdefault(key, {}).setdefault(index.constant, [])
         if _is_store(node):
             same.clear()
         same.append(number)
+
+
+def _may_meet(first: Op, second: Op) -> bool:
+    """Return whether two accesses may be to the same vector."""
+    a, b = first.access, second.access
+    assert a is not None
+    assert b is not None
+    return a.buffer is None or b.buffer is None or a.vectors.overlaps(b.vectors)
 
 
 def loop_graph(nodes: list[Node], variable: LoopVariable, count: int | None,

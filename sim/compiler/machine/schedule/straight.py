@@ -3,36 +3,33 @@
 import sys
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from hdl.config import Config
 from hdl.isa import IMMEDIATES, Slot
 from sim.compiler.machine.ir import WRITTEN, MReg, Op, Register, SReg, VReg
-from sim.compiler.machine.schedule.dependences import Graph, Results, block_graph
+from sim.compiler.machine.schedule.dependences import (
+    Graph,
+    Results,
+    block_graph,
+    delay_loads,
+    heights,
+)
 from sim.compiler.machine.schedule.resources import Node
 
-__all__ = ["PRESSURE", "heights", "schedule_block", "single_writes"]
+__all__ = ["PRESSURE", "schedule_block", "single_writes"]
 
 PRESSURE: dict[type, int] = {VReg: 26, MReg: 5, SReg: 22}
 """Limit of the live registers of each kind. At this limit, an operation that needs another register
 no longer moves in front of earlier operations."""
 
 
-def heights(graph: Graph) -> list[int]:
-    """Return the length in cycles of the longest path of dependences from each operation on."""
-    found = [0] * len(graph.nodes)
-    for number in reversed(range(len(found))):
-        node = graph.nodes[number]
-        found[number] = max([node.latency, *(
-            latency + found[other] for (other, _), latency in graph.after[number].items())])
-    return found
-
-
 def schedule_block(ops: Sequence[Op], config: Config, last: Op | None = None, *,
                    ahead: bool = True, crowded: bool = False,
-                   outstanding: int | None = None) -> list[list[tuple[Slot, Op]]]:
+                   outstanding: int | None = None, lead: int | None = None,
+                   live: int | None = None) -> list[list[tuple[Slot, Op]]]:
     """Schedule operations without control flow; return the bundles.
 
     The bundles have the same effect as executing ``ops`` in order.
@@ -49,18 +46,28 @@ def schedule_block(ops: Sequence[Op], config: Config, last: Op | None = None, *,
         Whether the block tries to use at most half of the registers.
     outstanding : int or None
         Number of results that the array holds when the block begins, if known.
+    lead : int or None
+        Limit of early loads (`delay_loads`), used if ``outstanding`` is known.
+    live : int or None
+        Limit of the live vector registers, instead of that in `PRESSURE`.
     """
     # In a block that starts transfers, or has a push with a fence, early pushes keep the array from
     # waiting for the core.
     eager = any(op.fence is not None and op.fence.paced for op in ops)
     nodes = [Node.of(op, config, eager=eager)
              for op in (*ops, *([last] if last is not None else []))]
-    results = None if outstanding is None or eager else Results(config.array_latency, outstanding)
+    results = None if outstanding is None or eager else Results(
+        config.array_latency, outstanding, config.result_vregs)
     graph = block_graph(nodes, paced=eager, results=results)
     if last is not None:
         for number in range(len(nodes) - 1):
             graph.edge(number, len(nodes) - 1, 0)
-    times = _Scheduler(graph, ahead, 2 if crowded else 1).run()
+    if results is not None and lead is not None:
+        delay_loads(graph, lead)
+    limits = {kind: limit // (2 if crowded else 1) for kind, limit in PRESSURE.items()}
+    if live is not None:
+        limits[VReg] = live
+    times = _Scheduler(graph, ahead, limits).run()
     rows: dict[int, list[tuple[Slot, Op]]] = {}
     for number, (slot, cycle) in enumerate(times):
         rows.setdefault(cycle, []).append((slot, nodes[number].op))
@@ -171,8 +178,8 @@ class _Scheduler:
     them fits.
     """
 
-    def __init__(self, graph: Graph, ahead: bool, part: int) -> None:
-        self._limits = {kind: limit // part for kind, limit in PRESSURE.items()}
+    def __init__(self, graph: Graph, ahead: bool, limits: Mapping[type, int]) -> None:
+        self._limits = limits
         self._nodes, self._after = graph.nodes, graph.after
         self._ahead = ahead
         critical = heights(graph) if ahead else [0] * len(graph.nodes)

@@ -13,11 +13,12 @@ Code that fits as one segment is resident as a whole, and only its image is load
 A segment consists of
 
 - its part of the code. Inserted in it are two bundles that start to load the segment which most
-  likely follows (`Segment.following`, `place_loads`), unless that would overwrite this segment;
+  likely follows (`Segment.following`, `load_places`), unless that would overwrite this segment;
 - exits: one for each bundle of another segment that it branches to or runs on into;
 - entries: one for each of its bundles, except the first, that other segments branch to.
 """
 
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +31,8 @@ from sim.compiler.program.code.segments import (
     Segment,
     code_rows,
     cut_segments,
+    load_places,
     occupied,
-    place_loads,
 )
 from sim.compiler.program.code.stream import Linear
 from sim.compiler.program.code.writer import Overlays, SegmentWriter
@@ -39,9 +40,12 @@ from sim.compiler.program.code.writer import Overlays, SegmentWriter
 __all__ = ["Overlays", "overlay"]
 
 Image = npt.NDArray[np.uint32]
+_WAIT = 64
+"""Other places are tried for a load for which the core would wait longer than this."""
 
 
-def overlay(linear: Linear, constants: Image, config: Config, name: str = "program"
+def overlay(linear: Linear, constants: Image, config: Config, name: str = "program",
+            lost: Callable[[Sequence[Load]], int] = lambda _: 0
             ) -> tuple[Overlays, list[Load]]:
     """Split code into segments, and lay out the HBM buffer that holds them.
 
@@ -56,6 +60,8 @@ def overlay(linear: Linear, constants: Image, config: Config, name: str = "progr
         The chip.
     name : str
         Name of the program in messages.
+    lost : function
+        Predicts for how many cycles the core waits for transfers, given the loads.
 
     Returns
     -------
@@ -79,12 +85,34 @@ def overlay(linear: Linear, constants: Image, config: Config, name: str = "progr
         segment.ahead = (segment.following is not None
                          and segment.following.number % 2 != segment.number % 2
                          and not _overlap(segment, segment.following, config))
-        if segment.ahead:
-            place_loads(segment, linear)
-    loads = [Load(segment.first + segment.loads if segment.ahead else segment.end,
-                  code_rows(segment.following.bundles, config), segment.ahead)
-             for segment in segments[:-1] if segment.following is not None]
-    return SegmentWriter(linear, constants, config, segments).write(), loads
+    _place_loads(segments, linear, config, lost)
+    return SegmentWriter(linear, constants, config, segments).write(), _loads(segments, config)
+
+
+def _place_loads(segments: Sequence[Segment], linear: Linear, config: Config,
+                 lost: Callable[[Sequence[Load]], int]) -> None:
+    """Set `Segment.loads`: the first of `load_places`, or another one if the core then waits less.
+
+    ``segments`` and ``lost`` are those of `overlay`.
+    """
+    places = {segment: load_places(segment, linear) for segment in segments if segment.ahead}
+    for segment, found in places.items():
+        segment.loads = found[0]
+    for segment, found in places.items():
+        loads = _loads(segments, config)
+        waits = [lost(loads)]
+        if waits[0] - lost([load for load in loads if load.end != segment.end]) <= _WAIT:
+            continue
+        # The load waits for the transfers before it, one of which may be large.
+        for segment.loads in found[1:]:
+            waits.append(lost(_loads(segments, config)))
+        segment.loads = found[waits.index(min(waits))]
+
+
+def _loads(segments: Sequence[Segment], config: Config) -> list[Load]:
+    return [Load(segment.first + segment.loads if segment.ahead else segment.end,
+                 code_rows(segment.following.bundles, config), segment.ahead, segment.end)
+            for segment in segments[:-1] if segment.following is not None]
 
 
 def _overlap(one: Segment, other: Segment, config: Config) -> bool:

@@ -13,13 +13,13 @@ from sim.compiler.program.code.encode import FIRST_IMMEDIATE_WORD, encode
 from sim.compiler.program.code.scalars import ScalarMemory
 from sim.compiler.program.code.stream import Linear
 
-__all__ = ["Load", "Segment", "code_rows", "cut_segments", "occupied", "place_loads"]
+__all__ = ["Load", "Segment", "code_rows", "cut_segments", "load_places", "occupied"]
 
 _ROUNDS = 64
 """Maximum number of attempts to split code so that all segments fit instruction memory."""
 _FEW = 16
 """The load of the following segment may begin within this number of bundles from a segment's start,
-even if too few bundles remain after it to hide it (`place_loads`).
+even if too few bundles remain after it to hide it (`load_places`).
 """
 
 
@@ -35,11 +35,14 @@ class Load:
         Number of HBM rows of the segment's code.
     ahead : bool
         Whether the segment before it runs meanwhile; if not, the core waits.
+    end : int
+        Number of the bundle after the segment before it, whose exits wait for the load.
     """
 
     bundle: int
     rows: int
     ahead: bool
+    end: int
 
 
 @dataclass(eq=False)
@@ -201,30 +204,36 @@ def _connect(source: Segment, target: Segment, at: int) -> None:
         target.entries.append(at)
 
 
-def place_loads(segment: Segment, linear: Linear) -> None:
-    """Set `Segment.loads`: where a segment's code starts to load the following segment.
+def load_places(segment: Segment, linear: Linear) -> list[int]:
+    """Return where a segment's code may start to load the following segment, the best place first.
 
+    The places are values of `Segment.loads`. Every path through the segment executes the load
+    exactly once.
     Transfers complete in order, so a transfer of operands that starts after the load waits for it.
-    Therefore the load comes late, right after such a transfer. The segment's exits wait for the
-    load. To keep this wait short, the code after the load has at least as many bundles as the
-    following segment, unless the load begins within the first `_FEW` bundles. Every path through
-    the segment must execute the load exactly once; if no such place is found, the load comes first.
+    Therefore the first places are those right after such a transfer, from the latest one on, and
+    then the segment's first bundle. The segment's exits wait for the load. To keep this wait short,
+    the code after these places has at least as many bundles as the following segment, unless the
+    load begins within the first `_FEW` bundles. The starts of all kernels follow, for loads that
+    would wait for earlier transfers.
     """
     assert segment.following is not None
     size = segment.end - segment.first
     latest = max(_FEW, size - segment.following.bundles)
     starts = linear.transfers[:, 0] - segment.first
     places = np.unique(starts[(starts >= 0) & (starts < min(latest, size))] + 1)
+    kernels = np.array(linear.stamps, np.int64) - segment.first
+    kernels = kernels[(kernels > 0) & (kernels < size)]
     source = linear.branches[:, 0] - segment.first
     target = linear.branches[:, 2] - segment.first
-    for place in places[::-1].tolist():
+    found = []
+    for place in dict.fromkeys([*places[::-1].tolist(), 0, *kernels.tolist()]):
         before = (source >= 0) & (source < place)
         into = (target >= 0) & (target < place)
         leaves = before & ((target < 0) | (target >= place))
         enters = into & ~before & ((target > 0) | ((source >= place) & (source < size)))
-        if not leaves.any() and not enters.any():
-            segment.loads = place
-            return
+        if not place or (not leaves.any() and not enters.any()):
+            found.append(place)
+    return found
 
 
 _JUMP = encode([[(Slot.S1, "jump", ("anywhere",))]])[0][0]

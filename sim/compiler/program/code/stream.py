@@ -233,6 +233,14 @@ class Stream:
             self._words.append(words)
             self._pending = []
 
+    @property
+    def longest_loop(self) -> int:
+        """Number of bundles of the longest loop so far: from a target to a branch back to it."""
+        self._write_deferred()
+        self._flush()
+        return max((bundle + 1 - self._places[symbol] for bundle, _, symbol in self._fixups
+                    if isinstance(symbol, Label) and symbol in self._places), default=0)
+
     def finish(self) -> Linear:
         """Encode what is not yet encoded, and return the whole program's code.
 

@@ -14,6 +14,7 @@ from sim.compiler.machine.estimate import estimate
 from sim.compiler.machine.ir import MachineCode, operations
 from sim.compiler.machine.join import join
 from sim.compiler.machine.layout import Options
+from sim.compiler.machine.loops import sizes
 from sim.compiler.machine.registers.coloring import RegisterPressureError
 from sim.compiler.machine.text import dump_kernel
 from sim.compiler.passes import dump_folder
@@ -28,6 +29,10 @@ _OPERATIONS = 1024
 """Maximum number of operations of all kernels that are joined."""
 _CYCLES = 8192
 """Kernels of more predicted cycles are not joined: it would save a small share of them."""
+_PRICE, _COMPACT_PRICE = 1, 4
+"""Cycles that each bundle must save by which joined kernels are longer than separate ones. A bundle
+that does not fit instruction memory takes a cycle to load. The second price is that in a program
+whose code shall stay in instruction memory (`Context.compact`)."""
 _LONG = 1024
 """A kernel with at least this number of predicted cycles is *long*: most of them are in a loop.
 
@@ -80,14 +85,21 @@ class Joiner:
     context : Context
     records : Records
         Receives the records of kernels; kernels that are joined have one record together.
+
+    Attributes
+    ----------
+    growth : int
+        Number of bundles by which joined kernels are longer than separate ones so far.
     """
 
     def __init__(self, context: Context, records: Records) -> None:
         self._config = context.config
         self._stream = context.stream
+        self._price = _COMPACT_PRICE if context.compact else _PRICE
         self._clock = context.places.memory.clock
         self._records = records
         self._parts: list[Part] = []
+        self.growth = 0
         # The ways to schedule that are left for kernels like those tried before; none if it does
         # not pay to join them.
         self._tried: dict[tuple[object, ...], tuple[Options, ...]] = {}
@@ -105,9 +117,11 @@ class Joiner:
     def _write_parts(self) -> None:
         parts, self._parts = self._parts, []
         separate = sum(part.cycles for part in parts)
+        self.growth -= sum(len(part.code) for part in parts)
         for part in self._joined(parts):
             self._write(part)
             separate -= part.cycles
+            self.growth += len(part.code)
         self._clock.run(-separate)
 
     def _write(self, part: Part) -> None:
@@ -136,25 +150,27 @@ class Joiner:
     def _join(self, parts: Sequence[Part]) -> Part | None:
         """Return the kernel that computes all parts; None if that is not faster.
 
-        Code may grow by a bundle for each cycle that is saved: a bundle that does not fit
-        instruction memory takes a cycle to load.
+        The cycles that are saved must pay for the growth of the code (`_price`). If they do not,
+        the last of the options, which unrolls the least, is tried instead.
         """
         alike = tuple((part.record.kind, part.cycles, len(part.code), part.operations)
                       for part in parts)
-        ways = self._tried.get(alike, JOINED)
         # Kernels that differ only in their addresses have the same outcome, with few exceptions.
-        self._tried[alike] = ()
+        ways = self._tried.get(alike)
+        if ways == ():
+            return None
         machine = join([part.machine for part in parts])
+        ways, self._tried[alike] = ways or _ways(machine), ()
+        whole, bundles = (sum(part.cycles for part in parts), sum(len(part.code) for part in parts))
         while ways:
             with suppress(RegisterPressureError):
                 code = emit(machine, self._config, ladder=ways[:1])
-                break
+                cycles = estimate(code)
+                if whole - cycles > max(0, self._price * (len(code) - bundles)):
+                    break
+                ways = ways[-2:]
             ways = ways[1:]
         else:
-            return None
-        cycles = estimate(code)
-        saved = sum(part.cycles for part in parts) - cycles
-        if saved <= max(0, len(code) - sum(len(part.code) for part in parts)):
             return None
         self._tried[alike] = ways
         records = [part.record for part in parts]
@@ -166,6 +182,15 @@ class Joiner:
             kind, _location(records), len(code), cycles,
             sum(record.rows for record in records), sum(record.products for record in records),
             sum(record.vector_operations for record in records)), cycles)
+
+
+def _ways(machine: MachineCode) -> tuple[Options, ...]:
+    """Return the options of `JOINED` that unroll different loops of joined code."""
+    found, loops = [JOINED[0]], sizes(machine.body)
+    for options in JOINED[1:]:
+        if any(options.unrolled < size <= found[-1].unrolled for size in loops):
+            found.append(options)
+    return tuple(found)
 
 
 def _cycles(parts: Sequence[Part]) -> int:

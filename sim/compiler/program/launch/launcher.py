@@ -79,6 +79,8 @@ class Launcher:
     ----------
     records : Records
         Records of the kernels and exchanges that have been written, in order.
+    joiner : Joiner
+        Writes the kernels, joined where that is predicted to be faster.
     received : dict of int to int
         Number of an exchange -> vector memory address of the value received from another core.
     sent : dict of int to callable
@@ -102,7 +104,7 @@ class Launcher:
         self._stream = context.stream
         self._counted_rows = 0
         self.records = Records(context.config, context.places.memory.events)
-        self._joiner = Joiner(context, self.records)
+        self.joiner = Joiner(context, self.records)
         self.received: dict[int, int] = {}
         self.sent: dict[int, Callable[[Peer], TransferWords]] = {}
         self.rings = RingExchanges(context)
@@ -144,7 +146,7 @@ class Launcher:
             self._places.memory.clock.run(cycles)
             self._places.memory.moved_rows += lowered.rows
             moved = self._places.memory.moved_rows
-            self._joiner.add(Part(machine, code, {**lowered.symbols, **lowered.sent}, KernelRecord(
+            self.joiner.add(Part(machine, code, {**lowered.symbols, **lowered.sent}, KernelRecord(
                 operation.kind, operation.location, len(code), cycles, moved - self._counted_rows,
                 _products(operation), vector_operations(code)), cycles))
             self._counted_rows = moved
@@ -214,7 +216,7 @@ class Launcher:
         if near is not None:
             near.target = target
             places.memory.exchange(source, target, near.parts)
-            self._joiner.add(self._sends(near, source))
+            self.joiner.add(self._sends(near, source))
         else:
             self._sends_far(operation, source, target)
         if lifted:

@@ -1,7 +1,8 @@
 """Facts about a program's kernels, for reports, with the predicted cycles of their waits."""
 
+import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from hdl.config import Config
@@ -11,6 +12,9 @@ from sim.compiler.program.compiled import KernelRecord
 from sim.compiler.program.places.clock import Clock, Event
 
 __all__ = ["Records"]
+
+_LOADED = -1
+"""Number, in an `Event`, of the latest load of a segment."""
 
 
 class Records:
@@ -48,32 +52,41 @@ class Records:
             Loads of its segments. A load within a kernel is predicted to start after the same
             fraction of the kernel's cycles as of its bundles.
         """
-        clock = Clock(self._config)
-        found: list[Load | Event] = [*loads, *self._events]
-        coming = deque(sorted(found, key=lambda event: event.bundle))
-        waits, number = [0] * len(self._records), -1
-        ends = self._ends(linear)
+        waits, ends = [0] * len(self._records), self._ends(linear)
+        for event, number, lost in self._waits(loads):
+            if number >= 0 and event.bundle <= ends[number]:
+                waits[number] += lost
+        return tuple(replace(record, waits=wait) for (_, record), wait in zip(
+            self._records, waits, strict=True))
 
-        def account(end: int) -> None:
-            """Account for loads and events up to bundle ``end``; charge waits to a kernel."""
+    def lost(self, loads: Sequence[Load]) -> int:
+        """Return for how many cycles the core waits with these loads, as a `Clock` predicts."""
+        return sum(lost for _, _, lost in self._waits(loads))
+
+    def _waits(self, loads: Sequence[Load]
+               ) -> Iterator[tuple[Load | Event, int, int]]:
+        """Yield each load and event, the number of the kernel before it or -1, and its wait."""
+        clock = Clock(self._config)
+        arrivals = [Event(load.end, number=_LOADED) for load in loads if load.ahead]
+        found: list[Load | Event] = [*arrivals, *loads, *self._events]
+        coming = deque(sorted(found, key=lambda event: event.bundle))
+
+        def account(number: int, end: float) -> Iterator[tuple[Load | Event, int, int]]:
             while coming and coming[0].bundle <= end:
                 event, before = coming.popleft(), clock.lost
                 _account(clock, event)
-                if number >= 0 and event.bundle <= ends[number]:
-                    waits[number] += clock.lost - before
+                yield event, number, clock.lost - before
 
-        for first, record in self._records:
-            account(first)
-            number, done, last = number + 1, 0, first + record.bundles
+        for number, (first, record) in enumerate(self._records):
+            yield from account(number - 1, first)
+            done, last = 0, first + record.bundles
             while coming and coming[0].bundle <= last:
                 at = record.cycles * (coming[0].bundle - first) // max(record.bundles, 1)
                 clock.run(at - done)
                 done = at
-                account(coming[0].bundle)
+                yield from account(number, coming[0].bundle)
             clock.run(record.cycles - done)
-        account(len(linear.words))
-        return tuple(replace(record, waits=wait) for (_, record), wait in zip(
-            self._records, waits, strict=True))
+        yield from account(len(self._records) - 1, math.inf)
 
     def _ends(self, linear: Linear) -> list[int]:
         """Return, for each kernel, the number of the last bundle of the innermost loop around it.
@@ -88,6 +101,8 @@ class Records:
 def _account(clock: Clock, event: Load | Event) -> None:
     if isinstance(event, Load):
         clock.load(event.rows, ahead=event.ahead)
+    elif event.number == _LOADED:
+        clock.arrive()
     elif event.number:
         clock.wait(event.number)
     else:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from hdl.config import Config
 from hdl.dma.interface import QUEUE_DEPTH, CheckTimes
+from hdl.isa import BUNDLE_PITCH
 
 __all__ = ["Clock", "Event"]
 
@@ -50,8 +51,9 @@ class Clock:
 
     def __init__(self, config: Config) -> None:
         self._start = CheckTimes.of(config).total()
+        self._row = max(1, config.lanes // BUNDLE_PITCH)
         self._now = self.lost = 0
-        self._last = 0
+        self._last = self._loaded = 0
         self._number = 0
         self._ends: deque[tuple[int, int]] = deque(maxlen=QUEUE_DEPTH)
 
@@ -73,15 +75,22 @@ class Clock:
     def load(self, rows: int, *, ahead: bool) -> None:
         """Account for a load of a segment's code, of ``rows`` rows, and of its scalar image.
 
-        Unless it is loaded ``ahead``, the core waits for it.
+        Each takes a cycle for a bundle's words.
+
+        Unless it is loaded ``ahead``, the core waits for it; otherwise `arrive` has to follow.
         """
         for part in (rows, 1):
             self._lose(self.hold + self._start)
-            self._last = max(self._last, self._now + _LATENCY) + part
+            self._last = max(self._last, self._now + _LATENCY) + part * self._row
             # No wait for a numbered transfer is for this one.
             self._ends.append((sys.maxsize, self._last))
+        self._loaded = self._last
         if not ahead:
-            self._lose(self._last - self._now)
+            self.arrive()
+
+    def arrive(self) -> None:
+        """Account for a wait for the latest load of a segment."""
+        self._lose(max(0, self._loaded - self._now))
 
     def wait(self, number: int) -> None:
         """Account for a wait for transfer ``number``, counted from 1, and all before it."""

@@ -146,6 +146,82 @@ def test_joined_code_fills_the_latency_of_the_array() -> None:
     assert joined < first + second - V2.array
 
 
+@pytest.mark.parametrize("last", [3, 8])
+def test_rows_pass_pops_while_the_array_has_room(last: int) -> None:
+    """A push that finds no room for its results would be a fault of the core."""
+    b = Builder(ROOMY)
+    assert ROOMY.result_vregs == 8
+    for at, rows in enumerate((6, 8, last, 8)):
+        for number in range(ROOMY.tile_vregs if at < 3 else 0):
+            b.push("weights", b.load(X, at + number))
+        for number in range(rows):
+            b.push("rows" if number or at == 3 else "rows_swap", b.load(Y, number))
+        for number in range(rows):
+            b.store(b.pop(), Z, 8 * at + number)
+    code = join([b.finish()] * 2)
+    joined = emit(code, ROOMY, ladder=JOINED)
+    assert (run(joined).vmem == run(emit(code, ROOMY, schedule=False)).vmem).all()
+    names = [name for bundle in joined.bundles for _, name, _ in bundle]
+    second = [at for at, name in enumerate(names) if name == "rows_swap"][1]
+    assert names[:second].count("pop") < 6
+
+
+def test_rows_stay_behind_pops_after_an_unknown_number_of_pushes() -> None:
+    b = Builder(ROOMY)
+    for number in range(ROOMY.tile_vregs):
+        b.push("weights", b.load(X, number))
+    b.push("rows_swap", b.load(Y, 0))
+    with b.loop(b.scalar("add", b.smem_load(0), 5)):
+        b.push("rows", b.load(Y, 1))
+    for number in range(6):
+        b.store(b.pop(), Z, number)
+    for _ in range(4):
+        b.push("rows", b.load(Y, 2))
+    for number in range(4):
+        b.store(b.pop(), Z, 10 + number)
+    code = b.finish()
+    cores = []
+    for options in {"schedule": False}, {"ladder": JOINED}:
+        core = GoldenCore(ROOMY)
+        stimulus(core)
+        core.smem[0] = 0
+        cores.append(run(emit(code, ROOMY, **options), core))
+    assert (cores[0].vmem == cores[1].vmem).all()
+
+
+def test_accesses_to_separate_buffers_are_not_ordered_in_joined_code() -> None:
+    """A third buffer overlaps both buffers; the store's index is known only at run time."""
+    b, first, second = Builder(TINY), VmemBuffer("first", 0, 4), VmemBuffer("second", 4, 4)
+    both = VmemBuffer("both", 0, 8)
+    b.store(b.load(both, 0), both, 1)
+    index = b.scalar("and", b.smem_load(0), 3)
+    b.store(b.cross("sum_lanes", b.load(first, 2)), first, index)
+    b.store(b.load(second, 1), second, 2)
+    b.store(b.load(first, 1), first, 3)
+    code = emit(b.finish(), TINY, ladder=JOINED)
+    assert (run(code).vmem == run(emit(b.finish(), TINY, schedule=False)).vmem).all()
+    stores = [operands[2] for bundle in code.bundles for _, name, operands in bundle
+              if name == "store"]
+    assert stores == [1, 6, 0, 3]
+
+
+@pytest.mark.parametrize("lead", [16, None])
+def test_loads_wait_until_they_are_urgent(lead: int | None) -> None:
+    """The last loads are needed only at the end of a long chain of sums."""
+    b = Builder(V2)
+    total = b.load(X, 0)
+    for _ in range(10):
+        total = b.cross("sum_lanes", total)
+    for number in range(20):
+        b.store(b.vector("fadd", total, b.load(Y, number)), Z, number)
+    code = emit(b.finish(), V2, ladder=(replace(JOINED[0], lead=lead),))
+    loads = [at for at, bundle in enumerate(code.bundles)
+             for _, name, _ in bundle if name == "load"]
+    sums = [at for at, bundle in enumerate(code.bundles)
+            for _, name, _ in bundle if name == "sum_lanes"]
+    assert sum(at < sums[5] for at in loads) == (1 if lead else 21)
+
+
 def product_loop_product(config: Config, depends: str) -> list[Builder]:
     """Return three kernels: a product, a loop, and a product whose weights may depend on the loop.
 

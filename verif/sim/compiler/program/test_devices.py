@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sim.compiler.graph.ir import STACKED, Graph, Sharding
+from sim.compiler.graph.ir import STACKED, Graph, Sharding, Value
 from sim.compiler.graph.torus import Torus
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.emit import Code
@@ -164,7 +164,7 @@ def test_kernels_of_both_cores_are_emitted_once(monkeypatch: pytest.MonkeyPatch)
     emit_one, emitted = module._emitted, []
 
     def count(code: MachineCode, ladder: Sequence[object]) -> Code:
-        emitted.append(code_text(code))
+        emitted.append((code_text(code), *ladder))
         return emit_one(code, ladder)
 
     at = Maker(f32(3))
@@ -271,11 +271,35 @@ def test_exchanges_start_early_and_the_largest_first() -> None:
     second = at.op("exchange", twice, twice)
     graph = at.returns(late, second)
     graph.sharding = Sharding((0, 0), (0, 0))
-    hoist(graph)
+    hoist(graph, TINY)
     assert [operation.kind for operation in graph.operations] == [
         "add", "exchange", "negate", "exchange", "add"]
     assert graph.operations[0].result is twice
     assert graph.operations[-1].result is late
+
+
+def _product(at: Maker, lhs: Value, rhs: Value) -> Value:
+    return at.op("dot_general", lhs, rhs, to=f32(lhs.shape[0], rhs.shape[1]),
+                 lhs_contracting_dimensions=(1,), rhs_contracting_dimensions=(0,),
+                 lhs_batching_dimensions=(), rhs_batching_dimensions=())
+
+
+@pytest.mark.parametrize(("size", "moves"), [(4, True), (40, False)])
+def test_a_short_product_moves_in_front_of_an_earlier_one(size: int, moves: bool) -> None:
+    """A long product would delay the largest exchange."""
+    at = Maker(f32(size, 9), f32(9, size), f32(64, 64))
+    lhs, rhs, large = at.inputs
+    square = _product(at, large, large)
+    result = _product(at, square, large)
+    exchanged = at.op("exchange", result, result)
+    short = _product(at, lhs, rhs)
+    graph = at.returns(exchanged, at.op("exchange", short, short))
+    graph.sharding = Sharding((0, 0, 0), (0, 0))
+    hoist(graph, TINY)
+    products = [operation.result for operation in graph.operations
+                if operation.kind == "dot_general"]
+    assert graph.operations[-1].operands[0] is short
+    assert products == ([short, square, result] if moves else [square, result, short])
 
 
 def test_kernels_of_a_pod_run_while_values_cross_links() -> None:
@@ -303,5 +327,5 @@ def test_operations_follow_the_exchanges_that_they_need() -> None:
     free = at.op("negate", small)
     graph = at.returns(early, use, free)
     graph.sharding = Sharding((0, 0), (0, 0, 0))
-    hoist(graph)
+    hoist(graph, TINY)
     assert [operation.result for operation in graph.operations[2:]] == [free, use, early]

@@ -1,5 +1,6 @@
 """Overlays: code that is larger than instruction memory runs as if it were not."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from hdl.isa import BUNDLE_PITCH, Fault, Slot
 from sim.asm.operands import s
 from sim.compiler.program.code.cuts import crossings, cuts
 from sim.compiler.program.code.overlay import Overlays, overlay
-from sim.compiler.program.code.segments import Segment, place_loads
+from sim.compiler.program.code.segments import Load, Segment, load_places
 from sim.compiler.program.code.stream import Linear, Stream
 from sim.compiler.program.code.transfers import CODE, Rows, Vectors, transfer
 from systolith import Device
@@ -39,8 +40,9 @@ def image(overlays: Overlays, config: Config) -> np.ndarray:
     return rows
 
 
-def golden(linear: Linear, config: Config = TINY) -> tuple[GoldenCore, Overlays]:
-    overlays, loads = overlay(linear, np.zeros((2, config.lanes), np.uint32), config)
+def golden(linear: Linear, config: Config = TINY,
+           lost: Callable[[Sequence[Load]], int] = lambda _: 0) -> tuple[GoldenCore, Overlays]:
+    overlays, loads = overlay(linear, np.zeros((2, config.lanes), np.uint32), config, lost=lost)
     assert len(loads) < overlays.segments
     assert all(0 <= load.bundle <= len(linear.words) for load in loads)
     core = GoldenCore(config)
@@ -201,15 +203,35 @@ def test_transfers_at_the_beginning_of_a_segment_go_before_the_loads_of_the_next
     stream.halt()
     linear = stream.finish()
     segments = [Segment(0, 0, 200), Segment(1, 200, len(linear.words))]
-    for after, loads in ((segments[1], 10), (Segment(1, 200, 220), 10)):
-        segments[0].loads, segments[0].following = 0, after
-        place_loads(segments[0], linear)
-        assert segments[0].loads == loads
+    for after in (segments[1], Segment(1, 200, 220)):
+        segments[0].following = after
+        assert load_places(segments[0], linear) == [10, 9, 8, 0]
     # A loop that begins before the place would load the segment again.
     linear.branches[0, 2] = 9
-    segments[0].loads = 0
-    place_loads(segments[0], linear)
-    assert segments[0].loads == 9
+    assert load_places(segments[0], linear) == [9, 8, 0]
+
+
+@pytest.mark.parametrize("cycles", [60, 100])
+def test_a_load_for_which_the_core_would_wait_long_starts_later(cycles: int) -> None:
+    stream = Stream()
+    clear(stream)
+    for _ in range(10):
+        stream.stamp()
+        for _ in range(50):
+            add(stream, 1, 1)
+    stream.halt()
+    linear, first = stream.finish(), []
+
+    def lost(loads: Sequence[Load]) -> int:
+        first.append(loads[0].bundle)
+        return sum(cycles for load in loads if load.bundle < linear.stamps[2])
+
+    core, _ = golden(linear, lost=lost)
+    assert core.scalars[1] == 500
+    chosen = [load.bundle for load in overlay(
+        linear, np.zeros((0, TINY.lanes), np.uint32), TINY, lost=lost)[1]]
+    assert chosen[0] == (0 if cycles == 60 else linear.stamps[2])
+    assert (linear.stamps[3] in first) == (cycles == 100)
 
 
 def test_too_small_memories_are_refused() -> None:
