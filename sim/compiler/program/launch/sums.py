@@ -181,8 +181,8 @@ class PodSums:
         self._sums: dict[int, _Sum] = {}
         self._running: Running | None = None
         self._prepared: dict[int, _Prepared] = {}
-        # Parts of values that follow the next steps to HBM, and the buffers that they leave.
-        self._leaving: list[tuple[Vectors, Rows, int]] = []
+        # Vectors that follow the next steps to HBM, and the buffers that they leave.
+        self._leaving: list[tuple[range, Rows]] = []
         self._buffers: list[VmemBuffer] = []
 
     def prepare(self, operation: Operation, *, apart: bool = True) -> None:
@@ -291,22 +291,28 @@ class PodSums:
         if buffer is None:
             return False
         self._places.memory.settle([buffer])
-        sublanes = self._context.config.sublanes
-        whole = range(buffer.vectors) if part is None else part
-        size = -(-len(whole) // running.left)
-        for first in whole[::size]:
-            count = min(size, whole.stop - first)
-            self._leaving.append((Vectors(buffer.address + first),
-                                  destination.moved(first * sublanes), count * sublanes))
+        vectors = range(buffer.address, buffer.address + buffer.vectors)
+        if part is not None:
+            vectors = vectors[part.start:part.stop]
+            destination = destination.moved(part.start * self._context.config.sublanes)
+        self._leaving.append((vectors, destination))
         self._buffers.append(buffer)
         return True
 
-    def _store(self, parts: int) -> None:
-        """Start the transfers of the next ``parts`` parts of values that leave to HBM."""
-        number = 0
-        for source, destination, rows in self._leaving[:parts]:
-            number = self._places.memory.issue(source, destination, rows)
-        del self._leaving[:parts]
+    def _store(self, left: int) -> None:
+        """Start the transfers of a part of the values that leave to HBM.
+
+        ``left`` more parts follow, each about as large as this one.
+        """
+        number, sublanes = 0, self._context.config.sublanes
+        size = -(-sum(len(vectors) for vectors, _ in self._leaving) // (left + 1))
+        while self._leaving and size:
+            vectors, rows = self._leaving.pop(0)
+            part, rest = vectors[:size], vectors[size:]
+            number = self._places.memory.issue(Vectors(part.start), rows, len(part) * sublanes)
+            if rest:
+                self._leaving.insert(0, (rest, rows.moved(len(part) * sublanes)))
+            size -= len(part)
         if not self._leaving:
             for buffer in self._buffers:
                 self._places.memory.release(buffer, number)
@@ -372,7 +378,7 @@ class PodSums:
             self._write_steps(1)
         if running.left:
             self._write_steps(running.left)
-        self._store(len(self._leaving))
+        self._store(0)
         self._running = None
         self._context.memory = replace(self._context.memory, held=0)
         self._leave_results(running.operation, running.workspace)
@@ -384,7 +390,8 @@ class PodSums:
         share = count / len(running.steps)
         running.write(b, count)
         self._append(running.operation, b, round(share * running.shares.vectors), None)
-        self._store(count)
+        # No part follows the last step: kernels that need the sum follow it.
+        self._store(max(running.left - 1, 0))
 
     def _image(self, code: StreamedSum, addresses: range, devices: int) -> tuple[Rows, int]:
         """Write the transfer of a sum's image to scalar memory.
