@@ -87,9 +87,9 @@ class Lowering(Protocol):
 
     @property
     def meanwhile(self) -> "Meanwhile | None":
-        """Chooses where a product lets other code run; None if none is to run.
+        """Chooses where a kernel lets other code run; None if none is to run.
 
-        A product that calls it must call each of the returned functions once, in order.
+        A kernel that calls it must call each of the returned functions once, in order.
         """
 
     def place(self, value: Value) -> Place:
@@ -141,7 +141,8 @@ Meanwhile = Callable[[int, int], Mapping[int, Callable[[], None]]]
 """Maps a loop's number of iterations, and the cycles of one, to functions that write other code.
 
 Each function is for the code before the iteration whose number is its key. That code changes no
-register of the loop, and uses neither the array nor the vectors of the product."""
+register of the loop, and uses neither the array, nor the cross-lane unit, nor the vectors of the
+kernel."""
 
 
 @dataclass(frozen=True)

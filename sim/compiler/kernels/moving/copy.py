@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sim.compiler.kernels.lowering import Lowering, Place
+from sim.compiler.kernels.lowering import Lowering, Meanwhile, Place
 from sim.compiler.kernels.moving.block import Axis, Combine, copy_blocks
 from sim.compiler.kernels.moving.exchange import exchange_rows, exchanged_rows
 from sim.compiler.kernels.moving.transposer import swap_tiled
@@ -19,7 +19,7 @@ Starts = tuple[Sequence[IndexLike], Sequence[IndexLike]]
 
 def copy(at: Lowering, source: Place, destination: Place, axes: Sequence[Axis],
          starts: Starts | None = None, *, combine: Combine | None = None,
-         mask: MReg | None = None) -> None:
+         mask: MReg | None = None, meanwhile: Meanwhile | None = None) -> None:
     """Copy elements along axes.
 
     The element of iteration (i, j, ...) has an index in each dimension of the source and of the
@@ -54,6 +54,8 @@ def copy(at: Lowering, source: Place, destination: Place, axes: Sequence[Axis],
         Function from the destination's vector and the moved elements to the vector that is stored.
     mask : MReg or None
         The elements that may be stored, the same in each vector of the destination; all if None.
+    meanwhile : callable or None
+        Chooses where other code runs, if only lanes and sublanes are exchanged.
     """
     axes = [axis for axis in axes if axis.size > 1]
     if combine is None and mask is None and _steps_along_lanes(source, destination, axes):
@@ -68,7 +70,7 @@ def copy(at: Lowering, source: Place, destination: Place, axes: Sequence[Axis],
     if starts is None and combine is None and mask is None:
         after = _turned(source.tiling, destination.tiling, axes)
         if after is not None:
-            swap_tiled(at.builder, source, Place(destination.buffer, after))
+            swap_tiled(at.builder, source, Place(destination.buffer, after), meanwhile)
             return
         along = exchanged_rows(source, destination, axes)
         if along is not None:
@@ -78,10 +80,11 @@ def copy(at: Lowering, source: Place, destination: Place, axes: Sequence[Axis],
     copy_blocks(at.builder, source, destination, axes, starts, combine=combine, mask=mask)
 
 
-def relayout(at: Lowering, source: Place, destination: Place) -> None:
-    """Copy a value to another tiling."""
+def relayout(at: Lowering, source: Place, destination: Place,
+             meanwhile: Meanwhile | None = None) -> None:
+    """Copy a value to another tiling; ``meanwhile`` is the parameter of `copy`."""
     copy(at, source, destination,
-         [Axis(size, d, d) for d, size in enumerate(source.tiling.shape)])
+         [Axis(size, d, d) for d, size in enumerate(source.tiling.shape)], meanwhile=meanwhile)
 
 
 def _turned(old: Tiling, new: Tiling, axes: Sequence[Axis]) -> Tiling | None:

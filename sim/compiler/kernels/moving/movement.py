@@ -123,7 +123,7 @@ def _relayout(op: Operation, at: Lowering) -> None:
     if source.tiling.packed:
         widen(at.builder, source, result.buffer)
     else:
-        relayout(at, source, result)
+        relayout(at, source, result, at.meanwhile)
 
 
 def clamped(b: Builder, start: SReg, limit: int, dtype: DType) -> SReg:

@@ -1,14 +1,21 @@
 """Exchanges a value's two tiled dimensions in the transposer, by squares of lanes x lanes."""
 
-from sim.compiler.kernels.lowering import Place
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from sim.compiler.kernels.lowering import Meanwhile, Place
 from sim.compiler.kernels.moving.block import nest
 from sim.compiler.machine import Builder, Index
 from sim.compiler.machine.ir import LoopVariable
 
 __all__ = ["swap_tiled"]
 
+_VECTOR_CYCLES = 16
+"""Cycles that the cross-lane unit needs for a vector."""
 
-def swap_tiled(b: Builder, source: Place, destination: Place) -> None:
+
+def swap_tiled(b: Builder, source: Place, destination: Place,
+               meanwhile: Meanwhile | None = None) -> None:
     """Copy a value to the tiling with lanes and sublanes exchanged.
 
     The dimension along the source's lanes runs along the destination's sublanes, and vice versa; if
@@ -21,6 +28,8 @@ def swap_tiled(b: Builder, source: Place, destination: Place) -> None:
     b : Builder
     source, destination : Place
         Places of the same shape.
+    meanwhile : callable, optional
+        Chooses between which squares other code runs.
 
     Raises
     ------
@@ -34,37 +43,69 @@ def swap_tiled(b: Builder, source: Place, destination: Place) -> None:
                          f"not {new!r}")
     counts: dict[LoopVariable, int] = {}
     with nest(b, [old.outer], counts) as (outer,):
-        _squares(b, source, destination, outer, counts)
+        _squares(b, (source, destination), outer, counts, meanwhile if old.outer == 1 else None)
 
 
-def _squares(b: Builder, source: Place, destination: Place, outer: int | LoopVariable,
-             counts: dict[LoopVariable, int]) -> None:
+def _squares(b: Builder, places: tuple[Place, Place], outer: int | LoopVariable,
+             counts: dict[LoopVariable, int], meanwhile: Meanwhile | None) -> None:
     """Transpose all squares at ``outer``, the combined index of the outer dimensions.
 
-    ``counts`` has the number of iterations of each open loop; the squares' loops are added to it.
-    Whole squares are transposed in loops, partial ones one by one.
+    ``places`` are the source and the destination. ``counts`` has the number of iterations of each
+    open loop; the squares' loops are added to it. Whole squares are transposed in loops, partial
+    ones one by one. ``meanwhile``, if given, chooses between which whole squares other code runs.
     """
     square = b.config.lanes // b.config.sublanes
-    down, across = _pieces(source.tiling.row_tiles, square), _pieces(destination.tiling.row_tiles,
-                                                                     square)
-    # Without a dimension along the sublanes, the square's rows are all the same.
-    repeated = source.tiling.sublane_dimension is None
-    # Without a dimension along the lanes, the square's columns are all the same.
-    narrow = source.tiling.lane_dimension is None
+    down, across = (_pieces(place.tiling.row_tiles, square) for place in places)
     for first_down, number_down, high in down:
         for first_across, number_across, wide in across:
-            with nest(b, [number_down, number_across], counts) as (i, j):
-                row, column = Index.of(i) + first_down, Index.of(j) + first_across
-                base = Index.of(outer) * (source.tiling.lane_tiles * source.tiling.row_tiles) + (
-                    column * source.tiling.row_tiles + row * square)
-                with nest(b, [square if repeated else high], counts) as (k,):
-                    vector = b.load(source.buffer, base if repeated else base + k)
-                    b.transpose_in(vector, k)
-                new = destination.tiling
-                base = Index.of(outer) * (new.lane_tiles * new.row_tiles) + (
-                    row * new.row_tiles + column * square)
-                with nest(b, [1 if narrow else wide], counts) as (k,):
-                    b.store(b.transpose_out(k), destination.buffer, base + k)
+            others = {} if meanwhile is None or {high, wide} != {square} else meanwhile(
+                number_down * number_across, square * _VECTOR_CYCLES)
+            for rows, columns in _parts(number_down, number_across, [*others]):
+                others.get(rows.start * number_across + columns.start, lambda: None)()
+                with nest(b, [len(rows), len(columns)], counts) as (i, j):
+                    _square(b, places, (outer, Index.of(i) + (first_down + rows.start),
+                                        Index.of(j) + (first_across + columns.start)),
+                            (high, wide), counts)
+
+
+def _parts(down: int, across: int, cuts: Sequence[int]) -> Iterator[tuple[range, range]]:
+    """Divide ``down`` rows of ``across`` squares before the squares with the numbers ``cuts``.
+
+    Yield the rows and the columns of each part.
+    """
+    if not cuts:
+        yield range(down), range(across)
+        return
+    for row in range(down):
+        inside = [cut - row * across for cut in cuts if cut // across == row]
+        for begin, end in pairwise(sorted({0, *inside, across})):
+            yield range(row, row + 1), range(begin, end)
+
+
+def _square(b: Builder, places: tuple[Place, Place],
+            at: tuple[int | LoopVariable, Index, Index], sizes: tuple[int, int],
+            counts: dict[LoopVariable, int]) -> None:
+    """Transpose a square, or a partial one.
+
+    ``at`` has the combined index of the outer dimensions, and the row and the column of the square
+    in the source; ``sizes`` has the numbers of its row tiles in the source and in the destination.
+    The other parameters are those of `_squares`.
+    """
+    source, destination = places
+    (outer, row, column), (high, wide) = at, sizes
+    old, new, square = source.tiling, destination.tiling, b.config.lanes // b.config.sublanes
+    # Without a dimension along the sublanes, the square's rows are all the same.
+    repeated = old.sublane_dimension is None
+    base = Index.of(outer) * (old.lane_tiles * old.row_tiles) + (
+        column * old.row_tiles + row * square)
+    with nest(b, [square if repeated else high], counts) as (k,):
+        vector = b.load(source.buffer, base if repeated else base + k)
+        b.transpose_in(vector, k)
+    base = Index.of(outer) * (new.lane_tiles * new.row_tiles) + (
+        row * new.row_tiles + column * square)
+    # Without a dimension along the lanes, the square's columns are all the same.
+    with nest(b, [1 if old.lane_dimension is None else wide], counts) as (k,):
+        b.store(b.transpose_out(k), destination.buffer, base + k)
 
 
 def _pieces(tiles: int, square: int) -> list[tuple[int, int, int]]:

@@ -1,7 +1,9 @@
 """Movement of elements: exactly the bits that numpy gives, on random shapes and attributes."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import permutations
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from hdl.config import Config
 from sim.compiler.graph.ir import DType, Operation, TensorType, Value
 from sim.compiler.kernels.lowering import Choice
+from sim.compiler.kernels.moving.transposer import swap_tiled
 from sim.compiler.machine.estimate import estimate
 from sim.compiler.tiling import Tiling, standard
 from verif.sim.compiler.kernels.harness import CONFIG, build_as, execute, run
@@ -198,6 +201,27 @@ def test_relayout(shape: tuple[int, ...]) -> None:
             kernel = build_as(operation("relayout", [x], shape), Choice((old,), (new,)))
             [result] = execute(kernel, [x])
             assert np.array_equal(result, x), (old, new)
+
+
+@pytest.mark.parametrize("numbers", [(), (0,), (3,), (0, 2, 5)])
+def test_other_code_runs_between_the_squares_of_a_relayout(
+        numbers: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes, called = CONFIG.lanes, list[int]()
+    x = values((2 * lanes + 1, 3 * lanes + 1), np.random.default_rng(SEED))
+
+    def choose(count: int, _: int) -> dict[int, Callable[[], None]]:
+        assert count == 6, "partial squares do not count"
+        return {number: partial(called.append, number) for number in numbers}
+
+    monkeypatch.setattr(sys.modules["sim.compiler.kernels.moving.copy"], "swap_tiled",
+                        lambda *arguments: swap_tiled(*arguments[:3], choose))
+    old = standard(x.shape, CONFIG)
+    for source, new in ((old, replace(old, order=(1, 0))), (replace(old, order=(1, 0)), old)):
+        called.clear()
+        kernel = build_as(operation("relayout", [x], x.shape), Choice((source,), (new,)))
+        [result] = execute(kernel, [x])
+        assert np.array_equal(result, x)
+        assert called == [*numbers]
 
 
 @pytest.mark.parametrize("shape", [(9, 2, 17, 3), (5, 1, 8, 33), (8, 3, 3, 1), (16, 2, 16, 4)])
