@@ -52,6 +52,10 @@ _URGENT, _FIRST = 4, 0.4
 other steps during which kernels run; during the rest, results leave to HBM."""
 
 
+_LAST = 6
+"""Number of last steps of a sum that no results follow to HBM."""
+
+
 @dataclass(frozen=True)
 class _Sum:
     """A sum whose code has been written.
@@ -390,8 +394,8 @@ class PodSums:
         share = count / len(running.steps)
         running.write(b, count)
         self._append(running.operation, b, round(share * running.shares.vectors), None)
-        # No part follows the last step: kernels that need the sum follow it.
-        self._store(max(running.left - 1, 0))
+        # While links are busy, HBM takes values slowly. No part may delay the last steps.
+        self._store(max(running.left - _LAST, 0))
 
     def _image(self, code: StreamedSum, addresses: range, devices: int) -> tuple[Rows, int]:
         """Write the transfer of a sum's image to scalar memory.

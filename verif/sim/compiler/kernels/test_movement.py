@@ -214,7 +214,8 @@ def test_other_code_runs_between_the_squares_of_a_relayout(
         return {number: partial(called.append, number) for number in numbers}
 
     monkeypatch.setattr(sys.modules["sim.compiler.kernels.moving.copy"], "swap_tiled",
-                        lambda *arguments: swap_tiled(*arguments[:3], choose))
+                        lambda b, source, destination, _: swap_tiled(
+                            b, source, destination, choose))
     old = standard(x.shape, CONFIG)
     for source, new in ((old, replace(old, order=(1, 0))), (replace(old, order=(1, 0)), old)):
         called.clear()
