@@ -314,8 +314,8 @@ def _plan(graph: Graph, config: Config, sharding: Sharding, core: int,
             arguments[number] = replace(rows, buffer=f"input{number}")
     results = [rows if parts[core] else None for rows, parts in zip(
         _rows("output", graph.outputs, sharding.outputs, core, config), writers, strict=True)]
-    divided = {value: parts[core] for value, parts in zip(graph.outputs, writers, strict=True)
-               if all(parts) and parts[0] != parts[1]}
+    divided = {rows: parts[core] for rows, parts in zip(results, writers, strict=True)
+               if rows is not None and all(parts) and parts[0] != parts[1]}
     given, wanted = _with_elements(graph.inputs), _with_elements(graph.outputs)
     # Values without elements have no rows in HBM, and no vectors.
     graph.inputs = [graph.inputs[number] for number in given]

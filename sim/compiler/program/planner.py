@@ -50,13 +50,13 @@ class Planner:
     def __init__(self, context: Context) -> None:
         self.context = context
         self._places = context.places
-        self._divided: Mapping[Value, range] = {}
+        self._divided: Mapping[Rows, range] = {}
         self._control = ControlFlow(context, self._region)
         self._slices = Slices(context)
         self.launcher = Launcher(context)
 
     def program(self, graph: Graph, inputs: Sequence[Rows],
-                outputs: Sequence[Rows | None], divided: Mapping[Value, range]) -> None:
+                outputs: Sequence[Rows | None], divided: Mapping[Rows, range]) -> None:
         """Write the whole program.
 
         Parameters
@@ -67,9 +67,9 @@ class Planner:
             HBM rows of each input.
         outputs : sequence of Rows or None
             HBM rows to which each output is written; None for an output that is not written.
-        divided : mapping of Value to range
-            For outputs of which this core writes only a part: the vectors of that part. Operations
-            without regions compute them.
+        divided : mapping of Rows to range
+            For rows of outputs of which this core writes only a part: the vectors of that part.
+            Operations without regions compute these outputs.
 
         Raises
         ------
@@ -87,7 +87,9 @@ class Planner:
             wanted.setdefault(value, []).extend([] if rows is None else [rows])
         self._divided = divided
         uses = _uses(graph, ())
-        self.launcher.needed = {value: part for value, part in divided.items() if value not in uses}
+        self.launcher.needed = {
+            value: divided[rows[0]] for value, rows in wanted.items()
+            if len(rows) == 1 and rows[0] in divided and value not in uses}
         if any("slots" in operation.attributes for operation in graph.walk()):
             self._control.reserve(FED)
         self._block(graph, wanted, ())
@@ -130,7 +132,7 @@ class Planner:
         places, operations = self._places, graph.operations
         uses = _uses(graph, kept)
         direct = {value: rows[0] for value, rows in early.items()
-                  if len(rows) == 1 and value not in kept and value not in self._divided}
+                  if len(rows) == 1 and value not in kept and rows[0] not in self._divided}
         for value in graph.inputs:
             self._copy(value, early.get(value, ()))
         # Results of a sum that is done apart are not there immediately after it.
@@ -247,8 +249,8 @@ class Planner:
 
     def _copy(self, value: Value, destinations: Sequence[Rows], *, last: bool = False) -> None:
         """Start to copy a value to rows of HBM; ``last`` says that it is not used again."""
-        part = self._divided.get(value)
         for rows in destinations:
+            part = self._divided.get(rows)
             if self._places.homes.get(value) != rows and not (
                     last and len(destinations) == 1
                     and self.launcher.sums.store(value, rows, part)):

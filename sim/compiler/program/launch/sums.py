@@ -189,10 +189,11 @@ class PodSums:
         self._leaving: list[tuple[range, Rows]] = []
         self._buffers: list[VmemBuffer] = []
 
-    def prepare(self, operation: Operation, *, apart: bool = True) -> None:
+    def prepare(self, operation: Operation, *, apart: bool = True, now: bool = False) -> None:
         """Start to load the image of a sum that is to be done ``apart``, if there is room for it.
 
-        Until that sum, kernels do not use the words of scalar memory that it uses.
+        Until that sum, kernels do not use the words of scalar memory that it uses. Without room,
+        the image is loaded only if the sum comes ``now``: kernels would overwrite it.
         """
         context, device = self._context, operation.attributes["device"]
         shape, room = (device.torus.width, device.torus.height), context.memory.kernel
@@ -203,10 +204,14 @@ class PodSums:
             if few.cycles(context.config) > operation.attributes["meanwhile"]:
                 few = shares
             # Whole rows are loaded.
-            lanes, least = context.config.lanes, len(room) - _LEFT
-            words = image_words(few, least // lanes * lanes, in_steps=True)
+            lanes = context.config.lanes
+            # A sum that comes before this one, and is done at once, needs an image, too.
+            most = len(room) - max(_LEFT, image_words(shares, 0, in_steps=False))
+            words = image_words(few, most // lanes * lanes, in_steps=True)
             words += -words % lanes
-            apart = words <= least
+            apart = words <= most
+        if not (apart or now):
+            return
         if apart:
             shares, room = few, room[-words:]
             context.memory = replace(context.memory, held=words)
@@ -230,7 +235,7 @@ class PodSums:
         device: DeviceSum = operation.attributes["device"]
         self.finish()
         if device.number not in self._prepared:
-            self.prepare(operation, apart=apart)
+            self.prepare(operation, apart=apart, now=True)
         prepared = self._prepared[device.number]
         shares, room = prepared.shares, prepared.room
         places.lock(operation.operands)
