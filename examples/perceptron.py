@@ -57,7 +57,7 @@ def loss(weights, x, right, batch):
 
 
 def epoch(state, images, right, rate, mean):
-    """An epoch of stochastic gradient descent with momentum: one step for each batch.
+    """Make an epoch of stochastic gradient descent with momentum: one step for each batch.
 
     ``state`` is the weights and their momenta. ``images`` and ``right`` have a batch at each index
     of their first dimension. ``rate`` is the learning rate. ``mean`` names the mesh axis over which

@@ -41,17 +41,17 @@ _KINDS = {
     Kind.SOURCE: f"0 to {isa.SCALAR_REGISTERS - 1}: that scalar register. {isa.FIRST_IMMEDIATE} to "
         f"{isa.FIRST_IMMEDIATE + isa.IMMEDIATES - 1}: immediate 0 to {isa.IMMEDIATES - 1}. "
         f"{isa.INLINE_BASE + isa.INLINE_MIN} to {isa.INLINE_BASE + isa.INLINE_MAX}: the integer "
-        f"code - {isa.INLINE_BASE}, from {isa.INLINE_MIN} to {isa.INLINE_MAX}, as 32 bits. Others "
-        "are illegal.",
+        f"(code - {isa.INLINE_BASE}), from {isa.INLINE_MIN} to {isa.INLINE_MAX}, as 32 bits. Other "
+        "codes are illegal.",
     Kind.VECTOR_OUT: "Number of a vector register.",
     Kind.VECTOR_IN: "Number of a vector register.",
     Kind.VECTOR_SOURCE: f"{isa.VECTOR_FLAG} to {isa.VECTOR_FLAG + isa.VECTOR_REGISTERS - 1}: "
-        f"vector register code - {isa.VECTOR_FLAG}. Below {isa.VECTOR_FLAG}: a scalar source, "
-        "whose 32 bits every element gets. Others are illegal.",
-    Kind.MASK_OUT: f"Number of a mask register, 1 to {isa.MASKS - 1}; others are illegal.",
-    Kind.MASK_IN: f"Number of a mask register, 0 to {isa.MASKS - 1}; others are illegal.",
-    Kind.SEMAPHORE: f"Number of a semaphore, 0 to {isa.SEMAPHORES - 1}; others are illegal.",
-    Kind.IMMEDIATE: f"Number of an immediate, 0 to {isa.IMMEDIATES - 1}; others are illegal.",
+        f"the vector register with number (code - {isa.VECTOR_FLAG}). Below {isa.VECTOR_FLAG}: a "
+        "scalar source; every element gets its 32 bits. Other codes are illegal.",
+    Kind.MASK_OUT: f"Number of a mask register, 1 to {isa.MASKS - 1}; other codes are illegal.",
+    Kind.MASK_IN: f"Number of a mask register, 0 to {isa.MASKS - 1}; other codes are illegal.",
+    Kind.SEMAPHORE: f"Number of a semaphore, 0 to {isa.SEMAPHORES - 1}; other codes are illegal.",
+    Kind.IMMEDIATE: f"Number of an immediate, 0 to {isa.IMMEDIATES - 1}; other codes are illegal.",
 }
 _SYNTAX = {
     Kind.SCALAR_OUT: "s*{}*", Kind.SCALAR_IN: "s*{}*", Kind.SCALAR_INOUT: "s*{}*",
@@ -96,20 +96,20 @@ def _state() -> str:
     elements = "sublanes \N{MULTIPLICATION SIGN} lanes"
     banks = (
         ("s", isa.SCALAR_REGISTERS, "scalar registers of 32 bits; `s0` reads as 0, and writes to "
-         "it are lost"),
+         "it have no effect"),
         ("v", isa.VECTOR_REGISTERS, f"vector registers of {elements} elements of 32 bits"),
         ("m", isa.MASKS, f"mask registers of {elements} bits; `m0` is all ones and cannot be "
          "written"),
         ("sem", isa.SEMAPHORES, "semaphores of 32 bits: `signal`, transfers, the other core and "
-         "the host add to them, and `wait` subtracts"),
+         "the host add to them, and `wait` subtracts from them"),
     )
     return table(["state", "description"], [
         *((f"`{name}0` … `{name}{count - 1}`", what) for name, count, what in banks),
         ("vector memory", f"`vmem[i]` is a vector, {elements} elements: **an address counts "
          "vectors**"),
         ("scalar memory", "`smem[i]` is a word of 32 bits: an address counts words"),
-        ("instruction memory", "a bundle for each address: the program counter counts bundles"),
-        ("HBM", "memory that all cores share, reached by transfers only, in rows of lanes words"),
+        ("instruction memory", "each address holds a bundle: the program counter counts bundles"),
+        ("HBM", "memory that all cores share; only transfers access it; a row has `lanes` words"),
         ("array", "the active weight tile, the loaded part of the next one, results to be popped"),
         ("transposer", "a tile of lanes \N{MULTIPLICATION SIGN} lanes elements"),
     ])
@@ -118,11 +118,11 @@ def _state() -> str:
 def _sizes() -> str:
     measures: list[tuple[str, str]] = [
         ("lanes", "lanes"), ("sublanes", "sublanes"), ("bytes of a vector", "bytes"),
-        ("vector memory, vectors", "vmem_vectors"), ("scalar memory, words", "smem_words"),
-        ("instruction memory, bundles", "imem_bundles"),
-        ("HBM, bytes", "hbm_bytes"), ("bytes of a row", "row_bytes"),
-        ("`tile_vregs`: pushes of a weight tile", "tile_vregs"),
-        ("`result_vregs`: results that the array holds, vectors", "result_vregs"),
+        ("vectors of vector memory", "vmem_vectors"), ("words of scalar memory", "smem_words"),
+        ("bundles of instruction memory", "imem_bundles"),
+        ("bytes of HBM", "hbm_bytes"), ("bytes of a row of HBM", "row_bytes"),
+        ("`tile_vregs`: pushes that load a weight tile", "tile_vregs"),
+        ("`result_vregs`: most vectors of results that the array holds", "result_vregs"),
     ]
 
     def value(config: Config, name: str) -> int:
@@ -185,7 +185,7 @@ def _spaces() -> str:
             ("source", info.source), ("destination", info.destination)) if able)
 
     return table(
-        ["code", "space", "description", "address", "block", "side"],
+        ["code", "space", "description", "address", "block", "allowed as"],
         [[space.value, space.name, info.meaning, info.address,
           "vector" if info.vector else "row", sides(info)]
          for space, info in DMA_SPACES.items()])

@@ -81,9 +81,10 @@ def _matrices(count: int) -> Callable[[Maker], tuple[Any, ...]]:
 
 
 def _over_cores(*more: Any, **options: Any) -> Callable[[Maker], Any]:
-    """Return a function that makes arguments of a collective operation.
+    """Return a function that makes the arguments of a collective operation.
 
-    These are an array, the device axis ``x``, and the further arguments ``more`` and ``options``.
+    The arguments are an array, the device axis ``x``, those in ``more``, and the keyword arguments
+    ``options``.
     """
     return lambda make: ((make.array(2 * SIDE, SIDE), "x", *more), options)
 

@@ -15,16 +15,19 @@ _HEAD = """# JAX's functions on the chip
 `make jax-table` writes this page.
 It runs all public functions of {modules}
 with random arguments on the golden chip (`tiny`) and on a CPU, and compares the results.
-Integers and predicates must be equal.
-A float32 result may differ by {float32[0]:g} of its value plus {float32[1]:g},
-a bfloat16 result by {bfloat16[0]:g} of its value plus {bfloat16[1]:g}.
-Absolute values are compared where the sign is free: {up_to_sign}.
+Integers and booleans must be equal.
+A float32 result may differ by at most {float32[0]:g} of its value plus {float32[1]:g},
+a bfloat16 result by at most {bfloat16[0]:g} of its value plus {bfloat16[1]:g}.
+Absolute values are compared where the sign of a result is arbitrary: {up_to_sign}.
 Only shapes and types are compared where values are not defined:
 {undefined}.
-Matrix products have the highest precision.
-A function runs with up to two types of arguments; it works if all of them do.
-Collectives run on both cores, within `jax.shard_map`.
-The functions of `jax.numpy.fft` are left out: they compute complex numbers.
+Matrix products are computed with JAX's precision `highest`.
+Each function is run with arguments of one or two element types, and works if all results are
+right.
+It is refused if it ends with an error on the chip, or has no result within the time limit.
+Collective operations run on both cores, within `jax.shard_map`.
+The functions of `jax.numpy.fft` are left out: they compute complex numbers, which the chip does not
+have.
 
 Of {tried} functions that were run, {works} work: {share:.1%}.
 """
@@ -54,9 +57,10 @@ def text(results: Mapping[str, tuple[str, str]]) -> str:
                 ("works", "Functions that work"),
                 ("refused", "Functions that are refused"),
                 ("differs", "Functions whose results differ"),
-                ("types", "Not run: types that the chip does not have"),
-                ("host", "Not run: return no array"),
-                ("untried", "Not run: no arguments are known for them")):
+                ("types",
+                 "Not run on the chip, because they return types that the chip does not have"),
+                ("host", "Not run on the chip, because they return no array"),
+                ("untried", "Not run on the chip, because no arguments are known for them")):
             found = {name: reason for name, (was, reason) in of.items() if was == status}
             if found:
                 parts.append(_section(f"{heading} ({len(found)})", found,
@@ -71,7 +75,8 @@ def _names(names: Iterable[str]) -> str:
 def _section(heading: str, found: Mapping[str, str], *, reasons: bool) -> str:
     if reasons:
         rows = [f"| `{name}` | {_cell(reason)} |" for name, reason in found.items()]
-        return "\n".join((f"{heading}:\n", "| function | why |", "|---|---|", *rows, ""))
+        return "\n".join((f"{heading}:\n", "| function | arguments and reason |", "|---|---|",
+                          *rows, ""))
     listed = textwrap.fill(", ".join(f"`{name}`" for name in found), 100, break_long_words=False,
                            break_on_hyphens=False)
     return f"{heading}:\n\n{listed}\n"
