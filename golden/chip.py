@@ -1,4 +1,4 @@
-"""The golden chip: golden cores that share an HBM and add to each other's semaphores; untimed.
+"""The golden chip, without timing: golden cores that share HBM and add to each other's semaphores.
 
 Specifies hdl/chip, as far as programs and transfers can observe it.
 """
@@ -132,7 +132,7 @@ class GoldenChip:
         Raises
         ------
         TypeError, ValueError
-            If the new coordinates are not two integers from 0, less than the sides of the torus.
+            If the new coordinates are not two integers, each from 0 to the torus's side minus 1.
         """
         return self._position
 
@@ -167,7 +167,7 @@ class GoldenChip:
             core.stop(Fault.LINK)
 
     def run(self, max_bundles: int, turn: int = 1) -> ChipRun:
-        """Execute bundles, the cores taking turns, until no core can continue.
+        """Execute bundles of the cores in turn, until no core can continue.
 
         If programs synchronize correctly, their results do not depend on ``turn``.
 

@@ -1,4 +1,4 @@
-"""The golden core: executes programs bundle by bundle; untimed.
+"""The golden core: executes programs bundle by bundle, without timing.
 
 Specifies hdl/core and the units that it contains. It executes what `hdl/isa.py` and
 `docs/numerics.md` define. Hardware overlaps bundles, but a program cannot observe that. After a
@@ -59,8 +59,8 @@ class GoldenCore(ArchitecturalState):
         TypeError
             If ``other`` is not a `GoldenCore`.
         ValueError
-            If ``other`` is this core, or either is connected already. If they differ in parameters
-            or do not share one ``hbm`` array, or have the parameters of a chip with one core.
+            If ``other`` is this core, or one of the two is connected already; if the two differ in
+            parameters, or do not share one array ``hbm``; if ``config.cores`` is not 2.
         """
         instance("other", other, GoldenCore)
         if other is self:
@@ -178,8 +178,8 @@ class GoldenCore(ArchitecturalState):
         Returns
         -------
         bool
-            Whether the bundle was executed. It was not if the core is stopped, waits for a
-            semaphore (``waiting``), or has just stopped with a fault.
+            Whether the bundle was executed. False if the core is stopped, waits for a semaphore
+            (``waiting``), or has just stopped with a fault.
         """
         if not self.running:
             return False

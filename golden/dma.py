@@ -106,14 +106,14 @@ class Side:
         }[self.space]
 
     def blocks(self, rows: int, config: Config) -> int:
-        """Return how many blocks make ``rows`` rows: vectors in a vector space, else rows."""
+        """Return the blocks in ``rows`` rows; a block is a vector in a vector space, else a row."""
         return rows // config.sublanes if self.info.vector else rows
 
     def indices(self, rows: int, config: Config) -> NDArray[np.int64]:
-        """Return the number of each block in its space, in the order of the transfer.
+        """Return the index of each block in its space, in the order of the transfer.
 
-        Blocks of a space are numbered from 0: rows in HBM, else vectors. The space must not be
-        scalar or instruction memory. ``rows`` is the number of rows that the side has in total.
+        Indices begin at 0; a block is a row in HBM, else a vector. The space must not be scalar or
+        instruction memory. ``rows`` is the number of rows that the side has in total.
         """
         unit, count = self.unit(config), self.blocks(rows, config)
         runs, within = np.divmod(np.arange(count, dtype=np.int64), min(self.run or count, count))
@@ -161,7 +161,7 @@ class Descriptor:
     semaphore : int
         Number of the semaphore to which 1 is added when the transfer is complete.
     signal, signal_other : int
-        Whether 1 is added to this core's semaphore, and whether to the chip's other core's.
+        Whether 1 is added to this core's semaphore, and whether to that of the chip's other core.
     signal_remote, remote_semaphore : int
         Whether a transfer to another chip adds 1 to a semaphore there, and the number of that
         semaphore.
@@ -246,7 +246,7 @@ class Descriptor:
     def check(self, config: Config, cores: int, torus: tuple[int, int] = (1, 1)) -> Fault:
         """Return the fault of the descriptor, or `Fault.NONE`.
 
-        Of several, the first one of DMA_DESCRIPTOR, DMA_ALIGNMENT and DMA_RANGE is returned.
+        If it has several faults, the first of DMA_DESCRIPTOR, DMA_ALIGNMENT and DMA_RANGE counts.
 
         Parameters
         ----------
@@ -338,7 +338,7 @@ def copy(descriptor: Descriptor, config: Config, memories: Mapping[DmaSpace, _Wo
 
 
 def _extent(side: Side, rows: int, config: Config) -> tuple[int, int, int]:
-    """Return a side's first block, as in `Side.indices`, its number of blocks, and a run's."""
+    """Return a side's first block (`Side.indices`), its number of blocks, and that of each run."""
     count = side.blocks(rows, config)
     return side.address // side.unit(config), count, min(side.run or count, count)
 

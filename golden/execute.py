@@ -2,8 +2,7 @@
 
 Specifies the parts of hdl/core that decode bundles, detect faults, and execute scalar operations,
 branches and operations on semaphores. The other units have their own modules: `golden.vpu`
-(hdl/vpu), `golden.mxu` (hdl/mxu),
-`golden.xlu` (hdl/xlu) and `golden.dma` (hdl/dma).
+(hdl/vpu), `golden.mxu` (hdl/mxu), `golden.xlu` (hdl/xlu) and `golden.dma` (hdl/dma).
 
 A `Decoder` translates a bundle once into a `Decoded`: callables that act on the state, and that a
 core calls each time it executes the bundle. For each operation, the function of its unit adds
@@ -507,7 +506,8 @@ class _Form:
         For each register that the operation writes: the letter that names its register file, and
         the field that holds its number.
     execute : callable
-        The function of the operation's unit, which adds checks and actions to the decoder.
+        Called when a bundle is decoded. It gives the decoder the checks and actions that execute
+        the operation. All operations of a unit have the same function.
     """
 
     operation: Operation

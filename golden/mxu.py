@@ -53,7 +53,7 @@ def _matrices(left: str, a: ArrayLike, right: str, b: ArrayLike
 
 
 def column_sum(x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:
-    """Return the sum that a column of the array computes: `mac` from row 0 down, from +0.0 on.
+    """Return the sum that a column of the array computes: `mac` from row 0 down, starting at +0.0.
 
     This is the definition; `tile_matmul` computes the same sums faster.
 

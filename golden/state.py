@@ -66,8 +66,8 @@ class ArchitecturalState:
     config : Config
         Parameters of the core.
     hbm : array of uint32, shape (hbm_rows, lanes), or None
-        The memory that the cores of a chip share. None: one of this core's own, allocated when it
-        is first used.
+        The memory that the cores of a chip share. If it is None, the core has a memory of its own,
+        which is allocated at its first use.
 
     Attributes
     ----------
@@ -91,9 +91,9 @@ class ArchitecturalState:
         The weight tile that is being loaded, not rounded yet. Only rows (of a transposed load:
         columns) that have been pushed are defined.
     loaded : int
-        Number of pushes of that load so far, 0 to ``config.tile_vregs``.
+        Number of pushes to ``next_weights`` so far, 0 to ``config.tile_vregs``.
     transposed : bool
-        Whether that load is of transposed weights; undefined while ``loaded`` is 0.
+        Whether ``next_weights`` is loaded transposed; undefined while ``loaded`` is 0.
     weights : array of bfloat16, shape (lanes, lanes)
         The active weight tile.
     active : bool
@@ -264,7 +264,7 @@ class ArchitecturalState:
         self.loaded += 1
 
     def push_rows(self, rows: NDArray[np.float32], swap: bool) -> None:
-        """Queue products of ``rows`` and the active tile; if ``swap``, first activate the next."""
+        """Queue products of ``rows`` and the active tile, after activating the next if ``swap``."""
         if swap:
             # A new array: results that are still to be computed refer to the previous weights.
             self.weights = to_bf16(self.next_weights)
@@ -291,7 +291,7 @@ class ArchitecturalState:
         self._results.clear()
 
     def _multiply(self) -> None:
-        """Compute the oldest missing result, and all others with the same weights.
+        """Compute the oldest result that has no value yet, and all others with the same weights.
 
         Each result depends only on its rows and weights; one product for all of them is faster.
         """

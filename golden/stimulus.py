@@ -73,12 +73,12 @@ def _with_field(pattern: _Words, field: _Words, fraction_bits: int) -> _Words:
 
 def _factors(x: _Words, w: _Words, field: _Words, word: _Words,
              spread: int = 63) -> tuple[_Words, _Words]:
-    """Return x and w with exponents such that their product's field is ``field``, or one more.
+    """Return x and w whose product has the exponent field ``field``, or one more.
 
     The exponent fields of x and w are each half of their sum, plus or minus an offset of at most
     ``spread``. Bits 16 to 31 of the random ``word`` choose the offset. With the default ``spread``,
-    ``field`` must be from 1 to 254. With a smaller one, it may be below or above; a negative
-    ``field`` is given modulo 2**32.
+    ``field`` must be from 1 to 254. With a smaller ``spread``, ``field`` may be outside this range;
+    a negative ``field`` is given modulo 2**32.
     """
     total = field + 127
     first = (total >> 1) + spread - _below(word, 16, 2 * spread + 1)
@@ -86,7 +86,7 @@ def _factors(x: _Words, w: _Words, field: _Words, word: _Words,
 
 
 def _product(x: _Words, w: _Words) -> _Words:
-    """Return the patterns of products x * w that are normal; float32 holds them exactly."""
+    """Return the patterns of products x * w, which must be normal: float32 holds them exactly."""
     return ((x << 16).view(np.float32) * (w << 16).view(np.float32)).view(np.uint32)
 
 

@@ -2,7 +2,7 @@
 
 Specifies hdl/vpu/transcendental.py. It executes what `docs/transcendentals.md` defines, in the
 steps of the hardware: reduction of the argument, a quadratic from the table in `hdl/vpu/tables.py`,
-a product, rounding. Words are int64, in units of the powers of two in the comments.
+a product, rounding. Words are int64; comments give their units, powers of two.
 """
 
 from collections.abc import Callable
@@ -99,10 +99,11 @@ def evaluate(function: Function, x: ArrayLike) -> NDArray[np.float32]:
 
 @cache
 def _table() -> tuple[_Words, _Words, _Words, _Words]:
-    """Return the table's columns c0, c1 and c2, and the sign, 1 or -1, of the change from c0.
+    """Return the table's columns c0, c1 and c2, and a column of signs, each 1 or -1.
 
-    c0 and c2 are in the units of the sum in `_quadratic`, 2**-47; c1 is in units of 2**-27. c0
-    includes half a unit of the result, which rounds it.
+    The quadratic of an entry is c0 + sign * t * (c1 + t * c2). c0 and c2 are in the units of the
+    sum in `_quadratic`, 2**-47; c1 is in units of 2**-27. c0 includes half a unit of the result,
+    which rounds it.
     """
     columns = np.array([(entry.c0, entry.c1, entry.c2, -1 if entry.falling else 1)
                         for entry in coefficients()], np.int64).T
@@ -155,8 +156,9 @@ def _fields(u: _Words) -> tuple[_Words, _Words, _Words]:
 def _within(fraction: _Words) -> tuple[_Words, _Words]:
     """Return the segment of a significand with fraction field ``fraction``, and the position in it.
 
-    For blocks of the table that only one function uses: their 128 segments, numbered from 0, divide
-    the significands from 1 to 2 equally. The position is in units of 2**-20 of a segment.
+    This is for functions that share no block of the table: the 128 segments of such a block,
+    numbered from 0, divide the significands from 1 to 2 equally. The position is in units of 2**-20
+    of a segment.
     """
     return fraction >> 16, (fraction & 0xFFFF) << 4
 

@@ -87,7 +87,7 @@ def unary(op: VectorOp) -> Callable[[_Words], _Words]:
     Raises
     ------
     ValueError
-        If ``op`` is not such an operation.
+        If ``op`` is not an operation of one operand.
     """
     return _function(_UNARY, op)
 
@@ -190,7 +190,7 @@ def fmul(a: _Words, b: _Words) -> _Words:
 def fmax(a: _Words, b: _Words) -> _Words:
     """Return the larger of two fp32 numbers; +0 is larger than -0; NaN if either is NaN.
 
-    Commutative and associative in every bit.
+    The maximum is commutative and associative in every bit.
 
     Parameters
     ----------
@@ -309,7 +309,7 @@ def shift(op: VectorOp, amount: int) -> Callable[[_Words], _Words]:
 
 def threefry2x32(counter: tuple[ArrayLike, ArrayLike], key: tuple[ArrayLike, ArrayLike],
                  rounds: int = _ROUNDS) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """The Threefry-2x32 generator (Salmon, Moraes, Dror, Shaw, "Parallel random numbers", 2011).
+    """Return words of Threefry-2x32 (Salmon, Moraes, Dror, Shaw: Parallel random numbers, 2011).
 
     Parameters
     ----------

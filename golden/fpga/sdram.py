@@ -37,8 +37,8 @@ class Rule(IntEnum):
     """A command earlier than ``start_us``, or out of order: the first command must precharge all
     banks, and no other but precharge, refresh and mode is permitted before the first mode."""
     MODE = 3
-    """A mode other than bursts of one word, in sequence, with CAS latency 2; or a mode that fewer
-    than eight refreshes precede, counted from the first edge or, after a first mode, from that."""
+    """A mode command for anything but bursts of one word, in sequence, with CAS latency 2; or one
+    that fewer than eight refreshes precede. After a first mode command, these count from it."""
     COMMAND = 4
     """A command that this memory does not know: burst stop or automatic precharge."""
     IDLE = 5
@@ -107,8 +107,8 @@ class GoldenSdram:
         The words of 16 bits that were written, by address; all others are 0. An address counts
         words: from the highest bits down, it consists of row, bank and column.
     counts : dict of str to int
-        Number of commands so far, by name in lower case; refreshes only since the first mode, if
-        there has been one.
+        Number of commands so far, by name in lower case; refreshes only since the first mode
+        command, if there has been one.
     """
 
     def __init__(self, period_ps: int, start_us: int = 200) -> None:
@@ -129,7 +129,7 @@ class GoldenSdram:
         self._masks = 3
 
     def edge(self, pins: Edge) -> tuple[int | None, Rule]:
-        """One rising edge of the clock.
+        """Simulate one rising edge of the clock.
 
         Returns
         -------
@@ -154,7 +154,7 @@ class GoldenSdram:
         return out, rule
 
     def _since(self, edge: int | None) -> int:
-        """Picoseconds since edge number ``edge``; 2**60 if it is None, for an event yet to come."""
+        """Return the picoseconds since edge number ``edge``; 2**60 if there was no edge (None)."""
         return 1 << 60 if edge is None else (self._edge - edge) * self._period
 
     def _check(self, pins: Edge) -> Rule:

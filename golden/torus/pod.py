@@ -1,7 +1,7 @@
-"""The golden pod: golden chips on a torus, and the packets between them; untimed.
+"""The golden pod: golden chips on a torus, and the packets between them, without timing.
 
 Specifies what programs can observe of hdl/link: packets arrive once, whole, and in order from one
-core to one core by one way. All else happens in an arbitrary order, chosen by a seed.
+core to another by one way. All else happens in an arbitrary order, chosen by a seed.
 """
 
 import random
@@ -28,7 +28,7 @@ _Way = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class PodRun(Run[Place]):
-    """The outcome of a run of the pod; the names of cores are their places.
+    """The outcome of a run of the pod; a core's name is its `Place`.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class GoldenPod:
     Attributes
     ----------
     chips : dict of (int, int) to GoldenChip
-        The chips by their coordinates. A chip's ``torus`` and ``position`` are set for its place.
+        The chips by their coordinates. The pod sets ``torus`` and ``position`` of each.
 
     Raises
     ------
@@ -130,7 +130,7 @@ class GoldenPod:
         Parameters
         ----------
         max_bundles : int
-            Maximum number of bundles to execute, of each core.
+            Maximum number of bundles that each core executes.
         turn : int
             Maximum number of bundles that a core executes in one turn; the actual number is random.
 

@@ -1,4 +1,4 @@
-"""The sum over all chips of a torus, in the order of `sim.compiler.collectives`."""
+"""The sum over all chips of a torus, with the order of additions of `sim.compiler.collectives`."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,19 +22,19 @@ def all_reduced(values: Words, block: int, spread: int = 1) -> Words:
     block : int
         Words of a block.
     spread : int
-        Along the second axis of a half, only every ``spread``-th chip has blocks; see below. It
-        divides the number of chips along the second axis of each half.
+        Along the second axis of a half (see *Returns*), only every ``spread``-th chip has blocks.
+        ``spread`` divides the number of chips along the second axis of each half.
 
     Returns
     -------
     array of uint32, shape (words,)
-        The sums. A round has two halves: the first is summed along X first and then along Y, the
-        second along Y first and then along X. (If the torus has one chip along X or along Y, that
-        axis is the second one of both halves.) A half has two quarters; the first is summed round
-        the rings in ascending order of coordinates, the second in descending order. A quarter has a
-        block for each pair of a coordinate s on the first axis and a multiple t of ``spread`` on
-        the second, in the order of (s, t). The block's sum begins at s along the first axis, and at
-        t along the second.
+        The sums. The words are divided into rounds. A round has two halves: the first is summed
+        along X first and then along Y, the second along Y first and then along X. (If the torus has
+        one chip along X or along Y, that axis is the second one of both halves.) A half has two
+        quarters; the first is summed round the rings in ascending order of coordinates, the second
+        in descending order. A quarter has a block for each pair of a coordinate s on the first axis
+        and a multiple t of ``spread`` on the second, in the order of (s, t). The block's sum begins
+        at s along the first axis, and at t along the second.
 
     Raises
     ------
@@ -98,10 +98,10 @@ def _half(values: Words, half: int, block: int, spread: int) -> Words:
 def _quarter(values: Words, axis: int, way: int, block: int, spread: int) -> Words:
     """Return the sums of one quarter of each round, shape (rounds, words).
 
-    ``values``, shape (width, height, rounds, words), has only the words of this quarter. Its first
-    axis is X if ``axis`` is 0, Y if it is 1, or the other one if there is one chip along it.
-    ``way`` is 1 if it is summed in ascending order of coordinates, else -1. ``block`` and
-    ``spread`` are those of `all_reduced`.
+    ``values``, shape (width, height, rounds, words), has only the words of this quarter. They are
+    summed along X first if ``axis`` is 0, and along Y first if it is 1; but an axis with a single
+    chip comes second. ``way`` is 1 if the quarter is summed in ascending order of coordinates, else
+    -1. ``block`` and ``spread`` are those of `all_reduced`.
     """
     width, height, count, words = values.shape
     along_x = (height == 1) if axis else (width > 1)
@@ -120,7 +120,7 @@ def _quarter(values: Words, axis: int, way: int, block: int, spread: int) -> Wor
 def _ring(values: Words, start: int, way: int) -> Words:
     """Add the elements of ``values`` along the first axis, round the ring from ``start`` on.
 
-    The sum begins with element ``start``, and goes up if ``way`` is 1, down if it is -1.
+    After element ``start``, indices ascend if ``way`` is 1, and descend if it is -1.
     """
     count = len(values)
     total = values[start]

@@ -11,7 +11,7 @@ __all__ = ["Hop", "Route", "channel_graph", "check_hops", "route", "wraps"]
 
 
 class Hop(NamedTuple):
-    """A virtual channel of a link: chip that the link leaves, the link's direction, and channel."""
+    """A virtual channel of a link, by the link's sender (x, y), its direction, and the channel."""
 
     x: int
     y: int
@@ -35,7 +35,10 @@ def wraps(x: int, y: int, direction: Direction, shape: tuple[int, int]) -> bool:
 
 
 def _last(direction: Direction, shape: tuple[int, int]) -> int:
-    """Return where the chips are whose links in ``direction`` cross the dateline."""
+    """Return the coordinate of chips whose link in ``direction`` crosses the dateline.
+
+    The coordinate is that along the axis of this direction.
+    """
     return shape[not direction.is_x] - 1 if direction.step > 0 else 0
 
 
@@ -47,7 +50,7 @@ def check_hops(dx: int, dy: int, shape: tuple[int, int]) -> None:
     Raises
     ------
     TypeError, ValueError
-        If the magnitude of ``dx`` is not less than the chips along X, or that of ``dy`` not less
+        If the magnitude of ``dx`` is not less than the chips along X, that of ``dy`` is not less
         than the chips along Y, or both numbers are 0.
     """
     for name, hops, side in (("dx", dx, shape[0]), ("dy", dy, shape[1])):
