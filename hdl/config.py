@@ -130,7 +130,7 @@ class Config:
 
     @property
     def core_config(self) -> "Config":
-        """The same parameters, but with the least HBM and channels, which do not affect a core.
+        """The same parameters, but with the smallest HBM and one channel: neither affects a core.
 
         Chips that differ only in these have the same core.
         """
@@ -221,4 +221,4 @@ PRESETS = {
                    mac_latency=3, issue_cycles=3),
 }
 """Named configurations: `tiny` for unit tests and proofs, `small` for regressions in pure RTL, `v2`
-in full size, and `fpga` for an FPGA of 84,000 lookup tables (LFE5U-85F)."""
+for the full size, and `fpga` for an FPGA of 84,000 lookup tables (LFE5U-85F)."""

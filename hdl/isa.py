@@ -58,7 +58,7 @@ other units. `LATENCIES` lists them by unit."""
 
 
 class Slot(StrEnum):
-    """The slots of a bundle, by their names in the text form."""
+    """The slots of a bundle; the values are their names in assembly text."""
 
     S0 = "s0"
     S1 = "s1"
@@ -235,44 +235,46 @@ class Fault(IntEnum):
 
 FAULTS: dict[Fault, str] = {
     Fault.NONE: "No fault.",
-    Fault.ILLEGAL: "An operation code that the slot lacks, a scalar source from 35 to 39, "
-        "a vector source that names no register, a mask or semaphore or immediate that does not "
-        "exist, m0 as a destination, a reserved bit that is set, an operation on the other core of "
-        "a chip with one core, or on another chip from a chip without links.",
-    Fault.CONFLICT: "Two operations of the bundle write the same vector register, mask, or scalar "
-        "register other than s0.",
-    Fault.PC_RANGE: "The program counter left the instruction memory, and keeps the address out of "
-        "range; the previous bundle was executed.",
+    Fault.ILLEGAL: "The bundle contains one of these: an operation code that the slot lacks; a "
+        "scalar source with a code from 35 to 39; a vector source with a code above 95; a mask, a "
+        "semaphore or an immediate that does not exist; m0 as a destination; a reserved bit that "
+        "is set; an operation on the other core, on a chip with one core; an operation on another "
+        "chip, on a chip without links.",
+    Fault.CONFLICT: "Two operations of the bundle write the same vector register, the same mask, "
+        "or the same scalar register other than s0.",
+    Fault.PC_RANGE: "The address of the next bundle is beyond the instruction memory. The program "
+        "counter holds this address; the previous bundle was executed.",
     Fault.SMEM_RANGE: "The address of a scalar load or store, or of a word of a descriptor, is "
         "beyond the scalar memory.",
     Fault.VMEM_RANGE: "The address of a vector load or store is beyond the vector memory.",
-    Fault.INDEX_RANGE: "A lane, sublane or distance of the cross-lane unit, or a group of rows "
-        "of the transposer, is too large.",
-    Fault.WEIGHT_LOAD: "Weights pushed while a complete load waits for its swap; straight and "
-        "transposed weights in one load; a swap without a complete load; rows before the first "
-        "swap.",
-    Fault.FIFO_OVERFLOW: "Rows pushed while the array already holds its maximum of results "
+    Fault.INDEX_RANGE: "Operand b of a cross-lane operation is too large: a distance, or the "
+        "number of a lane, of a sublane, or of a group of the transposer's rows or columns.",
+    Fault.WEIGHT_LOAD: "The bundle contains one of these: a push of weights when the next tile is "
+        "already complete; weights after weights_t in one tile, or the reverse; rows_swap before "
+        "the next tile is complete; rows before the first rows_swap.",
+    Fault.FIFO_OVERFLOW: "A push of rows when the array already holds its maximum of results "
         "(result_vregs).",
     Fault.FIFO_UNDERFLOW: "A pop without an outstanding result.",
     Fault.SEMAPHORE: "A signal that would raise a semaphore above 2**32 - 1.",
     Fault.WATCHDOG: "No bundle issued for the number of cycles that the host set as the watchdog.",
     Fault.BUS_ERROR: "The HBM answered a transfer with an error. This fault is not precise: the "
         "core stops some time after the transfer started. The transfer's other rows are written, "
-        "and it signals no semaphore.",
-    Fault.DMA_DESCRIPTOR: "A malformed descriptor: a space that does not exist or is not allowed "
-        "on that side, a reserved bit that is set, no rows or 2**24 or more, a high address word "
-        "that is not 0 outside of HBM and REMOTE_VMEM, a run on a side whose space has no runs, a "
-        "stride without a run, the other core of a chip with one core, a remote transfer that does "
-        "not begin in vector memory or of a chip without links, a core that the chips do not have, "
-        "or a remote signal of a transfer that is not remote.",
-    Fault.DMA_RANGE: "A block of a transfer lies outside of its space, or a number of hops is not "
-        "less than the side of the torus, or both numbers are 0.",
+        "but the transfer signals no semaphore.",
+    Fault.DMA_DESCRIPTOR: "The descriptor, or the name of a remote core, contains one of these: a "
+        "space that does not exist or is not allowed on its side; a reserved bit that is set; a "
+        "number of rows that is 0, or 2**24 or more; a high address word that is not 0, in a space "
+        "other than HBM and REMOTE_VMEM; a run in a space without runs; a stride without a run; "
+        "the other core, on a chip with one core; REMOTE_VMEM on a chip without links, or with a "
+        "source other than vector memory; a core number that the chips do not have; a remote "
+        "signal of a transfer that is not remote.",
+    Fault.DMA_RANGE: "A block of a transfer lies outside its space. Or, in the name of a remote "
+        "core, a number of hops is not less than that side of the torus, or both numbers are 0.",
     Fault.DMA_ALIGNMENT: "An address or a stride in HBM is not a multiple of a row's bytes, the "
         "rows do not fill whole vectors, or an address in instruction memory is not the start of a "
         "bundle.",
     Fault.LINK: "A link of the chip is down, or a packet arrived that is meant for another chip, "
         "for a core that the chip does not have, or for an address beyond vector memory. All cores "
-        "of the chip have this fault. It is not precise.",
+        "of the chip have this fault. The fault is not precise.",
 }
 """Meaning of each fault."""
 
@@ -427,7 +429,8 @@ def _misc(op: MiscOp, operands: str, semantics: str, *faults: Fault,
     return Operation(op, (Slot.MISC,), _operands(operands), unit, semantics, faults, cores, links)
 
 
-_F_COMPARE = "as numbers: -0 equals +0, subnormals are zeros; if an operand is NaN, d is {}set."
+_F_COMPARE = ("as numbers: -0 equals +0, subnormals count as zeros; if an operand is NaN, d is "
+              "{}set.")
 
 OPERATIONS: tuple[Operation, ...] = (
     _scalar(ScalarOp.ADD, "d = a + b, modulo 2**32."),
@@ -453,7 +456,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(ScalarOp.JUMP, (Slot.S1,), _operands("b:SOURCE"), Unit.BRANCH,
               "The next bundle is the one at b.", (Fault.PC_RANGE,)),
     Operation(ScalarOp.CALL, (Slot.S1,), _operands("d:SCALAR_OUT b:SOURCE"), Unit.BRANCH,
-              "d = the address of the following bundle; the next bundle is the one at b.",
+              "d = the address of this bundle + 1; the next bundle is the one at b.",
               (Fault.PC_RANGE,)),
     _branch(ScalarOp.BEQ, "a = b"),
     _branch(ScalarOp.BNE, "a != b"),
@@ -474,13 +477,14 @@ OPERATIONS: tuple[Operation, ...] = (
     _vector(VectorOp.FSUB, _BINARY, "d = a + (-b), fp32.", Unit.FLOAT),
     _vector(VectorOp.FMUL, _BINARY, "d = a * b, fp32.", Unit.FLOAT),
     _vector(VectorOp.FMIN, _BINARY, "d = the smaller of a and b, fp32; -0 is smaller than +0; NaN "
-                                    "if an operand is; a subnormal operand is the zero of its "
-                                    "sign."),
+                                    "if an operand is NaN; a subnormal operand counts as the zero "
+                                    "of its sign."),
     _vector(VectorOp.FMAX, _BINARY, "d = the larger of a and b, fp32; +0 is larger than -0; NaN if "
-                                    "an operand is; a subnormal operand is the zero of its sign."),
-    _vector(VectorOp.FABS, _UNARY, "d = |a|, fp32; a subnormal is +0, NaN is 7FC00000."),
-    _vector(VectorOp.FNEG, _UNARY, "d = -a, fp32; a subnormal is the zero of the other sign, "
-                                   "NaN is 7FC00000."),
+                                    "an operand is NaN; a subnormal operand counts as the zero of "
+                                    "its sign."),
+    _vector(VectorOp.FABS, _UNARY, "d = |a|, fp32; +0 if a is subnormal, 7FC00000 if a is NaN."),
+    _vector(VectorOp.FNEG, _UNARY, "d = -a, fp32; the zero of the other sign if a is subnormal, "
+                                   "7FC00000 if a is NaN."),
     _vector(VectorOp.FEQ, _COMPARE, "d is set where a = b " + _F_COMPARE.format("not ")),
     _vector(VectorOp.FNE, _COMPARE, "d is set where a != b " + _F_COMPARE.format("")),
     _vector(VectorOp.FLT, _COMPARE, "d is set where a < b " + _F_COMPARE.format("not ")),
@@ -511,7 +515,8 @@ OPERATIONS: tuple[Operation, ...] = (
     _vector(VectorOp.BF16, _UNARY, "d = a, fp32, rounded to bf16 and widened again."),
     _vector(VectorOp.MAND, _MASKS, "d = a & b."),
     _vector(VectorOp.MOR, _MASKS, "d = a | b."),
-    _vector(VectorOp.MXOR, _MASKS, "d = a ^ b; with m0 as a or b, the inverse."),
+    _vector(VectorOp.MXOR, _MASKS, "d = a ^ b; if one operand is m0, d is the inverse of the "
+                                   "other."),
     _vector(VectorOp.MANDN, _MASKS, "d = a & ~b."),
     *(_vector(op, _UNARY, f"d = {formula}, fp32 (docs/transcendentals.md).", Unit.TRANSCENDENTAL,
               (Slot.V1,))
@@ -528,17 +533,17 @@ OPERATIONS: tuple[Operation, ...] = (
               "vmem[a + b] = d where m is set; other elements keep their value.",
               (Fault.VMEM_RANGE,)),
     Operation(PushOp.WEIGHTS, (Slot.PUSH,), _operands("a:VECTOR_IN"), Unit.MXU,
-              "Sublanes of a, rounded to bf16, are the next rows of the next weight tile W.",
+              "The sublanes of a, rounded to bf16, become further rows of the next weight tile.",
               (Fault.WEIGHT_LOAD,)),
     Operation(PushOp.WEIGHTS_T, (Slot.PUSH,), _operands("a:VECTOR_IN"), Unit.MXU,
-              "Sublanes of a, rounded to bf16, are the next columns of the next weight tile W.",
+              "The sublanes of a, rounded to bf16, become further columns of the next weight tile.",
               (Fault.WEIGHT_LOAD,)),
     Operation(PushOp.ROWS, (Slot.PUSH,), _operands("a:VECTOR_IN"), Unit.MXU,
-              "Each sublane x of a, rounded to bf16, gives a result row x @ W.",
+              "Each sublane x of a, rounded to bf16, gives a result row x @ W; W is the active "
+              "weight tile.",
               (Fault.WEIGHT_LOAD, Fault.FIFO_OVERFLOW)),
     Operation(PushOp.ROWS_SWAP, (Slot.PUSH,), _operands("a:VECTOR_IN"), Unit.MXU,
-              "Makes the next weight tile active; then, like rows, each sublane x of a gives a "
-              "result row x @ W.",
+              "Makes the next weight tile the active one; then does the same as operation rows.",
               (Fault.WEIGHT_LOAD, Fault.FIFO_OVERFLOW)),
     Operation(PopOp.POP, (Slot.POP,), _operands("d:VECTOR_OUT"), Unit.MXU,
               "d = the oldest result vector: its sublanes are result rows.",
@@ -553,30 +558,31 @@ OPERATIONS: tuple[Operation, ...] = (
           Fault.INDEX_RANGE),
     _misc(MiscOp.SUM_LANES, _UNARY,
           "d[s, l] = the fp32 sum of a[s, :]: neighbours are added in pairs (0 and 1, 2 and 3, "
-          "...), then neighbouring sums, and so on; absent elements up to the next power of two "
-          "count as -0."),
+          "...), then neighbouring sums, and so on; missing elements, up to the next power of "
+          "two, count as -0."),
     _misc(MiscOp.MAX_LANES, _UNARY, "d[s, l] = the fmax of all elements of a[s, :]."),
     _misc(MiscOp.TRANSPOSE_IN, "a:VECTOR_IN b:SOURCE",
-          "Sublanes of a become rows b * sublanes and following of the transposer's lanes x lanes "
-          "tile; b < lanes / sublanes, unsigned.", Fault.INDEX_RANGE),
+          "The sublanes of a become consecutive rows of the transposer's tile, the first of them "
+          "row b * sublanes; b < lanes / sublanes, unsigned.", Fault.INDEX_RANGE),
     _misc(MiscOp.TRANSPOSE_OUT, "d:VECTOR_OUT b:SOURCE",
-          "Sublanes of d = columns b * sublanes and following of the transposer's tile; "
-          "b < lanes / sublanes, unsigned.", Fault.INDEX_RANGE),
+          "The sublanes of d = consecutive columns of the transposer's tile, the first of them "
+          "column b * sublanes; b < lanes / sublanes, unsigned.", Fault.INDEX_RANGE),
     _misc(MiscOp.WAIT, "d:SEMAPHORE b:SOURCE",
-          "Holds the whole bundle until semaphore d is at least b, unsigned; then subtracts b.",
+          "Holds the whole bundle until semaphore d is at least b, unsigned; then subtracts b from "
+          "it.",
           unit=Unit.SEMAPHORE),
     _misc(MiscOp.SIGNAL, "d:SEMAPHORE b:SOURCE", "Adds b, unsigned, to semaphore d.",
           Fault.SEMAPHORE, unit=Unit.SEMAPHORE),
     _misc(MiscOp.READ_SEMAPHORE, "d:SCALAR_OUT a:SEMAPHORE", "d = semaphore a.",
           unit=Unit.SEMAPHORE),
     _misc(MiscOp.SIGNAL_OTHER, "d:SEMAPHORE b:SOURCE",
-          "Adds b, unsigned, to semaphore d of the other core. A result above 2**32 - 1 is the "
-          "other core's fault (SEMAPHORE). ILLEGAL on a chip with one core.",
+          "Adds b, unsigned, to semaphore d of the other core. If the sum exceeds 2**32 - 1, "
+          "the other core has the fault SEMAPHORE. ILLEGAL on a chip with one core.",
           unit=Unit.OTHER_CORE, cores=2),
     _misc(MiscOp.SIGNAL_REMOTE, "d:SEMAPHORE a:SCALAR_IN b:SOURCE",
-          "Adds b, unsigned, to semaphore d of a core of another chip, which a names as the high "
-          "word of a remote address does. A result above 2**32 - 1 is that core's fault "
-          "(SEMAPHORE). ILLEGAL on a chip without links.",
+          "Adds b, unsigned, to semaphore d of a core of another chip. Operand a names that core, "
+          "in the format of the high word of a remote address. If the sum exceeds 2**32 - 1, that "
+          "core has the fault SEMAPHORE. ILLEGAL on a chip without links.",
           Fault.DMA_DESCRIPTOR, Fault.DMA_RANGE, unit=Unit.LINKS, links=True),
     _misc(MiscOp.DMA, "b:SOURCE",
           "Starts the transfer whose descriptor begins at smem[b].",

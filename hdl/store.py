@@ -86,7 +86,7 @@ def size_limit() -> int:
 
 
 def digest(content: object) -> str:
-    """Return a digest of ``content``, which JSON must be able to represent: 32 hex digits."""
+    """Return 32 hex digits, a digest of ``content``, which JSON must be able to represent."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -102,7 +102,7 @@ def kept_text(kind: str, name: str, key: str) -> str | None:
 
 
 def keep_text(kind: str, name: str, key: str, text: str) -> None:
-    """Store ``text`` in the cache, unless the entry exists.
+    """Store ``text`` in the cache, if the entry does not exist yet.
 
     ``kind``, ``name`` and ``key`` are those of the function `entry`; `kept_text` returns the text.
     """
@@ -115,11 +115,11 @@ def keep_text(kind: str, name: str, key: str, text: str) -> None:
 
 
 def change_text(kind: str, name: str, key: str, change: Callable[[str], str]) -> None:
-    """Replace an entry's text by ``change(text)``; "" stands for an entry that does not exist.
+    """Replace an entry's text by ``change(text)``; ``text`` is "" if the entry does not exist.
 
     ``kind``, ``name`` and ``key`` are those of the function `entry`; `kept_text` returns the text.
-    Concurrent changes are made one after the other. Such an entry records what is known about the
-    inputs in ``key``; a change adds to the record or withdraws a part of it.
+    Concurrent changes are made one after the other. Such an entry is a record of what is known
+    about the inputs that ``key`` describes; a change adds to the record or withdraws a part of it.
     """
     path = _path(kind, name, key)
     _make_folder(path.parent)
@@ -147,7 +147,7 @@ def keep(kind: str, name: str, key: str, make: Callable[[pathlib.Path], object])
 @contextlib.contextmanager
 def entry(kind: str, name: str, key: str,
           make: Callable[[pathlib.Path], object]) -> Iterator[pathlib.Path]:
-    """Context manager that returns an entry's path, and makes the entry unless it exists.
+    """Context manager that makes an entry, if it does not exist yet, and returns its path.
 
     The entry is not removed while the context is open. Of concurrent callers, in this process or
     others, one makes the entry, and the others wait. If that process is killed, the next caller
@@ -284,7 +284,7 @@ def _count(path: pathlib.Path) -> None:
 
 
 def _size(path: pathlib.Path) -> int:
-    """Return the disk space of an entry in bytes, without files that have just been removed."""
+    """Return the disk space of an entry in bytes; files that no longer exist count 0."""
     with contextlib.suppress(FileNotFoundError):
         if not path.is_dir():
             return path.lstat().st_blocks * 512

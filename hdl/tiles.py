@@ -1,4 +1,4 @@
-"""Tiles: a component that is exported once as a Verilog module and instantiated many times.
+"""Tiles: components that are exported once as a Verilog module and instantiated many times.
 
 Amaranth writes one module per elaborated component. A `VerilogLibrary`, passed as the platform of
 an elaboration, turns each use of a tile into an ``Instance`` of a module that it writes once.
@@ -39,9 +39,9 @@ class Chain:
     toward : "east" or "south"
         Direction of the neighbour.
     first : str or None
-        Grid input that feeds the first tile of each row (east; one value per row) or column
-        (south; one value per column), that of row or column 0 in the lowest bits. None:
-        constant zero.
+        Grid input that feeds the first tile of each row (east; one value per row) or column (south;
+        one value per column). The value of row or column 0 is in the lowest bits. None: constant
+        zero.
     last : str or None
         Grid output that the ``source`` ports of the last tiles drive, packed like ``first``.
         None: those ports are left open.

@@ -16,14 +16,15 @@ class Fifo(wiring.Component):
     """A FIFO that accepts and delivers one entry a cycle.
 
     An entry that enters an empty FIFO is available two cycles later. The memory's read port holds
-    the entry on offer, so that entry needs no register and does not count against ``depth``.
+    the oldest entry, which ``output`` offers. So this entry needs no register, and ``depth`` does
+    not count it.
 
     Parameters
     ----------
     width : int
         Bits of an entry, at least 1.
     depth : int
-        Number of entries, without the one on offer; a power of two, at least 2.
+        Number of entries, without the one that ``output`` offers; a power of two, at least 2.
 
     Attributes
     ----------

@@ -44,7 +44,7 @@ class Burst(IntEnum):
 
 
 class _AxiSignature(wiring.Signature):
-    """Base of the bus signatures: two are equal if their class and their members are equal."""
+    """Base of the bus signatures: two signatures with the same class and members are equal."""
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.members == other.members
@@ -72,7 +72,7 @@ class Axi4(_AxiSignature):
     Raises
     ------
     TypeError, ValueError
-        If a width is not an integer, or not one of these.
+        If a width is not an integer, or not one of the allowed widths.
     """
 
     def __init__(self, address_bits: int, data_bits: int) -> None:
@@ -152,7 +152,7 @@ def connect_flat(m: Module, top: wiring.Component, prefix: str, port: object) ->
 
 
 def hbm_burst(config: Config) -> data.StructLayout:
-    """Payload of a request for a burst of 1 to 256 rows: ``row`` and the next ``more`` rows.
+    """Payload of a request for a burst of 1 to 256 rows: row ``row`` and the next ``more``.
 
     ``row`` is the number of an HBM row: its byte address divided by ``row_bytes``.
     """
@@ -183,11 +183,14 @@ def channel_bits(config: Config) -> int:
     size = config.channel_bytes
     if size * config.hbm_channels != config.row_bytes or size not in (4, 8, 16, 32, 64, 128):
         raise ValueError(
-            f"a row ({config.row_bytes} bytes) must be hbm_channels times 4, 8, 16, 32, 64 or 128 "
-            f"bytes; hbm_channels must not be {config.hbm_channels!r}")
+            f"hbm_channels must not be {config.hbm_channels!r}: it must divide a row of "
+            f"{config.row_bytes} bytes into equal parts of 4, 8, 16, 32, 64 or 128 bytes")
     return 8 * size
 
 
 def max_beats(config: Config) -> int:
-    """Return the beats of the longest AXI burst: a power of two, for at most 4 KiB of data."""
+    """Return the number of beats of the longest AXI burst, a power of two.
+
+    The burst has at most 4 KiB of data.
+    """
     return 32 if config.channel_bytes >= 64 else 16

@@ -1,5 +1,5 @@
-"""An AXI4-Lite slave that turns concurrent reads and writes into one access after the other, and a
-master that makes such accesses.
+"""An AXI4-Lite slave that executes concurrent reads and writes one after the other, and a master
+that makes one access at a time.
 """
 
 from amaranth import Cat, Module, Mux, Signal, Value
@@ -150,7 +150,8 @@ class AxiLiteMaster(wiring.Component):
     Attributes
     ----------
     access : In(RegisterAccess)
-        It is done when the slave responds, with an error unless the response is OKAY.
+        Accesses to execute. ``done`` is set when the slave responds; ``error`` is set with it if
+        the response is not OKAY.
     axi : Out(Axi4Lite)
         To the slave.
 

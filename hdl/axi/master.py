@@ -1,8 +1,8 @@
 """AXI4 masters: a core's connection to memory, over all of its channels.
 
 Each channel holds a part of every row: ``channel_bytes`` of row r, at address r * channel_bytes. So
-a burst of rows is the same burst in every channel. All channels receive it together, proceed
-independently, and their parts are joined again.
+a burst of rows is the same burst in every channel. All channels receive the burst together and
+proceed independently. A reader joins their parts into rows again; a writer joins their responses.
 """
 
 from functools import reduce
@@ -35,7 +35,7 @@ BURSTS = 8
 """Least number of full-length bursts that can be outstanding in each direction."""
 
 WRITES = 8 * BURSTS
-"""Greatest number of write bursts, of any length, that await a response of memory."""
+"""Greatest number of write bursts, of any length, that await a response from memory."""
 _WRITE_ROOM = 4
 """Number of full-length bursts that fit the write buffer: one enters, one leaves, two are slack."""
 _NORMAL_BUFFERABLE = 0b0011
@@ -154,9 +154,9 @@ def _address_queue(m: Module, platform: object, name: str, config: Config, depth
 class HbmReader(wiring.Component):
     """Reads rows from the HBM, up to one a cycle.
 
-    The reader offers an AXI burst to memory only when its buffer has room for the burst's rows and
-    for all outstanding rows. Every channel can therefore always accept its beats, and memory is
-    never blocked.
+    The reader has a buffer for rows. It offers an AXI burst to memory only when this buffer has
+    room for the burst's rows and for all outstanding rows. Every channel can therefore always
+    accept its beats, and memory is never blocked.
 
     Attributes
     ----------
@@ -316,10 +316,10 @@ class HbmWriter(wiring.Component):
                 pending: Signal) -> Signal:
         """Accept the rows, and distribute each of them over the channels.
 
-        ``cutter`` offers the pieces of the bursts; a piece is removed from it with its last row.
-        ``pending``, which the caller drives, is the number of pieces that have all their rows, but
-        not yet all responses. Return a signal that is set in the cycle in which the last row of a
-        piece is accepted.
+        ``cutter`` offers the pieces of the bursts. A piece is removed when its last row is
+        accepted. ``pending``, which the caller drives, is the number of pieces that have all their
+        rows, but not yet all responses. Return a signal that is set in the cycle in which the last
+        row of a piece is accepted.
         """
         config = self._config
         piece = cutter.piece.payload
@@ -363,8 +363,8 @@ class HbmWriter(wiring.Component):
         """Join all responses to the pieces of a burst into one entry of ``done``.
 
         ``last`` is set in the cycle in which the last row of ``piece`` is accepted. This method
-        drives ``ended``, which is set in the cycle in which the oldest unanswered piece is removed,
-        because all channels have answered it.
+        drives ``ended``, which is set in the cycle in which a piece is removed: the oldest one,
+        when all channels have answered it.
         """
         ends = _queue(m, platform, "ends", 1, WRITES)
         answers = [_queue(m, platform, f"answers_{c}", 1, WRITES)
@@ -402,10 +402,10 @@ class HbmPort(wiring.Component):
     Bursts are of type INCR, of the channel's full width, with identifier 0. They are cut at
     multiples of `max_beats` beats, and so never cross a multiple of 4 KiB in a channel's address
     space. At least `BURSTS` of full length can be outstanding in each direction. This sustains one
-    row a cycle in both directions at once. The memory's latency may be up to (`BURSTS` - 1)
-    `max_beats` - 4 cycles: 220 in `v2`, 108 in the other presets. Reads sustain this rate even with
-    bursts of one row. Short write bursts may be slower: at most `WRITES` of them can be
-    outstanding.
+    row a cycle in both directions at once, if the memory's latency in cycles is at most
+    (`BURSTS` - 1) * `max_beats` - 4, which is 220 in `v2` and 108 in the other presets. Reads
+    sustain this rate even with bursts of one row. Short write bursts may be slower: at most
+    `WRITES` of them can be outstanding.
 
     A write burst must be requested (``hbm_write``) before its rows are accepted, and is issued when
     all of them are in the buffer. Concurrent reads and writes of the same row are not ordered.

@@ -127,8 +127,8 @@ class SignalArbiter(wiring.Component):
 class RequestArbiter(wiring.Component):
     """Shares a core's port for words among several clients.
 
-    The turn passes to the next client in each cycle, whether it was used or not. So a request that
-    the core cannot accept yet does not block others.
+    The turn passes to the next client in each cycle, whether the client used it or not. So a
+    request that the core cannot accept yet does not block others.
 
     Parameters
     ----------
@@ -263,8 +263,8 @@ class VectorPort(wiring.Component):
     def _count(self, m: Module, name: str, given: Signal) -> tuple[Signal, Signal]:
         """Count the rows of the current vector: one in each cycle in which ``given`` is set.
 
-        Return two signals: the number of rows of the vector in earlier cycles; a bit that is set in
-        the cycle of its last row. The names of both begin with ``name``.
+        Return two signals: the number of the vector's rows that were counted before this cycle, and
+        a bit that is set in the cycle of its last row. The names of both begin with ``name``.
         """
         count = Signal(range(self._config.sublanes), name=f"{name}_count")
         last = Signal(name=f"{name}_last")

@@ -29,11 +29,11 @@ from .registers import CORE_REGISTERS
 __all__ = ["REST_CYCLES", "Chip", "check_chip"]
 
 REST_CYCLES = 64
-"""Cycles without any activity after which the links are at rest: no register of them changes."""
+"""After so many cycles without activity, the links are at rest: none of their registers changes."""
 
 
 def check_chip(config: Config) -> None:
-    """Check that a chip can have this configuration; a core without a chip permits more.
+    """Check that a chip can have this configuration; a core without a chip permits others, too.
 
     Raises
     ------
@@ -65,9 +65,9 @@ class Chip(wiring.Component):
         Whether the chip has the outputs ``status_{core}`` and ``pc_{core}``, from which a
         simulation reads the cores' registers STATUS and PC without a bus access.
     link_clock : bool
-        Whether the links, and what sends and receives packets for the cores, have a clock of their
-        own, ``link_clk``, which a simulation stops while they are at rest. Requires ``status``; it
-        has no effect on a chip without links.
+        Whether the links, and the components that send and receive packets for the cores, have a
+        clock of their own, ``link_clk``. A simulation stops this clock while the links are at rest.
+        Requires ``status``; it has no effect on a chip without links.
     probes : Component, optional
         A component with outputs only. It is instantiated in the chip, which gets the same outputs.
 
@@ -80,7 +80,7 @@ class Chip(wiring.Component):
         lies at address r * channel_bytes of each channel.
     link_{xp,xn,yp,yn}_{rx,tx}_{valid,frame} : In or Out
         Wires from and to the neighbours in the four directions, present only if the chip has links:
-        with ``valid``, ``frame`` is of `hdl.link.format.frame_layout`.
+        while ``valid`` is set, ``frame`` has the layout `hdl.link.format.frame_layout`.
     interrupt : Out(1)
         Level-sensitive: set while some bit is set in both INTERRUPT_STATUS and INTERRUPT_ENABLE.
     status_{core}, pc_{core} : Out(32)
@@ -93,11 +93,11 @@ class Chip(wiring.Component):
     link_stalled : Out(4)
         As ``stalled`` of `ChipLinks`; present only with ``link_busy``.
     link_clk, link_wake : In(1), Out(1)
-        Present only if ``link_clock`` is true and the chip has links. ``link_clk`` must rise
-        together with ``clk`` at the end of a cycle if ``rst``, ``link_busy``, ``link_wake``, or
-        ``valid`` of any wire from or to a neighbour is set in this cycle or in one of the
-        `REST_CYCLES` - 1 cycles before it. At the end of any other cycle, it may rise together with
-        ``clk`` or not at all. ``link_wake``: a core begins to send to another chip.
+        Present only if ``link_clock`` is true and the chip has links. ``link_wake``: a core begins
+        to send to another chip. A cycle is active if ``rst``, ``link_busy``, ``link_wake``, or
+        ``valid`` of any wire from or to a neighbour is set. ``link_clk`` must rise together with
+        ``clk`` at the end of each active cycle, and of the `REST_CYCLES` - 1 cycles after it. At
+        the end of any other cycle, it may rise together with ``clk`` or not at all.
 
     Raises
     ------

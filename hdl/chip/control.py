@@ -50,7 +50,7 @@ _COUNTERS = tuple(name.lower() for name in COUNTER_REGISTERS)
 class CoreSide(wiring.Signature):
     """The host's control of one core, from the control slave to the core's node.
 
-    Commands to the core, one cycle each: ``start``, ``stop``, ``clear_counters``,
+    Commands to the core, each a pulse of one cycle: ``start``, ``stop``, ``clear_counters``,
     ``reset_request``. Values: ``start_pc`` and ``watchdog``. ``resetting`` must be set from the
     cycle after ``reset_request`` until the core can be used again.
 
@@ -91,7 +91,7 @@ class CoreSide(wiring.Signature):
 
 
 def _fields(register: Register, word: Signal) -> dict[str, Signal]:
-    """Return the fields of ``register`` as parts of ``word``, by name."""
+    """Return slices of ``word``, one for each field of ``register``, by name."""
     return {field.name: word[field.low:field.low + field.width] for field in register.fields}
 
 

@@ -23,7 +23,7 @@ LINKS = {Direction.X_PLUS: "xp", Direction.X_MINUS: "xn", Direction.Y_PLUS: "yp"
 class ChipLinks(wiring.Component):
     """Joins the cores of a chip to its four links.
 
-    The cores take turns at each direction, a packet at a time.
+    At each link, the cores take turns: each sends one packet a turn.
 
     Parameters
     ----------
@@ -45,9 +45,9 @@ class ChipLinks(wiring.Component):
     stalled : Out(4)
         As in `Fabric`.
     busy : Out(1)
-        A packet is not known to have left this chip, has arrived in part, or has not been delivered
-        to its core. A link that is down drops the packets that wait for it, so they do not keep the
-        chip busy.
+        A packet may still be in this chip, or in the buffer of the next one; or a packet has
+        arrived in part, or has not been delivered to its core. A link that is down drops the
+        packets that wait for it, so they do not keep the chip busy.
     """
 
     def __init__(self, config: Config) -> None:
@@ -90,7 +90,7 @@ class ChipLinks(wiring.Component):
         return m
 
     def _inject(self, m: Module, platform: object, port: Direction, fabric: Fabric) -> None:
-        """Join the packets of all cores for the link in direction ``port``."""
+        """Merge the packets of all cores for the link in direction ``port`` into one stream."""
         count = self._config.cores
         sources = [getattr(self, f"flit_{core}")[port] for core in range(count)]
         if count == 1:

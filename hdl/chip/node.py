@@ -38,7 +38,8 @@ class NodeLink(wiring.Signature):
     ``other_*`` of `hdl.dma.engine.DmaEngine`. ``transfer_signal``, a stream of semaphore numbers:
     the engine adds 1 to each of these semaphores. ``program_signal``, a stream of
     `semaphore_addition`: additions by the program. ``departure_signal``, present if the chip has
-    links: like ``transfer_signal``, by the egress of remote transfers.
+    links: like ``transfer_signal``, but from the egress (`hdl.link.egress`), which executes remote
+    transfers.
 
     Parameters
     ----------
@@ -65,7 +66,7 @@ class NodeLink(wiring.Signature):
 
 
 class CoreReset(wiring.Component):
-    """Resets a core once no access that the reset would interrupt is in progress.
+    """Resets a core when no access is in progress that the reset would interrupt.
 
     Attributes
     ----------
@@ -125,7 +126,7 @@ class CoreNode(wiring.Component):
         Parameters; ``array`` must be a power of two, and ``hbm_channels`` must divide a row into
         powers of two from 4 to 128 bytes.
     link_clock : bool
-        Whether what belongs to the links has a clock of its own; requires links.
+        Whether the egress and the arrivals have a clock of their own; requires a chip with links.
 
     Attributes
     ----------
@@ -139,11 +140,11 @@ class CoreNode(wiring.Component):
     flit, arrivals, link_error, width, height, x, y, link_busy
         Present only if the chip has links, see `hdl.chip.links.ChipLinks`. ``flit``, ``arrivals``:
         packets of this core and for this core. ``link_error``: cause of the fault LINK. ``width``,
-        ``height``, ``x``, ``y``: size of the torus, place of this chip. ``link_busy``: a packet of
-        this core has not left the core, or a signal for this core has not had its effect.
+        ``height``, ``x``, ``y``: size of the torus, coordinates of this chip. ``link_busy``: a
+        packet of this core has not left the core, or a signal for this core has not had its effect.
     link_clk, link_wake : In(1), Out(1)
         Present only if ``link_clock`` is true: the clock of the egress and of the arrivals. It may
-        stop as `Chip` says. ``link_wake``: a transfer or signal to another chip begins.
+        stop when `Chip` permits it. ``link_wake``: a transfer or signal to another chip begins.
 
     Raises
     ------
@@ -266,7 +267,7 @@ class CoreNode(wiring.Component):
             connect(m, inside, flipped(outside))
 
     def _share_vectors(self, m: Module, platform: object) -> None:
-        """Share the core's vector memory among its own engine, the other core's, and the links."""
+        """Share the core's vector memory among the engines of both cores and the links."""
         config, core, engine = self._config, self._core, self._engine
         clients = config.cores + self._links
         port = instantiate(m, platform, "vectors", "vector_port",
@@ -310,7 +311,7 @@ class CoreNode(wiring.Component):
         connect(m, engine.word_write, core.word_write)
 
     def _share_semaphores(self, m: Module, platform: object) -> None:
-        """Share the core's semaphores among the host, its engine and the other core's node.
+        """Share the core's semaphores among the host, the core's engine and the other core's node.
 
         The arbiter is reset together with the core, but accepts additions even then: their loss
         does not matter, because the reset clears the semaphores.

@@ -41,8 +41,8 @@ VERSION = (0, 1, 0)
 WAIT_CYCLES = 1 << 10
 """Cycles that an access waits for a core to accept it, before it is refused."""
 ACCESS_ADDRESS_BITS = REQUEST_ADDRESS_BITS + 4
-"""Width of the address in ACCESS_ADDRESS. It is wider than in a request, so that an address that is
-incremented beyond the end of a space does not wrap to its beginning."""
+"""Width of the address in ACCESS_ADDRESS. It is wider than the address in a request: an address
+that is incremented beyond the end of a space must not wrap to its beginning."""
 EVENTS = ("STOPPED", "FAULT", "TRANSFER_DONE", "TRANSFER_FAILED")
 """Events of a core that can cause an interrupt, from the lowest bit on."""
 EVENT_PITCH = 8
@@ -212,46 +212,49 @@ def _events() -> tuple[Field, ...]:
 
 GLOBAL_REGISTERS = _table((
     Register("ID", 0x000, Access.RO, "Identifies the device: \"SYST\" in ASCII.", reset=IDENTITY),
-    Register("VERSION", 0x004, Access.RO, "Version of this map.", (
-        Field("PATCH", 0, 8, "Corrections."),
-        Field("MINOR", 8, 8, "Compatible additions."),
-        Field("MAJOR", 16, 16, "Incompatible changes."),
+    Register("VERSION", 0x004, Access.RO, "Version of this register map.", (
+        Field("PATCH", 0, 8, "Counts corrections."),
+        Field("MINOR", 8, 8, "Counts compatible additions."),
+        Field("MAJOR", 16, 16, "Counts incompatible changes."),
     ), VERSION[0] << 16 | VERSION[1] << 8 | VERSION[2]),
-    Register("ARRAY", 0x010, Access.RO, "Rows and columns of the array; vector lanes."),
-    Register("SUBLANES", 0x014, Access.RO, "Sublanes of a vector register."),
+    Register("ARRAY", 0x010, Access.RO, "Number of the array's rows, of its columns, and of "
+             "lanes: all three are equal."),
+    Register("SUBLANES", 0x014, Access.RO, "Number of sublanes of a vector register."),
     Register("CORES", 0x018, Access.RO, "Number of cores."),
-    Register("VMEM_VECTORS", 0x01C, Access.RO, "Vector memory of a core, in vectors."),
-    Register("SMEM_WORDS", 0x020, Access.RO, "Scalar memory of a core, in words."),
-    Register("IMEM_BUNDLES", 0x024, Access.RO, "Instruction memory of a core, in bundles."),
+    Register("VMEM_VECTORS", 0x01C, Access.RO, "Size of a core's vector memory, in vectors."),
+    Register("SMEM_WORDS", 0x020, Access.RO, "Size of a core's scalar memory, in words."),
+    Register("IMEM_BUNDLES", 0x024, Access.RO, "Size of a core's instruction memory, in "
+             "bundles."),
     Register("HBM_BYTES_LO", 0x028, Access.RO,
-             "Memory that all cores share, in bytes: lower half."),
+             "Size of HBM, the memory that all cores share, in bytes: lower 32 bits."),
     Register("HBM_BYTES_HI", 0x02C, Access.RO,
-             "Memory that all cores share, in bytes: upper half."),
-    Register("HBM_CHANNELS", 0x030, Access.RO, "Memory channels of each core."),
+             "Size of HBM, in bytes: upper 32 bits."),
+    Register("HBM_CHANNELS", 0x030, Access.RO, "Number of HBM channels of each core."),
     Register("INTERRUPT_STATUS", 0x040, Access.W1C,
-             "Events since the bits were last cleared. Writing a 1 clears a bit, unless the event "
-             "occurs in the same cycle.", _events(), 0),
+             "Events that occurred since their bits were last cleared. Writing a 1 clears a bit, "
+             "unless the event occurs in the same cycle.", _events(), 0),
     Register("INTERRUPT_ENABLE", 0x044, Access.RW,
-             "Enables interrupts by event. The interrupt line is set one cycle after a bit is set "
-             "both here and in INTERRUPT_STATUS.", _events(), 0),
+             "Selects the events that cause an interrupt. The interrupt line is set one cycle "
+             "after a bit is set both here and in INTERRUPT_STATUS.", _events(), 0),
 ))
 """Registers of every chip, by name."""
 
 LINK_REGISTERS = _table((
-    Register("LINK_BYTES", 0x034, Access.RO, "Bytes of data in a flit of a link."),
-    Register("TORUS", 0x050, Access.RW, "Shape of the torus of chips, which must be equal in all "
-             "of them. A write is refused if a side is out of range, or not more than the chip's "
-             "coordinate in POSITION.", (
-        Field("WIDTH", 0, 8, "Chips along X, 1 to 32, more than POSITION.X."),
-        Field("HEIGHT", 8, 8, "Chips along Y, 1 to 32, more than POSITION.Y."),
+    Register("LINK_BYTES", 0x034, Access.RO, "Number of bytes of data in a flit of a link."),
+    Register("TORUS", 0x050, Access.RW, "Shape of the torus of chips; all its chips must have the "
+             "same value here. A write is refused if WIDTH or HEIGHT is out of range, or is not "
+             "more than the chip's coordinate in POSITION.", (
+        Field("WIDTH", 0, 8, "Number of chips along X: 1 to 32, and more than POSITION.X."),
+        Field("HEIGHT", 8, 8, "Number of chips along Y: 1 to 32, and more than POSITION.Y."),
     ), 0x0101, acts=True),
-    Register("POSITION", 0x054, Access.RW, "Place of the chip on the torus. A write is refused "
-             "if a coordinate is not less than the side in TORUS.", (
+    Register("POSITION", 0x054, Access.RW, "Coordinates of the chip on the torus. A write is "
+             "refused if X is not less than TORUS.WIDTH, or Y not less than TORUS.HEIGHT.", (
         Field("X", 0, 8, "Coordinate along X, less than TORUS.WIDTH."),
         Field("Y", 8, 8, "Coordinate along Y, less than TORUS.HEIGHT."),
     ), 0, acts=True),
-    Register("START", 0x058, Access.W1, "Starts cores in the same cycle. The whole write is "
-             "refused if one of these cores runs or is being reset, or does not exist.", tuple(
+    Register("START", 0x058, Access.W1, "Starts one or more cores in the same cycle. The "
+             "whole write is refused if one of these cores runs or is being reset, or does not "
+             "exist.", tuple(
         Field(f"CORE{core}", core, 1, f"Starts core {core}, as CONTROL.START does.")
         for core in range(MAX_CORES)), acts=True),
 ))
@@ -261,11 +264,11 @@ assert not {register.offset for register in LINK_REGISTERS.values()} & {
 
 _CONTROL = Register("CONTROL", 0x000, Access.W1, "Commands: writing 1 to a bit executes it.", (
     Field("START", 0, 1, "Starts the program at START_PC and clears the fault. The whole write is "
-          "refused if the core runs or is being reset, or together with STOP or RESET."),
+          "refused if the core runs or is being reset, or if STOP or RESET is written with it."),
     Field("STOP", 1, 1, "Stops the program before its next bundle; no effect if none runs."),
     Field("CLEAR_COUNTERS", 2, 1, "Clears all counters."),
     Field("RESET", 3, 1, "Resets the core and drops its transfers, after memory has completed "
-          "outstanding accesses; see RESETTING."),
+          "outstanding accesses; see STATUS.RESETTING."),
 ), acts=True)
 
 _STATUS = Register("STATUS", 0x004, Access.RO, "State of the core.", (
@@ -309,11 +312,12 @@ _TRANSFERS = (
              "transfer cannot start; DMA_FAULT then gives the reason.", (
         Field("GO", 0, 1, "Queues the descriptor's transfer."),
     ), acts=True),
-    Register("DMA_FAULT", 0x06C, Access.RO, "Outcome of the last write of DMA_START; 0: the "
-             "transfer was queued.", (
-        Field("FAULT", 0, FAULT_BITS, "The descriptor's fault: a fault number of isa.md."),
-        Field("BUSY", 8, 1, "Not accepted: too many transfers are queued, or the core is being "
-              "reset. The write can be repeated."),
+    Register("DMA_FAULT", 0x06C, Access.RO, "Outcome of the last attempt to start a transfer by "
+             "DMA_START; 0: the transfer was queued.", (
+        Field("FAULT", 0, FAULT_BITS, "The descriptor's fault: a fault number of isa.md, "
+              "0 for none."),
+        Field("BUSY", 8, 1, "The transfer was not accepted, because too many are queued or "
+              "the core is being reset. The write can be repeated."),
     ), 0),
 )
 
@@ -325,25 +329,27 @@ def _counters() -> Iterator[Register]:
     for number, name in enumerate(COUNTER_REGISTERS):
         offset = 0x080 + 8 * number
         if name == "CYCLES":
-            text = ("Cycles since the counters were cleared, lower half. A read captures both "
-                    "halves of all counters in the same cycle; the registers below return the "
-                    "captured values, which sum to this count.")
+            text = ("Number of cycles since the counters were cleared: lower 32 bits. A read "
+                    "captures all counters, with both halves, in the same cycle. The registers "
+                    "below return the captured values; the counters of causes sum to CYCLES.")
         else:
-            text = "Cycles charged to this cause, lower half, when CYCLES_LO was last read."
+            text = ("Number of cycles charged to this cause: lower 32 bits, captured when "
+                    "CYCLES_LO was last read.")
         yield Register(f"{name}_LO", offset, Access.RO, text,
                        reset=None if name == "CYCLES" else 0, acts=name == "CYCLES")
         yield Register(f"{name}_HI", offset + 4, Access.RO,
-                       "Upper half, when CYCLES_LO was last read.", reset=0)
+                       "Upper 32 bits of the same counter, captured when CYCLES_LO was last read.",
+                       reset=0)
 
 
 CORE_REGISTERS = _table((
     _CONTROL,
     _STATUS,
     Register("PC", 0x008, Access.RO,
-             "Address of the bundle that issues next, or that halted, or that has the fault."),
+             "Address of the bundle that issues next, or halted the core, or has the fault."),
     Register("START_PC", 0x00C, Access.RW, "Address of the bundle at which START begins.", reset=0),
     Register("WATCHDOG", 0x010, Access.RW,
-             "Number of cycles without an issue after which the core stops with the fault "
+             "A running core that issues no bundle for this number of cycles stops with the fault "
              "WATCHDOG; 0: never.",
              reset=0),
     *_ACCESS,
@@ -374,7 +380,7 @@ assert CORE_PITCH * (MAX_CORES + 1) <= 1 << CONTROL_ADDRESS_BITS
 
 
 def chip_registers(config: Config) -> dict[str, Register]:
-    """Return the registers of a chip itself, not of its cores, in this configuration, by name."""
+    """Return a chip's registers outside its cores' blocks, by name, for this configuration."""
     return GLOBAL_REGISTERS | (LINK_REGISTERS if config.link_bytes else {})
 
 
@@ -416,7 +422,7 @@ class RegisterBlock(wiring.Component):
     Raises
     ------
     ValueError
-        If ``registers`` is empty, or ``acts`` of a `WO` or `W1` register is not set.
+        If ``registers`` is empty, or a `WO` or `W1` register does not have ``acts`` set.
     """
 
     def __init__(self, registers: Mapping[str, Register]) -> None:

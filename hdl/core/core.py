@@ -182,8 +182,8 @@ class Core(wiring.Component):
                  collector: RowCollector, xlu: Xlu) -> None:
         """Connect the array's results to pops.
 
-        Pops and the cross-lane unit share a write port of the vector registers; the latter has
-        priority. If ``issue_cycles`` is 3, loads share it, too; they have priority over pops.
+        Pops and the cross-lane unit share a write port of the vector registers; the cross-lane unit
+        has priority. If ``issue_cycles`` is 3, loads share it, too; they have priority over pops.
         """
         pops = collector.write.valid
         # Rows of the array can wait; those of the cross-lane unit cannot.

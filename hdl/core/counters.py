@@ -11,7 +11,8 @@ __all__ = ["COUNTERS", "CoreCounters"]
 
 COUNTERS = ("mxu_active_cycles", "weight_load_cycles", *(f"{wait}_wait_cycles" for wait in WAITS),
             "idle_cycles")
-"""Causes to which a cycle is charged: the first one that applies. They sum to ``cycles``."""
+"""Causes, in order of priority: a cycle is charged to the first one that applies. All counts sum to
+``cycles``."""
 
 
 class CoreCounters(wiring.Component):

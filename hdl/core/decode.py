@@ -61,7 +61,7 @@ def _operations(slot: Slot, links: bool = False) -> list[Operation]:
 
 
 def kind_codes(slot: Slot, field: str, *kinds: Kind, links: bool = False) -> list[int]:
-    """Return the codes of the slot's operations whose ``field`` holds an operand of ``kinds``.
+    """Return the codes of the slot's operations with an operand of one of ``kinds`` in ``field``.
 
     ``links``: whether the chip has links.
     """
@@ -79,7 +79,7 @@ def unit_codes(slot: Slot, unit: Unit) -> list[int]:
 def fault_codes(slot: Slot, fault: Fault) -> list[int]:
     """Return the codes of the operations in ``slot`` that can raise ``fault``.
 
-    Operations that only a chip with links has are left out.
+    The list omits operations that only a chip with links has.
     """
     return [operation.op.value for operation in _operations(slot) if fault in operation.faults]
 
@@ -87,7 +87,7 @@ def fault_codes(slot: Slot, fault: Fault) -> list[int]:
 def scalar_codes(slot: Slot, field: str) -> list[int]:
     """Return the codes of the operations in ``slot`` that read a scalar operand from ``field``.
 
-    Operations that only a chip with links has are left out.
+    The list omits operations that only a chip with links has.
     """
     return kind_codes(slot, field, Kind.SCALAR_IN, Kind.SCALAR_INOUT, Kind.SOURCE,
                       Kind.VECTOR_SOURCE)
@@ -179,18 +179,19 @@ class BundleDecoder(wiring.Component):
     bundle : In(BUNDLE_BITS)
         The bundle, of `BUNDLE_LAYOUT`.
     illegal : Out(1)
-        Fault ILLEGAL: an invalid operation, source or register number, or a reserved bit that is 1.
+        Fault ILLEGAL: an invalid operation code, operand source or register number, or a reserved
+        bit that is 1.
     conflict : Out(1)
         Fault CONFLICT: two operations write the same register.
     vector_reads, vector_writes : Out(VECTOR_REGISTERS)
-        Vector registers that the bundle reads, and that it writes.
+        Vector registers that the bundle reads, and those that it writes.
     vector_loads : Out(VECTOR_REGISTERS)
         The vector register that a vector load writes; a subset of ``vector_writes``.
     mask_reads, mask_writes : Out(MASKS)
-        Masks that the bundle reads, and that it writes.
+        Masks that the bundle reads, and those that it writes.
     scalar_reads, scalar_writes : Out(SCALAR_REGISTERS)
-        Scalar registers that the bundle reads, and that it writes. s0 may be in both sets, but
-        never causes a ``conflict``.
+        Scalar registers that the bundle reads, and those that it writes. s0 may be in both sets,
+        but never causes a ``conflict``.
     push_overwritten, misc_overwritten : Out(1)
         The vector register that slot `push`, or slot `misc`, reads is written by another slot.
     """
@@ -242,7 +243,7 @@ class BundleDecoder(wiring.Component):
         return m
 
     def variant(self, target: Target) -> "ComparingDecoder | None":
-        """Return an equivalent component that maps better to ``target``, or None."""
+        """Return an equivalent component that suits the synthesis ``target`` better, or None."""
         return None if target is Target.GENERIC else ComparingDecoder()
 
     def _conflict(self) -> Value:
@@ -251,9 +252,9 @@ class BundleDecoder(wiring.Component):
                 self._scalar_writes.repeated()[1:].any())
 
     def _operand(self, slot: Slot, kind: Kind, used: Value, field: Value) -> None:
-        """Add the operand in ``field`` of ``slot``, of ``kind``, to the sets and to the faults.
+        """Add the register in ``field`` of ``slot`` to the sets, and its errors to the faults.
 
-        The signal ``used`` is set if the slot's operation has such an operand in this field.
+        The signal ``used`` is set if the slot's operation has an operand of ``kind`` in this field.
         """
         match kind:
             case Kind.SCALAR_IN:

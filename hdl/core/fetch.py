@@ -26,9 +26,9 @@ class InstructionMemory(wiring.Component):
         The bundle fetched last, from the cycle after ``read`` on.
     write, write_address, write_word, write_data
         In(1), In(log2 imem_bundles), In(4), In(32 * write_words): writes `write_words` words of the
-        bundle at ``write_address``, from word ``write_word`` on, a multiple of `write_words`. Word
-        0 of a bundle is its lowest 32 bits; words beyond `BUNDLE_WORDS` are ignored. A fetch in the
-        same cycle returns the old words.
+        bundle at ``write_address``, from word ``write_word`` on, which is a multiple of
+        `write_words`. Word 0 of a bundle is its lowest 32 bits; words beyond `BUNDLE_WORDS` are
+        ignored. A fetch in the same cycle returns the old words.
     write_one : In(1)
         Writes only word ``write_word``, which may be any word of the bundle, with the lowest word
         of ``write_data``.
@@ -82,7 +82,7 @@ class ProgramControl(wiring.Component):
         The `Fault` of the bundle at ``pc``. Must be `NONE` in a cycle without ``valid``, and in a
         cycle with ``issue``.
     interrupt : In(1)
-        A signal from outside the program would overflow a semaphore.
+        An addition from outside the program would overflow a semaphore.
     bus_error : In(1)
         The HBM answered a transfer with an error.
     running, fault, pc : Out(1), Out(fault_bits), Out(32)
@@ -169,15 +169,15 @@ class ProgramControl(wiring.Component):
 class Examination(wiring.Component):
     """Controls the stages of a bundle: decode, examination and issue, at least a cycle each.
 
-    Used only if ``issue_cycles`` is 3.
+    A core has this component only if ``issue_cycles`` is 3.
 
     1. The bundle is decoded, and the operands that faults depend on are read. This waits until an
        outstanding scalar load or read of a semaphore has written its register.
-    2. The bundle is examined: whether it can issue in the next cycle, and its fault, which is kept.
-       The other operands are read.
-    3. The bundle issues or faults. Until then, the result of the examination is kept, because its
-       operands do not change. Only a semaphore can change, by a signal from outside the program; a
-       bundle that adds to a semaphore is then examined again.
+    2. The bundle is examined: can it issue in the next cycle, and which fault does it have? The
+       fault is stored. The other operands are read.
+    3. The bundle issues or faults. Until then, the result of the examination stays valid, because
+       its operands do not change. Only a semaphore can change, by an addition from outside the
+       program. A bundle that adds to a semaphore is then examined again.
 
     In the cycle of the issue itself, this component checks only whether the core is stopped and
     whether the host needs vector memory.
@@ -193,7 +193,7 @@ class Examination(wiring.Component):
     loads, stores : In(1)
         ``loads``: the bundle has a vector load. ``stores``: it has a vector store.
     urgent_read, urgent_write : In(1)
-        The host needs this port of vector memory in this cycle.
+        The host needs the read port, or the write port, of vector memory in this cycle.
     issue : In(1)
         The bundle issues in this cycle.
     changed : In(1)
@@ -205,10 +205,11 @@ class Examination(wiring.Component):
     ready : Out(1)
         The bundle waits for no register, unit or port, and ``known`` is its fault.
     known : Out(FAULT_BITS)
-        The fault that the examination found, or `NONE`; `Fault.ILLEGAL` until it is complete.
+        The fault that the examination found, or `NONE`; `Fault.ILLEGAL` until the examination is
+        complete.
     keep, late : Out(1)
-        Control of `hdl.core.scalar.ScalarOperands`, which reads the operands that faults depend on
-        in stage 1, and the others, or the host's register, at any other time.
+        Control of `hdl.core.scalar.ScalarOperands`. In stage 1, it reads the operands that faults
+        depend on. At any other time, it reads the other operands, or the host's register.
     """
 
     def __init__(self) -> None:

@@ -163,7 +163,8 @@ class WriteArbiter(wiring.Component):
     store, store_address, store_data : In(1), In(32), In(32)
         A bundle stores a word in scalar memory; the address is in range.
     host_imem_write, host_smem_write, host_address, host_bundle_address, host_bundle_word, host_data
-        In: the access of `HostPort`, which writes scalar memory only in cycles without ``store``.
+        In: the host's access, from `HostPort`. It writes scalar memory only in cycles without
+        ``store``.
     word_write : In(stream of word_write)
         Writes by transfers.
     imem, smem : Out

@@ -36,7 +36,7 @@ REQUEST_WORD_BITS = 4
 
 
 def fault_bits(config: Config) -> int:
-    """Return the width of a core's `hdl.isa.Fault`: with links one bit more, for the fault LINK."""
+    """Return the width of a core's `hdl.isa.Fault`. Links add a bit, for the fault LINK."""
     return FAULT_BITS + (config.link_bytes != 0)
 
 
@@ -47,9 +47,9 @@ WAITS = ("vector", "memory", "semaphore", "instruction")
 class RowPush(wiring.Signature):
     """A push of a vector register to the array at issue, from the sequencer to a `RowFeeder`.
 
-    ``source`` is the number of the register. ``flag`` means, in a push of activations, that the
-    next weight tile becomes active first; in a push of weights, that the rows are loaded as columns
-    of the array.
+    ``source`` is the number of the register. In a push of activations, ``flag`` means that the next
+    weight tile becomes active before these rows. In a push of weights, it means that the rows are
+    loaded as columns of the array.
     """
 
     def __init__(self) -> None:
@@ -142,8 +142,8 @@ def link_ports() -> dict[str, wiring.Member]:
     """Ports of a core whose chip has links.
 
     ``link_error``: a link is down, or a wrong packet has arrived; the core stops with a fault at
-    the next bundle. ``remote``: signals of bundles to other chips. ``remote_fault``: the fault of a
-    bundle that sends the present payload of ``remote``; it must not depend on ``valid``.
+    the next bundle. ``remote``: signals that bundles send to other chips. ``remote_fault``: the
+    fault of a bundle that sends the present payload of ``remote``; it must not depend on ``valid``.
     """
     return {"link_error": In(1), "remote": Out(stream.Signature(remote_signal())),
             "remote_fault": In(FAULT_BITS)}
@@ -152,7 +152,7 @@ def link_ports() -> dict[str, wiring.Member]:
 def write_words(config: Config) -> int:
     """Return the number of words that a transfer writes in a cycle.
 
-    It is the smaller of `BUNDLE_PITCH` and ``lanes`` rounded down to a power of two.
+    It is ``lanes``, rounded down to a power of two, but at most `BUNDLE_PITCH`.
     """
     return min(BUNDLE_PITCH, 1 << config.lanes.bit_length() - 1)
 
@@ -160,8 +160,9 @@ def write_words(config: Config) -> int:
 def descriptor_words(config: Config) -> int:
     """Return the number of words of a descriptor that are read in a cycle.
 
-    All words, if they always lie in different banks of scalar memory; otherwise one, because
-    reading a few at a time would take more hardware than it is worth in a small core.
+    All words are read in one cycle if they always lie in different banks of scalar memory.
+    Otherwise, one word is read in each cycle: in a small core, reading a few at a time is not worth
+    the hardware.
     """
     return DESCRIPTOR_WORDS if write_words(config) >= DESCRIPTOR_WORDS else 1
 

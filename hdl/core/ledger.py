@@ -29,9 +29,9 @@ class ArrayLedger(wiring.Component):
     issue : In(1)
         The bundle issues in this cycle.
     weight_load : Out(1)
-        Fault WEIGHT_LOAD. Weights are pushed while the next tile is complete, or by another
+        Fault WEIGHT_LOAD. Weights are pushed while the next tile is complete, or with a different
         operation code than the tile's earlier weights. Or activations are pushed with a swap while
-        the next tile is incomplete, or without a swap before the first one.
+        the next tile is incomplete, or without a swap before the first swap.
     overflow : Out(1)
         Fault FIFO_OVERFLOW: rows are pushed while the array already holds ``result_vregs`` results.
     underflow : Out(1)

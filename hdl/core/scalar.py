@@ -249,7 +249,7 @@ class ScalarOperands(wiring.Component):
 
     def _write(self, m: Module, port: tuple[Signal, Signal, Signal], write: Value, number: Value,
                word: Value) -> None:
-        """Connect a write of ``word`` to register ``number`` to a port of the register file."""
+        """Write ``word`` to register ``number`` through a port of the register file."""
         enable, d, value = port
         m.d.comb += [enable.eq(write & (number != 0)), d.eq(number), value.eq(word)]
 
@@ -362,7 +362,7 @@ class ScalarAlu(wiring.Component):
 
 
 class BranchUnit(wiring.Component):
-    """Computes the next bundle's address, and what a branch writes to d; combinational.
+    """Computes the next bundle's address, and the value that a branch writes to d; combinational.
 
     Attributes
     ----------

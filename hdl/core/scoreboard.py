@@ -89,11 +89,12 @@ class WritePort(wiring.Component):
 
 
 class SharedPorts(wiring.Component):
-    """Reserves what the vector slots share if ``issue_cycles`` is 3, for one operation at a time.
+    """Reserves the shared hardware of the vector slots for one operation at a time.
 
-    This is the write port, in the cycle in which a result is written, and the random number unit,
-    for all cycles of its iterations. Operations of v1 are `V1_DELAY` cycles behind those of v0, so
-    the two operations of a bundle never write in the same cycle.
+    If ``issue_cycles`` is 3, the slots share a write port and the random number unit. An operation
+    reserves the port for the cycle in which its result is written, and the unit for all cycles of
+    its iterations. Operations of v1 are `V1_DELAY` cycles behind those of v0, so the two operations
+    of a bundle never write in the same cycle.
 
     Attributes
     ----------
@@ -134,9 +135,10 @@ class SharedPorts(wiring.Component):
         return m
 
     def _reserve(self, m: Module, name: str, wanted: list[Value]) -> None:
-        """Set ``taken`` if a cycle is reserved that the operations need, too.
+        """Set ``taken`` if the operations need a cycle that is reserved already.
 
-        Bit i of ``wanted``: they need it i cycles after their issue. ``name`` names the registers.
+        Bit i of ``wanted``: they need the cycle i cycles after their issue. The signals' names
+        begin with ``name``.
         """
         reserved = Signal(len(wanted), name=f"{name}_reserved")
         kept = Signal(len(wanted), name=f"{name}_wanted", reset_less=True)
@@ -151,9 +153,10 @@ def taken_write_ports(m: Module, platform: object, bundle: data.View, issue: Sig
     """Reserve the vector slots' write ports; return whether a bundle must wait for them.
 
     ``bundle`` has `hdl.isa.BUNDLE_LAYOUT`, and ``issue`` is set if it issues in this cycle. The
-    result has a bit for each vector slot: the slot's operation must not issue in this cycle,
-    because it would write in the same cycle as an earlier one. If ``shared``, it is one bit: the
-    bundle must not issue in the next cycle, for the reasons that `SharedPorts` gives.
+    result has a bit for each vector slot. The bit says that the slot's operation must not issue in
+    this cycle, because it would write in the same cycle as an earlier operation. With ``shared``,
+    the result is a single bit. This bit says that the bundle must not issue in the next cycle, for
+    the reasons that `SharedPorts` gives.
     """
     if shared:
         ports = instantiate(m, platform, "ports", "shared_ports", SharedPorts)
@@ -179,8 +182,8 @@ class Scoreboard(wiring.Component):
     Attributes
     ----------
     vector_reads, vector_writes, vector_loads : In(VECTOR_REGISTERS)
-        The bundle's registers, from `hdl.core.decode.BundleDecoder`; so are ``mask_reads``,
-        ``mask_writes``, ``scalar_reads`` and ``scalar_writes``.
+        The bundle's registers, from `hdl.core.decode.BundleDecoder`. Further inputs from there:
+        ``mask_reads``, ``mask_writes``, ``scalar_reads`` and ``scalar_writes``.
     issue : In(1)
         The bundle issues in this cycle.
     scalar_load, scalar_d : In(1), In(5)
@@ -188,7 +191,7 @@ class Scoreboard(wiring.Component):
     written, mask_written : In(RegistersWritten), In(MasksWritten)
         Registers and masks that the vector unit writes at the end of this cycle.
     {reader}_pending : In(RegisterWrite)
-        A register that the unit has not read yet, one port for each of `READERS`.
+        A register that ``reader`` has not read yet; one port for each of `READERS`.
     load_lands, load_d : Out(1), Out(5)
         A scalar load writes this register at the end of this cycle.
     vector_hazard : Out(1)

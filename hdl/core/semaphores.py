@@ -22,13 +22,13 @@ semaphore in one cycle, port 1 wins."""
 class Semaphores(wiring.Component):
     """The semaphores of a core; all zero after reset.
 
-    A bundle and an external signal may both change a semaphore in one cycle; the bundle's change is
-    made first.
+    A bundle and an addition from outside the program may both change a semaphore in one cycle; the
+    bundle's change is made first.
 
     Attributes
     ----------
     index, amount : In(4), In(32)
-        Semaphore and amount of the bundle's operation.
+        Number of the semaphore, and amount, in the bundle's operation.
     is_wait, is_signal : In(1)
         The bundle's operation is a wait, or a signal.
     issue : In(1)
@@ -58,7 +58,7 @@ class Semaphores(wiring.Component):
         })
 
     def variant(self, target: Target) -> "BankedSemaphores | None":
-        """Return an equivalent component that maps better to ``target``, or None."""
+        """Return an equivalent component that suits the synthesis ``target`` better, or None."""
         return None if target is Target.GENERIC else BankedSemaphores()
 
     @staticmethod

@@ -79,7 +79,7 @@ def _stage(m: Module, stages: bool, name: str, value: Value) -> Value:
 
 def _connect_branch(m: Module, branch: BranchUnit, imem: InstructionMemory,
                     control: ProgramControl, operands: ScalarOperands) -> None:
-    """Connect the branch unit to its operands, and the next bundle's address to the control."""
+    """Connect the branch unit to its operands, and to the `ProgramControl`."""
     m.d.comb += [branch.bundle.eq(imem.bundle), branch.pc.eq(control.pc)]
     for field in ("a", "b", "d"):
         m.d.comb += getattr(branch, field).eq(getattr(operands, f"{Slot.S1}_{field}"))
@@ -98,7 +98,7 @@ def _connect_memories(m: Module, arbiter: WriteArbiter, host: HostPort, imem: In
 
 def _signal_far(m: Module, remote: wiring.FlippedInterface, signals: Signal, misc: data.View,
                 operands: ScalarOperands) -> None:
-    """Connect the payload of signals to other chips to the bundle's slot ``misc``.
+    """Drive the payload of a signal to another chip from the bundle's slot ``misc``.
 
     ``signals``: the bundle signals another chip. The fields pass through multiplexers for the
     reason given in `Sequencer._reach_outside`.
@@ -213,7 +213,7 @@ class Sequencer(wiring.Component):
     waiting_{wait} : Out(1)
         The bundle waits for this reason, one port for each of `WAITS`; at most one is set.
     issue, busy : Out(1)
-        The bundle at ``pc`` issues in this cycle; a register or mask has an outstanding write.
+        The bundle at ``pc`` issues (``issue``); a register or mask awaits a write (``busy``).
     """
 
     def __init__(self, config: Config) -> None:
@@ -296,7 +296,7 @@ class Sequencer(wiring.Component):
         return m
 
     def _instantiate(self, m: Module, platform: object) -> None:
-        """Instantiate the parts that several methods connect, and give them the fetched bundle."""
+        """Instantiate the components that several methods connect; give them the fetched bundle."""
         config = self._config
         self._staged = partial(_stage, m, self._stages)
         self._control = control = instantiate(m, platform, "control", "program_control",
@@ -510,7 +510,7 @@ class Sequencer(wiring.Component):
             wiring.connect(m, getattr(units, name), wiring.flipped(getattr(self, name)))
 
     def _connect_host(self, m: Module) -> None:
-        """Connect the port for requests to the memories, registers and semaphores."""
+        """Connect the `HostPort` to the memories, registers and semaphores."""
         control, imem, smem, host = self._control, self._imem, self._smem, self._host
         operands, semaphores, scoreboard = self._operands, self._semaphores, self._scoreboard
         wiring.connect(m, wiring.flipped(self.request), host.request)

@@ -1,11 +1,11 @@
 """The front end of the DMA engine: reads descriptors, checks them, and turns them into transfers.
 
 All checks are exact: no number wraps. A descriptor has two sides, source and destination. For a
-side with runs, the number of the last block, divided by the length of a run, gives the number of
-the last run; this quotient times the stride gives the run's offset. One loop divides and
-multiplies. For each bit of the quotient, from the highest down, it doubles the offset, and adds the
-stride if the bit is set. The offset needs no more bits than an address, because a transfer with a
-larger offset is out of range.
+side with runs, the front end locates the last run. The number of the last block, divided by the
+length of a run, gives the number of the last run. This quotient times the stride gives the run's
+offset. One loop divides and multiplies. For each bit of the quotient, from the highest down, it
+doubles the offset, and adds the stride if the bit is set. The offset needs no more bits than an
+address, because a transfer with a larger offset is out of range.
 """
 
 from collections.abc import Collection
@@ -57,12 +57,12 @@ assert sorted(_ORDER) == list(range(DESCRIPTOR_WORDS))
 class SideCheck(wiring.Component):
     """Checks one side (source or destination) of a descriptor, and converts it to a `side`.
 
-    All fields must be valid from ``start`` on, but the address only from ``finish`` on, which
-    requires ``done``. ``outside`` is valid from the cycle after ``finish``. The division begins in
-    the cycle after ``start`` and takes ``BLOCK_BITS // DIVISION_STEP_BITS`` cycles. A side without
-    a run needs no division. Some cores read a descriptor in one cycle (`descriptor_words`). There,
-    a side without a run is ``done`` in the cycle of ``start``, and the division of at most
-    ``2 ** SHORT_BITS`` blocks takes half as many cycles.
+    From ``start`` on, all fields except the address must be valid; from ``finish`` on, also the
+    address. ``finish`` requires ``done``. ``outside`` is valid from the cycle after ``finish``. The
+    division begins in the cycle after ``start`` and takes ``BLOCK_BITS // DIVISION_STEP_BITS``
+    cycles. A side without a run needs no division. Some cores read a descriptor in one cycle
+    (`descriptor_words`). There, a side without a run is ``done`` in the cycle of ``start``, and the
+    division of at most ``2 ** SHORT_BITS`` blocks takes half as many cycles.
 
     Parameters
     ----------
@@ -136,9 +136,9 @@ class SideCheck(wiring.Component):
     def _convert(self, m: Module) -> tuple[Signal, Signal, Signal]:
         """Convert address, stride and blocks to units of the space.
 
-        Return three signals: the size of the side's space; a bit that is set if the address or the
-        number of blocks is too large for every space; a bit that is set if the stride is too large
-        for every space.
+        Return three signals: the size of the side's space, and two bits. The first bit is set if
+        the address or the number of blocks is too large for every space, the second if the stride
+        is.
         """
         config, bits = self._config, address_bits(self._config)
         row_bits = exact_log2(config.row_bytes)
@@ -180,7 +180,7 @@ class SideCheck(wiring.Component):
         """Locate the last block of the side, by dividing the number of blocks by the run length.
 
         Return four signals: offset of the last run from the first; position of the last block in
-        the last run; and two bits: there are several runs; the offset is beyond every space.
+        it; a bit, set if there are several runs; a bit, set if the offset is beyond every space.
         """
         stride, run = self.side.stride, self.side.run
         offset = Signal(stride.shape(), reset_less=True)
@@ -273,10 +273,10 @@ class SideCheck(wiring.Component):
 class DescriptorFrontEnd(wiring.Component):
     """Reads and checks descriptors of the program and of the host, and starts their transfers.
 
-    If the queue has room, ``dma.ready`` follows ``dma.valid``, and ``host_ready`` follows
-    ``host_valid``, by `CheckTimes.total` cycles. For this number, a side whose run has 2**24 - 1
-    blocks or more counts as a side without runs. Descriptors are processed one after the other; the
-    host's has priority.
+    If the queue has room, ``dma.valid`` and ``host_valid`` are answered with ``dma.ready`` and
+    ``host_ready``, `CheckTimes.total` cycles later. When these cycles are counted, a side whose run
+    has 2**24 - 1 blocks or more is a side without runs. Descriptors are processed one after the
+    other; the host's descriptor has priority.
 
     Parameters
     ----------
@@ -293,12 +293,13 @@ class DescriptorFrontEnd(wiring.Component):
         ``host_ready``: the transfer starts, or is refused with a fault. The descriptor and
         ``host_valid`` must be stable until ``host_ready``.
     host_fault : Out(4)
-        With ``host_ready``: the descriptor's `Fault`; no transfer was started unless it is `NONE`.
+        With ``host_ready``: the descriptor's `Fault`. If it is not `NONE`, no transfer was started.
     room : In(1)
         The queue has room for a transfer.
     remote_room, width, height, x, y : In(4), In(6), In(6), In(5), In(5)
         Present if the chip has links. ``remote_room``: the queue of remote transfers has room, one
-        bit for each `Direction`. The others: the sides of the torus, and the place of this chip.
+        bit for each `Direction`. The others: chips along each side of the torus, and coordinates of
+        this chip.
     push, transfer : Out(1), Out(transfer)
         If ``push`` is set, ``transfer`` starts in this cycle.
     busy : Out(1)
@@ -384,7 +385,7 @@ class DescriptorFrontEnd(wiring.Component):
                 remote & check.outside)
 
     def _room(self) -> Value:
-        """Return a bit, set if the queue that the current ``transfer`` would enter has room."""
+        """Return a bit, set if there is room in the queue into which ``transfer`` goes."""
         if not self._config.link_bytes:
             return self.room
         there = Cat(directions(self.transfer.to)) & self.remote_room
@@ -394,8 +395,8 @@ class DescriptorFrontEnd(wiring.Component):
                  destination: SideCheck) -> Signal:
         """Sequence the checks; return a signal that is set when all of them are complete.
 
-        ``words``: the words of the descriptor. ``fault``: its fault, valid from the cycle after
-        that of the returned signal on. ``source`` and ``destination`` check its sides.
+        ``words``: the words of the descriptor. ``fault``: its fault, valid from the cycle after the
+        one in which the returned signal is set. ``source`` and ``destination`` check its sides.
         """
         times = CheckTimes.of(self._config)
         from_host = Signal()
@@ -450,7 +451,7 @@ class DescriptorFrontEnd(wiring.Component):
     def _read(self, m: Module, words: Signal, count: Signal, from_host: Signal) -> None:
         """Read the program's descriptor from scalar memory into ``words``.
 
-        ``count``: cycles since the request. ``from_host``: store the host's descriptor instead.
+        ``count``: cycles since the request. ``from_host``: ``words`` gets the host's descriptor.
         """
         if descriptor_words(self._config) == DESCRIPTOR_WORDS:
             m.d.comb += self.dma.read_address.eq(self.dma.address)

@@ -33,12 +33,13 @@ __all__ = ["DmaEngine"]
 class DmaEngine(wiring.Component):
     """Moves rows between memories, according to descriptors of the program and of the host.
 
-    Transfers wait in a queue of `hdl.dma.interface.QUEUE_DEPTH`. Rows are read and written in the
-    order of the transfers, one a cycle; but scalar memory is read a word a cycle, and scalar and
-    instruction memory are written `hdl.core.interface.write_words` words a cycle. Transfers
-    overlap: the rows of a transfer are requested, and read, while earlier transfers are still being
-    written. So a transfer is sure to read the data that another one wrote only if it starts after
-    the other has signalled its completion. Transfers complete, and signal, in order.
+    At most `hdl.dma.interface.QUEUE_DEPTH` transfers are in the engine's queue. Rows are read and
+    written in the order of the transfers, one a cycle. The exceptions are memories of words: scalar
+    memory is read one word a cycle; scalar and instruction memory are written
+    `hdl.core.interface.write_words` words a cycle. Transfers overlap: the rows of a transfer are
+    requested, and read, while earlier transfers are still being written. So a transfer that reads
+    what an earlier one writes must start after the earlier one has signalled its completion.
+    Transfers complete, and signal, in order.
 
     A failed read or write raises ``bus_error``. The transfer continues with its other rows, but
     does not signal its completion.
@@ -68,7 +69,7 @@ class DmaEngine(wiring.Component):
     host_failed : Out(1)
         In the cycle of ``host_done``: the HBM answered a part of that transfer with an error.
     vmem_read, vmem_rows, vmem_write
-        To ``host_read``, ``host_rows`` and ``host_write`` of this `Core`.
+        To the ports ``host_read``, ``host_rows`` and ``host_write`` of this `Core`.
     vmem_busy : In(1)
         A vector whose rows have all been accepted is not yet written at the end of this cycle:
         ``host_write.ready`` of this core is not set.
@@ -82,9 +83,9 @@ class DmaEngine(wiring.Component):
     signal, other_signal : Out(stream of 4)
         Numbers of semaphores of this core, and of the other core, to which 1 is added.
     remote_push, remote_transfer, remote_room, width, height, x, y
-        Present if the chip has links: starts of remote transfers, to ``push``, ``transfer`` and
-        ``room`` of `hdl.link.egress.Egress`, and the inputs of the same names of
-        `DescriptorFrontEnd`.
+        Present if the chip has links. The first three start remote transfers, through ``push``,
+        ``transfer`` and ``room`` of `hdl.link.egress.Egress`. The others are the inputs of these
+        names of `DescriptorFrontEnd`.
     hbm_read, hbm_rows, hbm_write, hbm_write_rows, discard, hbm_write_done
         To the ports of the same names of `hdl.axi.master.HbmPort`.
 

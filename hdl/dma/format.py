@@ -72,7 +72,8 @@ class DmaSpaceInfo:
 
 DMA_SPACES: dict[DmaSpace, DmaSpaceInfo] = {
     DmaSpace.HBM: DmaSpaceInfo(
-        "memory that all cores share", "bytes; a multiple of a row's", vector=False, runs=True),
+        "memory that all cores share", "bytes; a multiple of a row's bytes", vector=False,
+        runs=True),
     DmaSpace.VMEM: DmaSpaceInfo(
         "vector memory of this core", "vectors", vector=True, runs=True),
     DmaSpace.OTHER_VMEM: DmaSpaceInfo(
@@ -80,13 +81,13 @@ DMA_SPACES: dict[DmaSpace, DmaSpaceInfo] = {
     DmaSpace.SMEM: DmaSpaceInfo("scalar memory", "words", vector=False, runs=False),
     DmaSpace.IMEM: DmaSpaceInfo(
         f"instruction memory: word w of bundle i at {BUNDLE_PITCH} i + w; words {BUNDLE_WORDS} to "
-        f"{BUNDLE_PITCH - 1} of each are ignored", f"words; a multiple of {BUNDLE_PITCH}",
+        f"{BUNDLE_PITCH - 1} of each bundle are ignored", f"words; a multiple of {BUNDLE_PITCH}",
         vector=False, runs=False, source=False),
     DmaSpace.VREG: DmaSpaceInfo(
         "vector registers", "number of the register", vector=True, runs=True, destination=False),
     DmaSpace.MASK: DmaSpaceInfo(
         "all masks as one vector: bit i of each element is that of mask i",
-        "0", vector=True, runs=True, destination=False),
+        "always 0", vector=True, runs=True, destination=False),
     DmaSpace.REMOTE_VMEM: DmaSpaceInfo(
         "vector memory of a core of another chip", "vectors; the high word names the core",
         vector=True, runs=True, source=False, links=True),
@@ -119,29 +120,32 @@ class DescriptorField:
     signed: bool = False
 
 
-_STRIDE = ("distance between the starts of successive runs, signed: bytes in HBM, vectors or "
-           "registers elsewhere; 0 if the run is 0")
+_STRIDE = ("distance from the start of one run to the start of the next, signed: in HBM in bytes, "
+           "elsewhere in vectors or registers; must be 0 if the word before it is 0")
 
 DESCRIPTOR: dict[str, DescriptorField] = {
-    "source_space": DescriptorField(4, "space of the source, a `DmaSpace`"),
-    "destination_space": DescriptorField(4, "space of the destination, a `DmaSpace`"),
-    "semaphore": DescriptorField(4, "semaphore to signal at completion"),
-    "signal": DescriptorField(1, "add 1 to that semaphore of this core at completion"),
-    "signal_other": DescriptorField(1, "add 1 to that semaphore of the other core at completion"),
+    "source_space": DescriptorField(4, "code of the source's space"),
+    "destination_space": DescriptorField(4, "code of the destination's space"),
+    "semaphore": DescriptorField(4, "number of the semaphore to signal at completion"),
+    "signal": DescriptorField(
+        1, "if 1: at completion, add 1 to this core's semaphore of that number"),
+    "signal_other": DescriptorField(
+        1, "if 1: at completion, add 1 to the other core's semaphore of that number"),
     "signal_remote": DescriptorField(
-        1, "add 1 to a semaphore of the destination's core after the data; 0 unless the "
-        "destination is REMOTE_VMEM"),
+        1, "if 1: after the data, add 1 to a semaphore of the destination's core; must be 0 unless "
+        "the destination is REMOTE_VMEM"),
     "remote_semaphore": DescriptorField(
-        4, "that semaphore; 0 unless the destination is REMOTE_VMEM"),
-    "reserved": DescriptorField(13, "0"),
+        4, "number of that semaphore; must be 0 unless the destination is REMOTE_VMEM"),
+    "reserved": DescriptorField(13, "must be 0"),
     "rows": DescriptorField(32, f"number of rows, 1 to {DMA_MAX_ROWS}"),
     "source_address": DescriptorField(
-        64, "first address of the source; the high word is 0 except in HBM"),
+        64, "address of the source's first block; the high word must be 0 except in HBM"),
     "source_run": DescriptorField(
         32, "number of consecutive blocks in a run of the source; 0: all blocks"),
     "source_stride": DescriptorField(32, _STRIDE, signed=True),
     "destination_address": DescriptorField(
-        64, "first address of the destination; the high word is 0 except in HBM and REMOTE_VMEM"),
+        64, "address of the destination's first block; the high word must be 0 except in HBM and "
+        "REMOTE_VMEM"),
     "destination_run": DescriptorField(
         32, "number of consecutive blocks in a run of the destination; 0: all blocks"),
     "destination_stride": DescriptorField(32, _STRIDE, signed=True),
@@ -177,8 +181,8 @@ def pack_descriptor(fields: Mapping[str, int]) -> tuple[int, ...]:
         value = fields.get(name, 0)
         low = -1 << field.width - 1 if field.signed else 0
         if not low <= value < low + (1 << field.width):
-            sign = "signed " if field.signed else ""
-            raise ValueError(f"{name} must fit {sign}{field.width} bits, not {value!r}")
+            sign = " as a signed number" if field.signed else ""
+            raise ValueError(f"{name} must fit {field.width} bits{sign}, not {value!r}")
         packed |= (value & (1 << field.width) - 1) << position
         position += field.width
     return tuple(packed >> 32 * word & 0xFFFFFFFF for word in range(DESCRIPTOR_WORDS))
@@ -193,7 +197,8 @@ def unpack_descriptor(words: Sequence[int]) -> dict[str, int]:
         If the number of words is not `DESCRIPTOR_WORDS`, or a word does not fit 32 bits.
     """
     if len(words) != DESCRIPTOR_WORDS:
-        raise ValueError(f"number of words must be {DESCRIPTOR_WORDS}, not {len(words)}")
+        raise ValueError(
+            f"number of a descriptor's words must be {DESCRIPTOR_WORDS}, not {len(words)}")
     packed = 0
     for number, value in enumerate(words):
         if not 0 <= value < 1 << 32:

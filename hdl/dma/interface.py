@@ -26,10 +26,10 @@ BLOCK_BITS = DMA_MAX_ROWS.bit_length()
 """Width of a number of blocks, which are rows, vectors or words, depending on the space."""
 
 DIVISION_STEP_BITS = 2
-"""Bits of the quotient that the division for a side with runs finds in a cycle."""
+"""Number of quotient bits that the division for a side with runs computes in each cycle."""
 SHORT_BITS = BLOCK_BITS // 2
 """In cores that read a descriptor in one cycle, the division of at most ``2 ** SHORT_BITS`` blocks
-takes half of the cycles."""
+takes half as many cycles as that of more blocks."""
 assert BLOCK_BITS % (2 * DIVISION_STEP_BITS) == 0
 
 VECTOR_SPACES = tuple(space.value for space, info in DMA_SPACES.items()
@@ -90,7 +90,7 @@ def side(config: Config) -> data.StructLayout:
 
 
 def remote_chip() -> data.StructLayout:
-    """Return the layout of the name of a core of another chip, with the way to it.
+    """Return the layout that identifies a core of another chip, and the hops to it.
 
     ``dx`` and ``dy`` hops lead to the chip with coordinates ``x`` and ``y``; ``core`` is the number
     of the core there.
@@ -103,7 +103,7 @@ def transfer(config: Config) -> data.StructLayout:
     """Layout of a transfer: two sides, the number of ``rows``, and the semaphores to signal.
 
     ``from_host`` is set if the host started the transfer, not a program. If the chip has links,
-    ``remote`` is set for a remote transfer, which goes ``to`` a `remote_chip`, and
+    ``remote`` is set for a remote transfer. Then ``to``, a `remote_chip`, is its destination, and
     ``signal_remote`` and ``remote_semaphore`` are those of the descriptor.
     """
     links = {"remote": 1, "to": remote_chip(), "signal_remote": 1,

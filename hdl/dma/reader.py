@@ -48,8 +48,8 @@ class Reader(wiring.Component):
     asked_rows : Out(9)
         Number of rows of the burst at ``hbm_read``.
     stop : In(1)
-        Abandons the current transfer and begins no other; but a request that waits to be accepted
-        is kept until then.
+        Abandons the current transfer and begins no other; but a request that is offered remains
+        until it is accepted.
     idle : Out(1)
         The reader has no transfer.
     """

@@ -1,4 +1,4 @@
-"""Cores of other chips: how a program names them, and the way to them."""
+"""Cores of other chips: how a program names them, and the hops that lead to them."""
 
 from typing import Any
 
@@ -15,11 +15,11 @@ from .interface import remote_chip
 __all__ = ["PLACE_PORTS", "RemoteCheck", "directions"]
 
 PLACE_PORTS = {"width": SIDE_BITS, "height": SIDE_BITS, "x": COORDINATE_BITS, "y": COORDINATE_BITS}
-"""Names and widths in bits of the ports for the size of the torus and the place of this chip."""
+"""Names and widths in bits of the ports for the size of the torus and this chip's coordinates."""
 
 
 def directions(to: Any) -> list[Any]:
-    """Return a bit for each `Direction`: set for that of the first hop to `remote_chip` ``to``."""
+    """Return a bit for each `Direction`: only that of the first hop to chip ``to`` is set."""
     return [to.dx > 0, to.dx < 0, (to.dx == 0) & (to.dy > 0), (to.dx == 0) & (to.dy < 0)]
 
 
@@ -37,12 +37,12 @@ class RemoteCheck(wiring.Component):
     word : In(32)
         The name, of `REMOTE_LAYOUT`.
     malformed : Out(1)
-        A reserved bit is set, or the chips do not have the core.
+        A reserved bit is set, or no chip has a core of this number.
     outside : Out(1)
-        The magnitude of the hops along X is not less than ``width``, or that of the hops along Y
-        not less than ``height``, or both numbers of hops are 0.
+        The hops along X or Y are too many: ``width`` or more along X, ``height`` or more along Y,
+        in either direction. Or both numbers of hops are 0.
     to : Out(remote_chip)
-        The core, valid unless ``malformed`` or ``outside``.
+        The core; valid if neither ``malformed`` nor ``outside`` is set.
     """
 
     combinational = True

@@ -64,7 +64,7 @@ class WordGatherer(wiring.Component):
         ``start``: from the next cycle on, gathers ``rows`` rows from ``address`` on. Allowed only
         while not ``busy``, or in the cycle of the last row.
     stop : In(1)
-        Requests no more words; but a request that waits for ``granted`` is kept until then.
+        Requests no more words; but a request that was not granted yet remains until ``granted``.
     busy : Out(1)
         Not all rows have been delivered.
     ask, ask_address, granted : Out(1), Out(address_bits), In(1)

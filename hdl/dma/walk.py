@@ -1,4 +1,4 @@
-"""Addresses of the blocks of one side of a transfer."""
+"""Computes the addresses of a transfer's blocks, at its source or at its destination."""
 
 from amaranth import Module, Mux, Signal
 from amaranth.lib import wiring

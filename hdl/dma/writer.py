@@ -49,8 +49,8 @@ class BurstIssuer(wiring.Component):
         ``issued``: the HBM accepts a burst of ``issued_rows`` rows in this cycle. ``issued_at``:
         its transfer's place in the queue.
     stop : In(1)
-        Abandons the current transfer and begins no other; but a request that waits for the HBM is
-        kept.
+        Abandons the current transfer and begins no other; but a request that waits for the HBM
+        remains until it is accepted.
     idle : Out(1)
         The issuer has no transfer.
     """
@@ -107,8 +107,8 @@ class Writer(wiring.Component):
     hbm_write_rows, discard : Out(stream of row_bits), Out(1)
         Rows of the issued bursts. If ``discard`` is set, the HBM must not write the row.
     issued, issued_rows, few : In(1), In(9), Out(1)
-        ``issued``: a burst of ``issued_rows`` rows is issued. ``few``: fewer than `_AHEAD` rows of
-        issued bursts have not been delivered yet.
+        ``issued``: a burst of ``issued_rows`` rows is issued. ``few``: of the issued bursts, fewer
+        than `_AHEAD` rows are left to deliver.
     word_write : Out(stream of word_write)
         Words for scalar and instruction memory.
     done : Out(1)
@@ -229,10 +229,10 @@ class Writer(wiring.Component):
     def _write_words(self, m: Module) -> tuple[Signal, Signal, Signal]:
         """Write the row to scalar or instruction memory, `write_words` words a cycle.
 
-        A row of more words is written in several parts; in instruction memory, each part is a whole
-        bundle. A narrower row is a part of a bundle.
+        A row of more than `write_words` words is written in several parts. In instruction memory,
+        each part is a whole bundle; a row of at most `write_words` words is a part of a bundle.
 
-        Return three signals: the row's last words are written; the address walk advances; no words
+        Return three signals: the row's last words are written; the `AddressWalk` advances; no words
         are offered.
         """
         write, walk = self.word_write, self._walk

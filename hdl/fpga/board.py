@@ -15,11 +15,11 @@ from .system import SerialSystem
 __all__ = ["CRYSTAL_HZ", "Board", "pll_divisors"]
 
 CRYSTAL_HZ = 25_000_000
-"""Frequency of the board's clock."""
+"""Frequency of the crystal, the board's clock."""
 _VCO_HZ = 600_000_000
-"""Wanted frequency of the PLL's oscillator, which runs from 400 to 800 MHz."""
+"""Preferred frequency of the PLL's oscillator, which can run at 400 to 800 MHz."""
 _MAX_REFERENCE = 8
-"""Largest divisor of the crystal: the PLL's phase detector needs 3.125 MHz or more."""
+"""Largest divisor of the crystal's frequency: the PLL's phase detector needs 3.125 MHz or more."""
 _MAX_OUTPUT = 128
 _MAX_ERROR = 0.02
 """Largest relative error of the line's rate; a receiver tolerates 5 % over a byte's ten bits."""
@@ -30,11 +30,11 @@ chip's clock that samples the data. The SDRAM's data are valid 6 ns after the fo
 this half cycle is for the pads and the wires."""
 _SDRAM_OUTPUTS = {"clk": 1, "clk_en": 1, "cs": 1, "we": 1, "ras": 1, "cas": 1, "ba": 2, "a": 13,
                   "dqm": 2}
-"""Widths of the SDRAM's pins that the board drives, by their names in `amaranth_boards`."""
+"""Widths of the SDRAM's pins that `Board` drives, by their names in `amaranth_boards`."""
 
 
 def pll_divisors(clock_hz: int) -> tuple[int, int, int]:
-    """Return the divisors of an ECP5's PLL (EHXPLLL) whose feedback is its output.
+    """Return the divisors of an ECP5's PLL (EHXPLLL) whose output is also its feedback.
 
     The output's frequency is `CRYSTAL_HZ` x feedback / reference; the oscillator's frequency is
     that of the output times the divisor of the output.
@@ -64,7 +64,7 @@ def pll_divisors(clock_hz: int) -> tuple[int, int, int]:
 
 
 def _divisor(clock_hz: int, baud: int) -> int:
-    """Return the number of clock cycles for a bit on a UART's line of ``baud`` bits a second.
+    """Return the number of clock cycles for each bit of a UART at ``baud`` bits a second.
 
     Raises
     ------
@@ -97,24 +97,24 @@ class Board(wiring.Component):
     clk25 : In(1)
         The crystal's clock.
     line_in, line_out : In(1), Out(1)
-        The serial line; of SPI, MOSI and MISO.
+        The serial line; for SPI, MOSI and MISO.
     spi_clock, spi_select : In(1), In(1)
-        The other pins of SPI; present only for it.
+        The other pins of SPI; present only if the line is SPI.
     leds : Out(3)
         From bit 0: blinks with the clock; the host sends (SPI: ``line_in`` is 0); the chip's
         interrupt.
     sdram_clk, sdram_clk_en, sdram_cs, sdram_we, sdram_ras, sdram_cas : Out(1)
         Pins of the SDRAM, present only with ``sdram``, and with them the bidirectional port
         ``sdram_dq``. Each pin but the clock has a register in its pad. The SDRAM's clock is the
-        chip's, inverted, so commands and data change half a cycle before the rising edge at which
-        the SDRAM reads them, and not again until half a cycle after it.
+        inverted clock of the chip. So commands and data are stable for half a cycle before, and
+        half a cycle after, the rising edge at which the SDRAM reads them.
     sdram_ba, sdram_a, sdram_dqm : Out(2), Out(13), Out(2)
-        The same.
+        Further pins of the SDRAM; the same applies to them.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is wrong, or the clock or the rate cannot be made.
+        If an argument is wrong, or no divisors give the clock or the rate.
     """
 
     combinational = True  # no port ``clk`` or ``rst``: it makes both

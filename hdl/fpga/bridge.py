@@ -36,9 +36,9 @@ class SerialBridge(wiring.Component):
     Attributes
     ----------
     line_in, line_out : In(1), Out(1)
-        The line; ``line_in`` is asynchronous. Of SPI: MOSI and MISO.
+        The line; ``line_in`` is asynchronous. For SPI: MOSI and MISO.
     spi_clock, spi_select : In(1), In(1)
-        The other pins of SPI; present only for it.
+        The other pins of SPI; present only if the line is SPI.
     access : Out(RegisterAccess)
         Accesses to registers and to memory, with byte addresses of 32 bits.
     reset : Out(1)

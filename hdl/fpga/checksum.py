@@ -18,7 +18,7 @@ _RESIDUE = 0xDEBB20E3
 
 
 def _after(register: int, byte: int) -> int:
-    """Return what the checksum register contains after ``byte``, if it held ``register`` before."""
+    """Return the checksum register's value after ``byte``, if its value before is ``register``."""
     register ^= byte
     for _ in range(8):
         register = register >> 1 ^ (_POLYNOMIAL if register & 1 else 0)

@@ -1,4 +1,4 @@
-"""Executes the requests of a serial line, one at a time, and keeps each response until the next."""
+"""Executes the requests of a serial line, one at a time, and stores the last response."""
 
 from amaranth import Array, Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
@@ -127,7 +127,7 @@ class Executor(wiring.Component):
         return self._fetched
 
     def _decode(self, m: Module) -> None:
-        """Begin the request; if it is a copy of the previous one, repeat that one's response."""
+        """Begin the request; if it is a copy of the previous request, repeat the response."""
         header = self._header
         answered = Signal()
         check = Signal(32, reset_less=True)
@@ -156,7 +156,7 @@ class Executor(wiring.Component):
                 m.next = "RESPOND"
 
     def _request(self, m: Module) -> None:
-        """Access the word at the header's ``address``, the first of the ``count`` that are left."""
+        """Access the first of the ``count`` words that are left, at the header's ``address``."""
         header = self._header
         m.d.comb += [self.access.valid.eq(1), self.access.write.eq(self._writes),
                      self.access.address.eq(header.address), self.access.data.eq(self._word)]
@@ -177,7 +177,7 @@ class Executor(wiring.Component):
                     m.next = "FETCH"
 
     def _respond(self, m: Module, words: Sram) -> None:
-        """Send the response, a byte in two cycles: its header, then the bytes kept in ``words``."""
+        """Send the response, each byte in two cycles: its header, then the bytes in ``words``."""
         header = Array([self._header.sequence, self._status, self._done[:8], self._done[8:]])
         m.d.comb += [
             words.read.eq(~self._fetched),

@@ -19,7 +19,7 @@ from .protocol import (
 __all__ = ["ADDRESS_BITS", "FrameReceiver", "FrameSender", "frame_byte"]
 
 ADDRESS_BITS = ceil_log2(MAX_REQUEST)
-"""Width of an address of the buffer for requests, which counts bytes."""
+"""Width of a byte address in the buffer for requests."""
 _DROPPED_BITS = 16
 
 
@@ -38,7 +38,7 @@ class FrameReceiver(wiring.Component):
     hold : In(1)
         The buffer is in use: frames of which a byte arrives meanwhile are dropped.
     write, address, byte : Out(1), Out(ADDRESS_BITS), Out(8)
-        To the buffer.
+        Write port of the buffer.
     received : Out(1)
         A request is in the buffer; set for one cycle, and never with ``hold``.
     length, check : Out, Out(32)

@@ -19,13 +19,13 @@ __all__ = ["SerialHost"]
 class SerialHost(wiring.Component):
     """A serial line that accesses registers over AXI4-Lite, and memory that it shares with a chip.
 
-    The registers begin at address 0, the memory at `MEMORY_BASE`; accesses of other addresses are
+    The registers begin at address 0, the memory at `MEMORY_BASE`; accesses to other addresses are
     refused.
 
     Parameters
     ----------
     divisor : int or None
-        As of `SerialBridge`: cycles of a bit on the line, or None for SPI.
+        As in `SerialBridge`: cycles of a bit on the line, or None for SPI.
     address_bits, data_bits : int
         Parameters of the memory, a `BlockMemory` or an `SdramMemory`.
     sdram : SdramTiming, optional
@@ -36,7 +36,7 @@ class SerialHost(wiring.Component):
     line_in, line_out : In(1), Out(1)
         The serial line; ``line_in`` is asynchronous.
     spi_clock, spi_select : In(1), In(1)
-        As of `SerialBridge`.
+        As in `SerialBridge`.
     control : Out(Axi4Lite)
         To the chip's registers.
     memory : In(Axi4)
@@ -90,7 +90,7 @@ class SerialHost(wiring.Component):
         return m
 
     def _add_memory(self, m: Module, platform: object) -> BlockMemory | SdramMemory:
-        """Add the memory; a reset of the chip resets its ports."""
+        """Add the memory; a reset of the chip resets the memory's ports."""
         timing = self._timing
         if timing is None:
             return instantiate(m, platform, "ram", "block_memory",

@@ -18,8 +18,8 @@ __all__ = ["BlockMemory", "SdramMemory"]
 class BlockMemory(wiring.Component):
     """Memory that reads and writes a beat in each cycle; initial contents are undefined.
 
-    Bursts must be of type INCR, with beats as wide as the data; others are answered with SLVERR,
-    without effect. The low bits of an address, within a beat, are ignored.
+    Bursts must be of type INCR, with beats as wide as the data; other bursts are answered with
+    SLVERR, without effect. The low bits of an address, which select a byte of a beat, are ignored.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class BlockMemory(wiring.Component):
     Raises
     ------
     TypeError, ValueError
-        If a width is not an integer, or not one of these.
+        If a width is not an integer, or not one of the allowed widths.
     """
 
     def __init__(self, address_bits: int, data_bits: int) -> None:
@@ -155,7 +155,7 @@ class BlockMemory(wiring.Component):
 
 
 class SdramMemory(wiring.Component):
-    """The same ports as `BlockMemory`, in front of an `SdramController`.
+    """A memory with the ports of `BlockMemory`, in front of an `SdramController`.
 
     One burst or access to a word takes place at a time. Read bursts, write bursts and accesses to
     words take turns. A reset ends a burst, but a beat that the controller has accepted before may
@@ -164,7 +164,7 @@ class SdramMemory(wiring.Component):
     Parameters
     ----------
     address_bits, data_bits : int
-        As of `BlockMemory`.
+        As in `BlockMemory`.
 
     Attributes
     ----------
@@ -178,7 +178,7 @@ class SdramMemory(wiring.Component):
     Raises
     ------
     TypeError, ValueError
-        If a width is not an integer, or not one of these.
+        If a width is not an integer, or not one of the allowed widths.
     """
 
     def __init__(self, address_bits: int, data_bits: int) -> None:
@@ -244,7 +244,7 @@ class SdramMemory(wiring.Component):
                      self._wrong.eq((burst != Burst.INCR.value) | (size != self._low))]
 
     def _access(self, m: Module) -> None:
-        """Access a word: a beat of which other words are masked or ignored."""
+        """Access a word, as a beat whose other words are masked or ignored."""
         access, beats = self.access, self.beats
         asked = Signal()
         at = access.address[2:self._low] if self._words > 1 else Const(0, 1)
@@ -262,7 +262,7 @@ class SdramMemory(wiring.Component):
             m.next = "IDLE"
 
     def _write(self, m: Module) -> None:
-        """Write a burst; the beats of a wrong one are dropped."""
+        """Write a burst; the beats of a refused burst are dropped."""
         axi, beats = self.axi, self.beats
         m.d.comb += [beats.valid.eq(axi.wvalid & ~self._wrong), beats.write.eq(1),
                      axi.wready.eq(beats.ready | self._wrong)]

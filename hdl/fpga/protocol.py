@@ -103,7 +103,7 @@ class Deframer:
         self._escaped = self._bad = False
 
     def receive(self, byte: int | None) -> bytes | None:
-        """Take a byte from the line; None for a byte without its stop bit.
+        """Take a byte from the line, or None if the byte's stop bit is missing.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""A controller of an SDRAM, single data rate with 16 data bits, and an AXI4 slave on top of it."""
+"""A controller of an SDRAM with single data rate and 16 data bits."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -41,10 +41,10 @@ class Command(IntEnum):
 
 @dataclass(frozen=True)
 class SdramTiming:
-    """The clock of an SDRAM, and times that its data sheet asks for, by their names there.
+    """The clock of an SDRAM, and the times that its data sheet requires, with their names there.
 
     The defaults suit all parts of 256 Mbit and 143 MHz or more that boards such as the ULX3S have
-    (AS4C16M16SA, IS42S16160G, MT48LC16M16A2, W9825G6KH): of each time, the longest.
+    (AS4C16M16SA, IS42S16160G, MT48LC16M16A2, W9825G6KH): each is the longest time of these parts.
 
     Parameters
     ----------
@@ -55,7 +55,8 @@ class SdramTiming:
         activate to precharge; from activate to activate; from refresh to the next command; from
         the last word written to precharge.
     wr_cycles, mrd_cycles : int
-        Cycles from the last word written to precharge, at least; from the mode to the next command.
+        Least number of cycles from the last word written to precharge; cycles from the write of the
+        mode register to the next command.
     refresh_ms, refreshes : int
         In ``refresh_ms`` milliseconds, ``refreshes`` refreshes are needed.
     start_us : int
@@ -271,7 +272,7 @@ class SdramController(wiring.Component):
 
     def _command(self, m: Module, command: Command, cycles: int,
                  address: Value | int = 0) -> None:
-        """Send a command and an ``address``; the next one follows at least ``cycles`` later."""
+        """Send a command and an ``address``; the next command follows at least ``cycles`` later."""
         m.d.sync += [self.pins.command.eq(command), self.pins.address.eq(address),
                      self._wait.eq(cycles - 1)]
 
@@ -310,11 +311,14 @@ class SdramController(wiring.Component):
                     self._hold.eq(Mux(self._hold > recovery, self._hold - 1, recovery - 1))]
 
     def _meets_read(self) -> Value:
-        """Whether a word to write would meet one on the pins that the SDRAM drives."""
+        """Whether a word to write would collide, on the pins, with a word that the SDRAM drives."""
         return self._write & self._flight.any()
 
     def _accept(self, m: Module, sends: Signal) -> None:
-        """Accept the next beat if none is under way, or if ``sends`` marks its last word."""
+        """Accept the next beat if none is under way, or with the command for the last word of one.
+
+        ``sends`` is that of `_run`.
+        """
         access = self.access
         with m.If(sends):
             m.d.sync += [self._word.eq(self._word + 1), self._data.eq(self._data >> _WORD_BITS),

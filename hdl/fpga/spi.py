@@ -13,7 +13,7 @@ MIN_CYCLES = 8
 
 
 class SpiTarget(wiring.Component):
-    """Receives and sends a byte with each eight periods of the host's clock.
+    """Receives and sends a byte in every eight periods of the host's clock.
 
     The host sets its bit before the clock rises, as the target does, and reads on the rising edge.
     A target that has no byte to send sends a flag. Both levels of the host's clock must last four

@@ -25,7 +25,7 @@ class SerialSystem(wiring.Component):
         Parameters of a chip with one core and one memory channel, and with at most 2 GiB of memory,
         or 32 MiB if it is an SDRAM.
     divisor : int or None
-        As of `hdl.fpga.bridge.SerialBridge`: cycles of a bit on the line, or None for SPI.
+        As in `hdl.fpga.bridge.SerialBridge`: cycles of a bit on the line, or None for SPI.
     sdram : SdramTiming, optional
         The memory is an SDRAM with this clock and these times. None: block RAM.
 
@@ -34,7 +34,7 @@ class SerialSystem(wiring.Component):
     line_in, line_out : In(1), Out(1)
         The serial line of `SerialHost`; ``line_in`` is asynchronous.
     spi_clock, spi_select : In(1), In(1)
-        As of `hdl.fpga.bridge.SerialBridge`.
+        As in `hdl.fpga.bridge.SerialBridge`.
     interrupt : Out(1)
         The chip's interrupt output.
     sdram : Out(SdramPins)

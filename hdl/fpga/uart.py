@@ -31,7 +31,7 @@ class UartReceiver(wiring.Component):
     valid, data : Out(1), Out(8)
         A byte was received; ``valid`` is set for one cycle.
     error : Out(1)
-        With ``valid``: its stop bit is missing, and ``data`` is undefined.
+        With ``valid``: the byte's stop bit is missing, and ``data`` is undefined.
 
     Raises
     ------

@@ -1,1 +1,1 @@
-"""Links between chips, and the router that joins them to a torus."""
+"""Links between chips, and the router that joins them into a torus."""

@@ -12,9 +12,9 @@ __all__ = ["FrameCheck"]
 class FrameCheck(wiring.Component):
     """Computes `frame_check`, the checksum of a frame; combinational.
 
-    A CRC is affine: the checksum of a frame is that of a frame of zeros, exclusive-ored with a
-    constant for each bit of the frame that is set. So each bit of the checksum is the parity of
-    some bits of the frame, inverted if it is 1 in the checksum of zeros.
+    A CRC is affine. The checksum of a frame is the checksum of zeros, exclusive-ored with one
+    constant for each bit that is set in the frame. So each bit of the checksum is the parity of
+    some bits of the frame. The parity is inverted if the checksum of zeros has a 1 in this bit.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Egress: remote transfers and remote signals of a core, queued by their first direction."""
+"""Egress: remote transfers and signals of a core, queued by the direction of their first hop."""
 
 from amaranth import Array, Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -34,15 +34,16 @@ def remote_addition() -> data.StructLayout:
 def _entry(config: Config) -> data.StructLayout:
     """Entry of a queue: a transfer or, if ``alone``, a signal that adds ``amount``.
 
-    Of a signal, ``transfer`` has only the core ``to`` and the number ``remote_semaphore``.
+    For a signal, only ``to`` and ``remote_semaphore`` of ``transfer`` are defined.
     """
     return data.StructLayout({"transfer": transfer(config), "alone": 1, "amount": 32})
 
 
 def _vector_read() -> data.StructLayout:
-    """Layout of a request for the vector at ``address``, which may be the ``last`` of its transfer.
+    """Layout of a request for the vector at ``address`` of a transfer's source.
 
-    The other members are the transfer's: what to signal when the last vector has been read.
+    ``last``: it is the transfer's last vector. The other members are fields of the transfer; they
+    say what to signal when the last vector has been read.
     """
     return data.StructLayout({
         "address": HOST_ADDRESS_BITS, "last": 1, "semaphore": SEMAPHORE_BITS, "signal": 1,
@@ -52,8 +53,8 @@ def _vector_read() -> data.StructLayout:
 class Departures(wiring.Component):
     """The remote transfers of a core that leave in one direction, and their packets.
 
-    Packets leave in the order of the entries. A vector is requested only if the buffer has room for
-    it, so its rows never wait.
+    Packets leave in the order of the entries. Rows go to a buffer as they arrive. A vector is
+    requested only if this buffer has room for it, so its rows never wait.
 
     Parameters
     ----------
@@ -120,8 +121,8 @@ class Departures(wiring.Component):
               walks: dict[str, AddressWalk], finishes: Signal) -> None:
         """Make packets of the entry ``current`` while ``active`` is set.
 
-        Set ``finishes`` in the cycle of the entry's last packet. ``walks`` step through the
-        addresses of its source and destination.
+        Set ``finishes`` in the cycle of the entry's last packet. ``walks`` holds one `AddressWalk`
+        for its ``source`` and one for its ``destination``.
         """
         config = self._config
         rows = buffer_rows(config)
@@ -183,15 +184,16 @@ class Egress(wiring.Component):
     Attributes
     ----------
     push, transfer, room : In(1), In(transfer), Out(4)
-        ``push`` starts ``transfer``, whose destination is REMOTE_VMEM; only if the direction of its
-        first hop has ``room``.
+        ``push`` starts ``transfer``, whose destination is REMOTE_VMEM. It may be set only if the
+        direction of the transfer's first hop has ``room``.
     addition : In(stream of remote_addition)
         Signals of the program, which leave after the transfers that started before them. ``ready``
         does not depend on ``valid`` or ``push``.
     read, rows : Out(stream of host_read_request), In(stream of row_bits)
         To the vector memory of this core.
     signal, other_signal : Out(stream of 4)
-        Completion: numbers of semaphores of this core, and of the other core, to which 1 is added.
+        Signals of completion: numbers of semaphores of this core, and of the other core, to which 1
+        is added.
     host_done : Out(1)
         For one cycle: a transfer of the host has completed.
     flit : Out(stream of flit_layout).array(4)

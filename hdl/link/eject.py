@@ -166,8 +166,8 @@ class PacketSink(wiring.Component):
 class ArrivalPort(wiring.Signature):
     """Packets for a core, from the `Ejection` of the chip to the core's `Arrivals`.
 
-    For each port of the chip, ``packet_{port}`` is a stream of `arrival`, and ``row_{port}`` is the
-    stream of the rows of the vectors in these packets.
+    For each port of the chip, ``packet_{port}`` is a stream of `arrival`, and ``row_{port}``
+    carries the rows of these packets' vectors.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ class ArrivalPort(wiring.Signature):
 
     @staticmethod
     def streams(port: wiring.PureInterface) -> list[tuple[Any, Any]]:
-        """Return the stream of packets and the stream of rows of each port of the chip."""
+        """Return two streams for each port of the chip: packets and rows."""
         return [(getattr(port, f"packet_{number}"), getattr(port, f"row_{number}"))
                 for number in Direction]
 

@@ -34,8 +34,8 @@ class Fabric(wiring.Component):
         is not known to have left the other end's buffer, or a packet has arrived in part. See
         `LinkSender`.
     stalled : Out(4)
-        A flit waits for the link in this direction, whose other end has no room for it, and no
-        other flit leaves by this link.
+        A flit waits for the link in this direction: the other end has no room for it, and no other
+        flit leaves by this link.
     wraps, inject, eject
         As in `Router`.
 

@@ -66,16 +66,16 @@ class LinkConfig:
     payload_bytes : int
         Bytes of a flit's payload, 1 to 1024.
     depth : int
-        Flits that the receiver stores for each virtual channel, and flits that the sender keeps
-        until they are acknowledged; a power of two from 4 to 1024. A link is busy all the time only
-        if ``depth`` covers the flits that are sent during a round trip.
+        Number of flits that the receiver can store for each virtual channel; also the number that
+        the sender can store until they are acknowledged. A power of two from 4 to 1024. A link is
+        busy all the time only if ``depth`` covers the flits that are sent during a round trip.
     rate_flits, rate_cycles : int
         At most ``rate_flits`` frames are sent in ``rate_cycles`` cycles, 1 to 64 each. The default
         is the rate of a link of TPU v2: 11 flits of 128 bytes in 16 cycles, or 88 bytes a cycle.
     retry_cycles : int
-        Cycles without an acknowledgement after which the sender repeats; longer than a round trip,
-        and than the gap of ``rate_cycles / rate_flits`` cycles before the limit of the rate lets
-        the next frame pass. 16 to 65536.
+        Cycles without an acknowledgement after which the sender repeats, 16 to 65536. They must be
+        more than a round trip takes, and more than ``rate_cycles / rate_flits``, the cycles between
+        two frames at the maximum rate.
     retries : int
         Repetitions without an acknowledgement after which the link is given up, 1 to 255.
 
@@ -125,13 +125,13 @@ def flit_layout(config: LinkConfig) -> data.StructLayout:
     Attributes
     ----------
     payload : 8 * payload_bytes
-        Data that the fabric does not interpret. They come first, at a whole word, so that a
-        simulation copies words.
+        Data that the fabric does not interpret. This field comes first, where words begin, so a
+        simulation can copy whole words.
     tail : 1
         The last flit of its packet.
     dx, dy : signed(HOP_BITS)
-        Hops that remain along each dimension, first along X, then along Y: from the chip that the
-        flit is in or, on a link, from the chip at which it will arrive.
+        Hops that remain along each dimension. They count from the chip that the flit is in or, on a
+        link, from the chip at which it will arrive. Packets travel along X first, then along Y.
     """
     return data.StructLayout({"payload": 8 * config.payload_bytes, "tail": 1,
                               "dx": signed(HOP_BITS), "dy": signed(HOP_BITS)})
@@ -153,8 +153,9 @@ def frame_body(config: LinkConfig) -> data.StructLayout:
     resend : 1
         A frame was lost or damaged: send again from number ``acknowledge``.
     known, fresh : 1
-        ``known``: since its reset, the sender of this frame has heard the other end. ``fresh``: the
-        sender does not know yet that the other end has heard it since then.
+        ``known``: since its reset, the sender of this frame has received a frame from the other
+        end. ``fresh``: the sender does not know yet whether the other end has received a frame from
+        it since that reset.
     sequence, acknowledge : count_bits
         Number of the flit; number of the next flit that the sender of this frame expects.
     freed : CHANNELS counts of count_bits

@@ -1,7 +1,8 @@
 """Packets: vectors and signals on their way to the core of another chip, cut into flits.
 
-A packet is a vector, row after row, the lowest bytes of a row first, or a signal alone, which has
-one flit. Each flit repeats the packet's header.
+A packet carries a vector, perhaps with a signal, or a signal alone. A vector is sent row after row,
+the lowest bytes of a row first. A signal alone takes one flit. Each flit repeats the packet's
+header.
 """
 
 from amaranth import Array, Module, Signal, unsigned
@@ -20,8 +21,8 @@ __all__ = ["PacketSource", "buffer_rows", "departure",
            "flits_per_row", "link_config", "packet_header", "payload_layout"]
 
 _LEAST_ROWS = 16
-"""Minimum number of rows of a buffer: those that arrive in the time from a vector's request to its
-first row."""
+"""Minimum number of rows of a buffer: as many as can arrive between the request of a vector and the
+arrival of its first row."""
 
 
 def packet_header() -> data.StructLayout:
@@ -34,8 +35,8 @@ def packet_header() -> data.StructLayout:
     vector, address : 1, 16
         ``vector``: the packet carries a vector, for this address of vector memory.
     signal, semaphore : 1, 4
-        ``signal``: after the vector is written, 1 is added to this semaphore; in a packet without a
-        vector, the word in the lowest bits of its data is added instead of 1.
+        ``signal``: after the vector is written, 1 is added to this semaphore. In a packet without a
+        vector, the word in the lowest bits of its data is added instead.
     """
     return data.StructLayout({
         "x": COORDINATE_BITS, "y": COORDINATE_BITS, "core": 1, "vector": 1,

@@ -29,7 +29,7 @@ def report_layout(config: LinkConfig) -> data.StructLayout:
     repeated : 1
         A flit arrived for the second time, because its acknowledgement was lost or late.
     inside : 1
-        Of a packet, some flits have arrived and the tail has not.
+        Some flits of a packet have arrived, but not its tail.
     expected : count_bits
         Number of the next flit to arrive.
     """

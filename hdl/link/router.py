@@ -1,4 +1,4 @@
-"""The router of a chip: from links and injectors to links and ejectors, X before Y."""
+"""The router of a chip: passes flits from links and injectors to links and ejectors, X before Y."""
 
 from functools import reduce
 from operator import or_
@@ -20,8 +20,8 @@ class ChannelBuffer(wiring.Component):
     """The flits of a virtual channel that have arrived and not left.
 
     A flit that arrives at an empty buffer can leave in the same cycle. If the link dies inside a
-    packet, the buffer ends the packet with a tail whose payload is all ones. No sink accepts it,
-    because the header of a real flit is followed by zeros.
+    packet, the buffer ends the packet with a tail whose payload is all ones. No sink takes it for a
+    real flit, in whose payload zeros follow the packet's header.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class ChannelBuffer(wiring.Component):
 
 
 class PacketMux(wiring.Component):
-    """Joins streams of packets to one, which carries one packet at a time on each channel.
+    """Merges streams of packets into one, which carries one packet at a time on each channel.
 
     The choice is combinational. A source whose packet is offered on a channel holds the channel
     until the packet's tail has left. The sources that want a free channel get it in turn. If both
@@ -189,9 +189,10 @@ class _Source:
 class Router(wiring.Component):
     """Passes packets on: along X until no hop remains, then along Y, then out to this chip.
 
-    Packets go straight on, turn once from X to Y, or end. A packet begins a dimension on channel 0,
-    and is on channel 1 from the link that crosses the dateline of its ring. So channels cannot wait
-    for each other in a cycle. A flit can leave in the cycle in which it arrives.
+    Packets go straight on, turn once from X to Y, or end. Along each dimension, a packet begins on
+    channel 0; at the link that crosses the dateline of its ring, it changes to channel 1. So
+    packets never wait for each other in a circle: there is no deadlock. A flit can leave in the
+    cycle in which it arrives.
 
     Parameters
     ----------
@@ -207,7 +208,7 @@ class Router(wiring.Component):
 Out(flit_layout).array(4)
         To the `LinkSender` of each direction.
     offer : Out(CHANNELS).array(4)
-        A flit waits for room on this channel of the link in each direction, or leaves.
+        For the link in each direction: a flit waits for room on this channel, or leaves.
     down : In(4)
         The link in this direction was given up: packets that it has cut are ended by a tail whose
         payload is all ones.
@@ -274,10 +275,9 @@ Out(flit_layout).array(4)
 
     def _leave(self, m: Module, platform: object, port: Direction,
                arrived: dict[Direction, list[_Source]], injected: dict[Direction, _Source]) -> None:
-        """Connect the output to the link in direction ``port``.
+        """Select the flits that leave by the link in direction ``port``.
 
-        Its flits come from ``arrived``, the buffers of each port, and from ``injected``, the
-        injectors.
+        They come from ``arrived``, the buffers of each port, and from ``injected``, the injectors.
         """
         inputs = [(source, self._goes(source, port, Direction(side)))
                   for side in Direction for source in arrived[side]
@@ -311,7 +311,7 @@ Out(flit_layout).array(4)
         return (flit.dx == 0) & ((flit.dy > 0) if port.step > 0 else (flit.dy < 0))
 
     def _eject(self, m: Module, platform: object, port: Direction, sources: list[_Source]) -> None:
-        """Connect the output to this chip for packets that arrived at ``port``.
+        """Select the flits for this chip among those that arrived at ``port``.
 
         ``sources`` are the buffers of the port.
         """

@@ -18,8 +18,8 @@ __all__ = ["LinkSender"]
 class LinkSender(wiring.Component):
     """Sends flits in frames, and repeats them from the first that was lost (go-back-N).
 
-    A flit is on the wire two cycles after it was accepted. A frame without a flit carries
-    acknowledgements and credits if no flit is there to carry them.
+    A flit is on the wire two cycles after it was accepted. If there is no flit to send, a frame
+    without a flit carries acknowledgements and credits.
 
     Parameters
     ----------
@@ -41,8 +41,8 @@ class LinkSender(wiring.Component):
         The other end's buffer has no room for a flit of this channel. Not set while ``down``.
     down : Out(1)
         The link is given up, until the reset: the other end did not answer ``retries`` repetitions,
-        or was reset, or acknowledges or frees what was not sent. This sender then drops all flits
-        that it accepts, so that nothing waits for it.
+        or was reset, or acknowledges or frees flits that were not sent. This sender then drops all
+        flits that it accepts, so that nothing waits for it.
     busy : Out(1)
         A flit is not known to have left the other end's buffer, or a packet has arrived in part;
         never set while ``down``.
@@ -120,10 +120,10 @@ class LinkSender(wiring.Component):
     def _greet(self, m: Module, leaving: Signal) -> tuple[Signal, Signal, Signal]:
         """Detect that the other end was reset, but not this end.
 
-        Frames of the other end are ``fresh`` from its reset until it knows that this end has heard
-        it. So a ``fresh`` frame after one that was not ``fresh`` shows a reset. ``leaving`` is set
-        while a frame of this end leaves. Return three signals: such a reset is detected; ``known``
-        and ``fresh`` for the frames of this end.
+        Frames of the other end are ``fresh`` from its reset until it knows that this end has
+        received a frame from it. So a ``fresh`` frame after one that was not ``fresh`` shows a
+        reset. ``leaving`` is set while a frame of this end leaves. Return three signals: such a
+        reset is detected; ``known`` and ``fresh`` for the frames of this end.
         """
         report = self.report
         known, fresh, spoken, settled = Signal(), Signal(init=1), Signal(), Signal()

@@ -1,4 +1,4 @@
-"""What the sending end of a link counts: the rate of frames, credits, sequence numbers, retries."""
+"""Counters of the sending end of a link: rate of frames, credits, sequence numbers, retries."""
 
 from amaranth import Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -49,7 +49,7 @@ class RateLimiter(wiring.Component):
 
 
 class Credits(wiring.Component):
-    """Counts the places in the other end's buffers.
+    """Counts the credits of a link: the free places in the other end's buffers.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class Credits(wiring.Component):
     owed : Out(1)
         A flit that was sent is not known to have left its buffer.
     wrong : Out(1)
-        The other end claims to have freed more than was sent.
+        The other end claims that more flits have left its buffers than were sent.
     """
 
     def __init__(self, config: LinkConfig) -> None:
@@ -186,7 +186,7 @@ class RetryTimer(wiring.Component):
     expired : Out(1)
         ``retry_cycles`` cycles have passed without an answer; set for one cycle.
     dead : Out(1)
-        Set with ``expired`` if there was no answer after any of the ``retries`` expiries before.
+        Set with ``expired`` if it has been set ``retries`` times before without any answer since.
     """
 
     def __init__(self, config: LinkConfig) -> None:

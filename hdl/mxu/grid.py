@@ -25,7 +25,7 @@ def mac_grid(config: Config) -> TileGrid:
     Ports: ``x``, ``x_valid``, ``swap``, ``w_west``, ``w_west_valid`` with one value per row;
     ``w_north``, ``w_north_valid``, ``p``, ``p_valid`` with one value per column. The partial sums
     that enter the top row are +0.0. The activation for array row r must arrive ``row_skew * r``
-    cycles after that for row 0; the sum of column c leaves c cycles after that of column 0.
+    cycles after that for row 0. The sum of column c leaves c cycles after that of column 0.
     """
     return TileGrid("mac_grid", "mac_cell", lambda: MacCell(config), config.array, config.array,
                     LINKS)

@@ -129,7 +129,7 @@ class MxuLane(wiring.Component):
             m.d.sync += head.eq(head + 1)
 
     def _collect(self, m: Module, platform: object) -> None:
-        """Instantiate the result FIFO: written in order, read at the controller's address."""
+        """Instantiate the result FIFO, written in order and read at the controller's address."""
         depth = self._config.result_depth
         buffer = instantiate(m, platform, "y_buffer", Sram.module(32, depth),
                              lambda: Sram(32, depth))

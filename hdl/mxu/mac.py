@@ -50,7 +50,7 @@ Operands = Signature({
 
 
 def number(fraction: int) -> Signature:
-    """Return the signature of a number with fp32's exponents and ``fraction`` fraction bits."""
+    """Return the signature of a number with the exponent of fp32 and ``fraction`` fraction bits."""
     return Signature({
         "sign": Out(1),
         "exponent": Out(EXPONENT),       # 0: zero, fraction 0; 255: infinity, or NaN if not 0
@@ -199,8 +199,8 @@ class Multiply(_Step):
 class Compare(_Step):
     """Orders accumulator and product by magnitude, and computes the shift that aligns them.
 
-    As the smaller magnitude is subtracted from the larger, the difference is never negative. A NaN
-    has the greatest magnitude of all values, so it is always the larger operand.
+    The smaller magnitude is subtracted from the larger one, so the difference is never negative. A
+    NaN has the greatest magnitude of all values, so it is always the larger operand.
 
     Parameters
     ----------
@@ -333,7 +333,7 @@ class Add(_Step):
 
 def shift_out_zeros(m: Module, word: Signal,
                     steps: tuple[int, ...]) -> tuple[Signal, list[Signal]]:
-    """Shift ``word`` left by each number of ``steps`` in turn, if that many top bits are zero.
+    """For each n in ``steps``, in order, shift ``word`` left by n if its top n bits are zero.
 
     Return the shifted word, and for each step a bit that is set if the step shifted.
     """

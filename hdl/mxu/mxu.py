@@ -40,7 +40,7 @@ class Mxu(wiring.Component):
 
     A load is ``array`` rows of the weight stream. It fills the shadow weights while the array
     computes with the active ones. An activation row with ``swap`` waits until a load is complete,
-    and then makes its weights active. The load after that waits for the swap. After a reset, all
+    and then makes its weights active. The next load waits for this swap. After a reset, all
     activation rows wait for the first swap. Each activation row gives one result row, in order,
     after ``config.array_latency`` cycles, or later if the result stream is blocked. The unit
     accepts one activation row and one weight row a cycle. Backpressure ensures that no data are
@@ -179,10 +179,10 @@ class Mxu(wiring.Component):
         return loaded
 
     def _collect_rows(self, m: Module, lanes: TileGrid, accept: Signal, arrived: Signal) -> Signal:
-        """Collect results; return a signal that is set while one more result row has room.
+        """Collect results; return a signal that is set while there is room for one more result row.
 
         ``accept``: an activation row is accepted. ``arrived``: the element of the last column has
-        arrived, and so the whole result row.
+        arrived, and with it the whole result row.
         """
         depth = self._config.result_depth
         outstanding = Signal(range(depth + 1))

@@ -55,14 +55,14 @@ assert Transcendental.latency == STAGES[AluUnit.TRANSCENDENTAL]
 
 
 def alu_units(transcendental: bool) -> list[AluUnit]:
-    """Return the units of an ALU: `TRANSCENDENTAL` and `RANDOM` only if ``transcendental``."""
+    """Return an ALU's units, with `TRANSCENDENTAL` and `RANDOM` only if ``transcendental``."""
     return [unit for unit in AluUnit if transcendental or unit < AluUnit.TRANSCENDENTAL]
 
 
 def enable_ports(transcendental: bool, iterative: bool = False) -> dict[AluUnit, list[str]]:
-    """Return the names of the ports that enable each unit's stages, one bit each, in order.
+    """For each unit, return the names of the ports that enable its stages, in order.
 
-    ``transcendental`` and ``iterative`` are those of `VectorAlu`.
+    Each stage has a port of one bit. ``transcendental`` and ``iterative`` are those of `VectorAlu`.
     """
     stages = STAGES | ({AluUnit.RANDOM: IterativeRandom.latency} if iterative else {})
     return {unit: [f"{unit.port}_{stage}" for stage in range(stages[unit])]

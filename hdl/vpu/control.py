@@ -119,7 +119,7 @@ class SlotControl(wiring.Component):
         return op, d
 
     def _execute(self, m: Module, op: Signal, starts: dict[AluUnit, Signal]) -> None:
-        """Cycles after the operand read: enable the stages of the operation's unit.
+        """In the cycles after an operation reads its operands, enable the stages of its unit.
 
         ``starts`` has a bit for each unit: an operation of that unit reads its operands now.
         """
@@ -149,7 +149,7 @@ class SlotControl(wiring.Component):
                 before = field
 
     def _write(self, m: Module, op: Signal, d: Signal, starts: dict[AluUnit, Signal]) -> None:
-        """Last cycle of an operation: select the result and write it to its register or mask.
+        """In the last cycle of an operation, select its result, and write it to register or mask.
 
         ``op`` and ``d``: the operation that reads its operands in this cycle, and the register or
         mask that it writes. ``starts`` has a bit for each unit: an operation of that unit reads its
@@ -195,8 +195,8 @@ class MemoryControl(wiring.Component):
     load, store : In(LoadIssue), In(StoreIssue)
         The load and the store that issue in this cycle.
     grant : In(1)
-        A load may write a register in this cycle; otherwise, it waits. Present only if
-        ``issue_cycles`` is 3, and so is ``waits``.
+        A load may write a register in this cycle; otherwise, it waits. ``grant`` and ``waits`` are
+        present only if ``issue_cycles`` is 3.
     waits : Out(1)
         A load has read vector memory, and has not written its register before this cycle.
     written : Out(RegisterWrite)
@@ -264,8 +264,8 @@ class HostControl(wiring.Component):
     accepted after the last row of a written vector returns the written data.
 
     The core has priority, but an access that has waited for `HOST_PATIENCE` cycles becomes urgent.
-    Until the access is done, the core must not issue operations that use the port. A read becomes
-    urgent only by waiting while the chain has room for its vector. So a host that does not accept
+    Until the access is done, the core must not issue operations that use the port. For a read, only
+    those cycles count in which the chain has room for its vector. So a host that does not accept
     its rows does not block the core.
 
     Attributes
@@ -282,7 +282,8 @@ class HostControl(wiring.Component):
         A store reads a register in this cycle, through the port that it shares with the host;
         present only if ``issue_cycles`` is 3.
     urgent_read, urgent_write : Out(1)
-        No load, or no store, may issue in this cycle; the host has the port two cycles later.
+        ``urgent_read``: no load may issue in this cycle. ``urgent_write``: no store may. The host
+        has the port two cycles later.
     busy : Out(1)
         An access to a vector is incomplete.
     read, read_address, write, address : Out
@@ -341,7 +342,7 @@ class HostControl(wiring.Component):
     def _read(self, m: Module, complete: Signal) -> Signal:
         """Read a vector for the host, and load it into the host_out chain when the chain is empty.
 
-        The read may take place while the chain still holds rows of the vector before.
+        The read may take place while the chain still holds rows of the previous vector.
 
         Return a signal that is set while a read request waits for the chain. ``complete``: all rows
         of a vector have arrived, and its write to memory has priority over the read.

@@ -26,14 +26,14 @@ CHAINS = ("x", "w", "xlu", "pop", "result", "host_out", "host_in")
 _LOADED = ("x", "w", "xlu")
 _READS = ("v0_a", "v0_b", "v1_a", "v1_b", "store_d", *(f"{chain}_source" for chain in _LOADED),
           "host_source")
-"""Inputs that hold the number of a register to read, in the order of the file's read ports."""
+"""Inputs that hold the number of a register to read, in the order of the read ports."""
 _TURNS: tuple[dict[str, str], ...] = (
     {"w_source": "", "x_source": "x_load", "v0_a": "v0_read", "v1_a": "v1_read"},
     {"xlu_source": "", "v0_b": "v0_read", "v1_b": "v1_read"},
     {"host_source": "", "store_d": "store_read"})
-"""For each read port of the register file if ``issue_cycles`` is 3: the element's inputs that share
-the port, each with the signal that gives this input its turn. The first input, which has no signal,
-has its turn whenever no other input has."""
+"""For each read port of the register file, the element's inputs that share it if ``issue_cycles``
+is 3. The value of an input is the signal that gives it its turn. The first input, which has no
+signal, has its turn whenever no other input has."""
 _MASK_READS = ("v0_p", "v0_q", "v1_p", "v1_q", "store_m")
 _WRITES = ("v0", "v1", "load", "chain")
 _WRITE_TURNS = (("v0", "v1"), ("load", "chain"))
@@ -88,8 +88,8 @@ class VectorElement(wiring.Component):
 
     Each slot has its own ALU, and each reader and writer of registers its own port. But if
     ``issue_cycles`` of the configuration is 3, there are one ALU, two write ports and three read
-    ports. The slots share the ALU and a write port; load and chain share the other write port. The
-    readers share the read ports: operand a with x and w, operand b with xlu, the store with the
+    ports. The slots share the ALU and a write port; loads and chains share the other write port.
+    The readers share the read ports: operand a with x and w, operand b with xlu, the store with the
     host. No two of those that share a port may use it in the same cycle.
 
     Parameters
@@ -123,8 +123,8 @@ class VectorElement(wiring.Component):
         otherwise the word of the store, if its mask bit is set.
     host_out_load, host_space, host_source, host_out_shift : In(1), In(2), In(REGISTER_BITS), In(1)
         ``host_out_load`` loads the host_out chain with the word that was read last from vector
-        memory, with vector register ``host_source``, or with the masks, according to the
-        `HostSpace`. ``host_out_shift`` loads the word from the north.
+        memory, with vector register ``host_source``, or with the masks, as ``host_space``, a
+        `HostSpace`, says. ``host_out_shift`` loads the word from the north.
     {chain}_north, {chain}_south : In(32), Out(32)
         For each chain: the word from the northern neighbour, and the word to the southern one.
     """
@@ -174,7 +174,7 @@ class VectorElement(wiring.Component):
 
     def _write(self, m: Module, registers: RegisterFile, i: int, enable: Value, number: Value,
                value: Value) -> None:
-        """Connect a write of ``value`` to register ``number`` to port ``i`` of the registers."""
+        """Write ``value`` to register ``number`` through write port ``i`` of the registers."""
         write, d, data = registers.write_port(i)
         m.d.comb += [write.eq(enable), data.eq(value), d.eq(number)]
 
@@ -330,10 +330,10 @@ def _chain_links() -> list[Link]:
 def vpu_grid(config: Config) -> TileGrid:
     """Return the ``sublanes`` x ``lanes`` grid of `VectorElement`, as module ``vpu_grid``.
 
-    Row r of the grid holds sublane ``sublanes - 1 - r``. Rows of vectors move south: of a vector
-    that leaves, sublane 0 is first; of one that enters, the first row becomes sublane 0. Ports that
-    are not shared have one word per lane: ``xlu_in``, ``pop_in``, ``result_in``, ``host_in_in``;
-    ``x_out``, ``w_out``, ``xlu_out``, ``host_out_out``. ``position`` has one value per tile.
+    Row r of the grid holds sublane ``sublanes - 1 - r``. Rows of vectors move south. Sublane 0 of a
+    vector leaves first. The first row of a vector that enters becomes sublane 0. Ports that are not
+    shared have one word per lane: ``xlu_in``, ``pop_in``, ``result_in``, ``host_in_in``; ``x_out``,
+    ``w_out``, ``xlu_out``, ``host_out_out``. ``position`` has one value per tile.
     """
     return TileGrid("vpu_grid", "vpu_element", lambda: VectorElement(config), config.sublanes,
                     config.lanes, [Each("position"), *map(Shared, _shared_ports(config)),

@@ -165,9 +165,10 @@ class IntToFloat(wiring.Component):
 class Multiply(wiring.Component):
     """Exact product of two fp32 numbers, with its low bits reduced to a sticky bit; combinational.
 
-    The product of the significands has 48 bits. b is split into three digits of `DIGIT` bits. For
-    each digit, from the lowest on, the product of a and the digit is added to the upper part of the
-    sum so far. So no word has more than 32 bits; the largest possible sum just fits.
+    The product of the significands has 48 bits. The significand of b is split into three digits of
+    `DIGIT` bits. For each digit, from the lowest on, the product of the significand of a and the
+    digit is added to the upper part of the sum so far. So no word has more than 32 bits; the
+    largest possible sum just fits.
     """
 
     combinational = True

@@ -55,7 +55,7 @@ def row_bits(config: Config) -> int:
 
 
 class _Ports(wiring.Signature):
-    """Base of the signatures below: two are equal if they have the same class and members."""
+    """Base of the signatures below: signatures with the same class and members are equal."""
 
     def __eq__(self, other: object) -> bool:
         return (isinstance(other, _Ports) and type(self) is type(other)
@@ -111,7 +111,7 @@ class ChainControl(_Ports):
 
 
 class RowShift(_Ports):
-    """Rows for a chain of the vector unit: with ``shift``, ``row`` enters the chain at the north.
+    """Rows for a chain of the vector unit: with ``shift``, ``row`` enters at the north.
 
     After as many shifts as there are sublanes, the row that entered first is sublane 0.
     """
@@ -132,14 +132,14 @@ class ChainWrite(_Ports):
 
 
 class RegisterWrite(_Ports):
-    """The vector register with number ``d``, if ``valid``; otherwise none."""
+    """Names a vector register: number ``d`` if ``valid`` is set, otherwise none."""
 
     def __init__(self) -> None:
         super().__init__({"valid": Out(1), "d": Out(REGISTER_BITS)})
 
 
 class MaskWrite(_Ports):
-    """The mask with number ``d``, if ``valid``; otherwise none."""
+    """Names a mask: number ``d`` if ``valid`` is set, otherwise none."""
 
     def __init__(self) -> None:
         super().__init__({"valid": Out(1), "d": Out(MASK_BITS)})

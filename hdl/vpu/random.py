@@ -15,7 +15,7 @@ ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 INJECTION = 4
 """Number of rounds between injections of the key."""
 PARITY = 0x1BD11BDA
-"""Exclusive or of the three key words; the third is derived as this constant ^ the first two."""
+"""Exclusive or of the three key words: the third word is this constant ^ the first two words."""
 
 
 class Random(wiring.Component):
@@ -101,16 +101,17 @@ class Random(wiring.Component):
 
 
 class IterativeRandom(wiring.Component):
-    """The function of `Random` in iterations of `INJECTION` rounds and an injection of the key.
+    """Computes `Random` in iterations, each of `INJECTION` rounds and an injection of the key.
 
-    An operation uses the unit for ``latency`` cycles. All iterations use the same hardware: the two
-    distances that a rotation has in turn fit in the lookup tables of the exclusive or.
+    An operation uses the unit for ``latency`` cycles. All iterations use the same hardware. Each
+    rotation alternates between two distances; the choice between them fits in the lookup tables of
+    the exclusive or.
 
     Attributes
     ----------
     enable : In(6)
         Bit 0 loads the operands and injects the key. Bit i, in the i-th cycle after that, executes
-        iteration i. At most one bit is set; without any, the unit holds.
+        iteration i. At most one bit is set; if none is, the registers hold.
     a, b : In(32)
         First words of the counter and of the key.
     y : Out(32)
@@ -158,9 +159,9 @@ class IterativeRandom(wiring.Component):
 
     def _inject(self, m: Module, key: Signal, first: Signal,
                 second: Signal) -> tuple[Value, Value]:
-        """Add the key words of the iteration that is enabled; return the two words.
+        """Add key words to ``first`` and ``second``, as the iteration that is enabled does.
 
-        The second word also gets the number of the iteration.
+        The number of the iteration is also added to ``second``. Return the two sums.
         """
         words = (key, C(0, 32), key ^ PARITY)
         count = Signal(range(self.latency))

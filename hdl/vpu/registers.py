@@ -15,7 +15,7 @@ __all__ = ["BankedRegisterFile", "MaskFile", "RegisterFile", "SplitRegisterFile"
 
 
 def _ports(reads: int, writes: int, width: int) -> dict[str, wiring.Member]:
-    """Return the ports of a register file: ``reads`` read and ``writes`` write ports."""
+    """Return the ports of a register file: ``reads`` read ports and ``writes`` write ports."""
     ports: dict[str, wiring.Member] = {}
     for i in range(reads):
         ports |= {f"source_{i}": In(REGISTER_BITS), f"data_{i}": Out(width)}
@@ -65,7 +65,7 @@ class RegisterFile(wiring.Component):
         return f"registers_{reads}r{writes}w" + (f"_{width}b" if width != 32 else "")
 
     def variant(self, target: Target) -> "BankedRegisterFile | None":
-        """Return an equivalent component that maps better to ``target``, or None."""
+        """Return an equivalent component that suits the synthesis ``target`` better, or None."""
         if target is Target.GENERIC:
             return None
         if target is Target.ECP5 and self.writes == SplitRegisterFile.WRITES:
@@ -166,12 +166,12 @@ class BankedRegisterFile(wiring.Component):
 
     def _choose(self, m: Module, platform: object, r: int, words: list[Signal],
                 bank: Value) -> None:
-        """Drive the data of read port ``r`` with one of ``words``, that of ``bank``."""
+        """Drive the data of read port ``r`` with one of ``words``: the one at index ``bank``."""
         m.d.comb += self.read_port(r)[1].eq(Array(words)[bank])
 
 
 class SplitRegisterFile(BankedRegisterFile):
-    """A `BankedRegisterFile` of memories of half the depth, with four write ports.
+    """A `BankedRegisterFile` with four write ports, made of memories of half the depth.
 
     A `WordSelect` for each read port chooses among the eight memories.
 

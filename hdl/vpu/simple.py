@@ -1,4 +1,4 @@
-"""Single-cycle operations of a vector element: moves, integers, masks, and simple fp32."""
+"""Single-cycle operations of a vector element: moves; integer, mask and simple fp32 operations."""
 
 from amaranth import C, Cat, Module, Mux, Signal, Value
 from amaranth.lib import wiring
@@ -165,7 +165,7 @@ class Shift(wiring.Component):
         return m
 
     def variant(self, target: Target) -> "ReversingShift | None":
-        """Return an equivalent component that maps better to ``target``, or None."""
+        """Return an equivalent component that suits the synthesis ``target`` better, or None."""
         return None if target is Target.GENERIC else ReversingShift()
 
     def _shifted(self, m: Module, word: Signal, places: Signal) -> Value:
@@ -285,7 +285,7 @@ class Simple(wiring.Component):
         return by_number, by_integer
 
     def _combined(self, m: Module) -> Signal:
-        """Return the mask bit of the operations on masks."""
+        """Return the result of an operation on masks, which is a mask bit."""
         combined = Signal()
         with m.Switch(self.op):
             with m.Case(Op.MAND):
@@ -300,7 +300,7 @@ class Simple(wiring.Component):
 
     def _words(self, m: Module, platform: object,
                order: Order) -> dict[tuple[VectorOp, ...], Signal]:
-        """Return the results of the operations that write a vector register, except `_logic`'s.
+        """Return the results of operations that write a vector register, except those of `_logic`.
 
         The key of a result is the tuple of the operations that share it.
         """

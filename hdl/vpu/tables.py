@@ -104,7 +104,7 @@ def words() -> tuple[int, ...]:
 def _parts() -> Iterator[tuple[Callable[[Decimal], Decimal], int]]:
     """Yield, in the order of the table's addresses, each function and its number of segments.
 
-    The argument of a function is u, from 0 to 1 over its segments.
+    A function has one argument u, which goes from 0 to 1 over the function's segments.
     """
     full, half = 1 << SEGMENT_BITS, 1 << (SEGMENT_BITS - 1)
     ln2 = Decimal(2).ln()

@@ -38,7 +38,7 @@ ADDRESS_BITS = BLOCK_BITS + SEGMENT_BITS
 POSITION_BITS = 20
 """Bits of a position within a segment. In the narrower segments, the lowest bits are zero."""
 SQUARE_BITS = 16
-"""Number of high bits of a position that are squared, and of its square that are used."""
+"""Number of high bits of a position that are squared; as many high bits of the square are used."""
 FIXED_BITS = 26
 """Number of fraction bits of an operand in fixed point."""
 VALUE_BITS = 29
@@ -147,7 +147,7 @@ class Transcendental(wiring.Component):
             "x": In(32), "y": Out(32)})
 
     def variant(self, target: Target) -> "EarlyBias | None":
-        """Return an equivalent component that maps better to ``target``, or None."""
+        """Return an equivalent component that suits the synthesis ``target`` better, or None."""
         return None if target is Target.GENERIC else EarlyBias()
 
     def elaborate(self, platform: object) -> Module:
@@ -233,9 +233,9 @@ class Transcendental(wiring.Component):
                      fraction: Signal) -> tuple[Signal, Signal, Signal]:
         """Convert the operand's magnitude, if it is below 256, to fixed point.
 
-        ``exponent`` and ``fraction`` are the operand's fields.
-        Return whether the magnitude is below 1, its integer part, and its `FIXED_BITS` fraction
-        bits. One shifter serves both cases: below 1 there are only fraction bits.
+        ``exponent`` and ``fraction`` are the operand's fields. Return whether the magnitude is
+        below 1, its integer part, and its `FIXED_BITS` fraction bits. One shifter serves magnitudes
+        below 1, which have only fraction bits, and larger ones.
         """
         below_one = Signal()
         distance = Signal(8)
@@ -259,7 +259,8 @@ class Transcendental(wiring.Component):
         """Return the `Block` of the table that holds the operand's segment.
 
         ``function`` has the signals of `_decode`; ``exponent`` is the operand's field.
-        ``use_fixed``: the operand in fixed point addresses the table, instead of its significand.
+        ``use_fixed``: the table's address comes from the operand in fixed point, not from its
+        significand.
         """
         block = Signal(BLOCK_BITS)
         with m.If(function[Function.RECIPROCAL]):
@@ -313,7 +314,8 @@ class Transcendental(wiring.Component):
                          fraction: Signal, power: Value) -> None:
         """Stage 0: compute what does not depend on the table's value, while the table is read.
 
-        This is the factor of the value, and the result's exponent, sign and exceptions.
+        These are the factor by which the table's value is later multiplied, the other terms of
+        log2, and the result's exponent, sign and exceptions.
         ``function`` has the signals of `_decode`; ``exponent`` and ``fraction`` are the operand's
         fields; ``power`` is the exponent of 2**x.
         """
@@ -356,9 +358,9 @@ class Transcendental(wiring.Component):
         """Terms of log2(x) = whole + f * value, where x = (1 + f) * 2**whole, f in [-1/4, 1/2).
 
         ``exponent`` and ``fraction`` are the operand's fields; value, log2(1 + f) / f, is what the
-        table gives. If whole is 0, abs(f) is multiplied by the power of two that brings it to
-        [1/2, 1). Otherwise whole and the product f * value are divided by the least power of two
-        above abs(whole). The returned exponent undoes either.
+        table gives. If whole is 0, abs(f) is multiplied by the power of two that brings it to [1/2,
+        1). Otherwise whole and the product f * value are divided by the least power of two above
+        abs(whole). The returned exponent compensates for this scaling.
 
         Returns
         -------

@@ -33,15 +33,15 @@ class Vpu(wiring.Component):
     """Vector unit of a core: ``sublanes`` x ``lanes`` elements that execute the same operations.
 
     An operation that issues in cycle t reads its registers and masks in cycle t + 1. It writes at
-    the end of cycle t + L, where L is the operation's latency in `hdl.isa`; an operation that
+    the end of cycle t + L, where L is the operation's latency in `hdl.isa`. An operation that
     issues in t + L is the first that can read the result. A load reads vector memory, and a store
-    writes it, at the end of cycle t + 2; if both access a vector in the same cycle, the load
+    writes it, at the end of cycle t + 2. If both access a vector in the same cycle, the load
     returns the old vector. The sequencer prevents two writes by one slot, or to one register, in
     one cycle.
 
     If ``issue_cycles`` is 3, operations of v1 read and write `V1_DELAY` cycles later, random
-    numbers need two more, and a load waits for writes of the cross-lane unit. The sequencer then
-    prevents two writes by both slots in one cycle, too.
+    numbers take two more cycles, and a load waits for writes of the cross-lane unit. The sequencer
+    then prevents two writes by both slots in one cycle, too.
 
     Parameters
     ----------
@@ -65,8 +65,8 @@ class Vpu(wiring.Component):
         Writes the rows that a chain holds in this cycle, before its shift, to a vector register.
     reading, load_waits : Out(1)
         Present only if ``issue_cycles`` is 3. ``reading``: an operation of a vector slot reads
-        registers in this cycle, so no chain may load one. ``load_waits``: a load is to write its
-        register, so no row of the pop chain may be written.
+        registers in this cycle, so no chain may load a register. ``load_waits``: a load is to write
+        its register, so no row of the pop chain may be written.
     written, mask_written : Out(RegistersWritten), Out(MasksWritten)
         Registers and masks that are written at the end of this cycle.
     busy : Out(1)

@@ -138,7 +138,7 @@ LINKS: tuple[Link, ...] = tuple(Each(port) for port in (
 def reduce_nodes(config: Config) -> TileGrid:
     """Return all nodes of the tree as a grid of one row, module ``xlu_reduce_nodes``.
 
-    Within the grid, nodes are not connected to each other; `Reduce` connects them to a tree.
+    Within the grid, nodes are not connected to each other; `Reduce` connects them into a tree.
     """
     return TileGrid("xlu_reduce_nodes", "xlu_reduce_node", ReduceNode, 1,
                     (1 << _levels(config)) - 1, LINKS)

@@ -73,8 +73,8 @@ class _Result(data.Struct):
 class XluControl(wiring.Component):
     """Accepts operations and decides in which cycles (*slots*) their rows enter the unit.
 
-    One operation can wait while the chain holds the rows of another. The rows of the waiting
-    operation are loaded in the last slot of the other one, so there is no gap between their slots.
+    One operation can wait while the chain holds the rows of the operation before it. The rows of
+    the waiting operation are loaded in the last slot of that one, so no gap is between their slots.
 
     Parameters
     ----------
@@ -196,11 +196,11 @@ class Xlu(wiring.Component):
 
     An operation waits in the unit until the chain is free. Then its source register is loaded into
     the chain, and may be overwritten from then on. With S sublanes, the operation has S slots in
-    successive cycles, the first one in the cycle after the load; rotation and broadcast of sublanes
-    first skip up to S - 1 rows, one a cycle. The first of S result rows follows ``latency`` cycles
-    after the first slot, or ``tree_latency`` for sums and maxima. The result register is written in
-    the cycle after the last result row. Back-to-back operations take S cycles each, and one more
-    for each row that they skip.
+    successive cycles. The first slot is in the cycle after the load; but a rotation or broadcast of
+    sublanes first skips up to S - 1 rows, one a cycle. The first of S result rows follows
+    ``latency`` cycles after the first slot, or ``tree_latency`` for sums and maxima. The result
+    register is written in the cycle after the last result row. Back-to-back operations take S
+    cycles each, and one more for each row that they skip.
 
     The first slot is delayed if results would otherwise overtake or collide with those of earlier
     sums and maxima. A read of the transposer is delayed until all earlier rows are stored in it.
@@ -248,14 +248,14 @@ class Xlu(wiring.Component):
 
     @property
     def latency(self) -> int:
-        """Cycles from a row's entry into the unit to its result row, if it passes the rotator."""
+        """Cycles from the entry of a row, through the rotator, to the row of the result."""
         return rotation_latency(self._config) + 2
 
     @property
     def tree_latency(self) -> int:
-        """Cycles from a row's entry into the unit to its result row, if it passes the tree.
+        """Cycles from the entry of a row, through the tree, to the row of the result.
 
-        More than ``latency``.
+        These are more than ``latency``.
         """
         return reduce_latency(self._config) + 2
 
@@ -339,13 +339,14 @@ class Xlu(wiring.Component):
     def _queue(self, m: Module, control: XluControl) -> tuple[data.View, Signal, Signal]:
         """Build a shift register for the attributes of the result rows in rotator and tree.
 
-        It has one stage for each cycle of the tree. A row that takes the shorter way through the
-        rotator enters at a later stage, so that it leaves after the rotator's latency.
+        It has one stage for each cycle of the tree. A row that takes the shorter path, through the
+        rotator, enters at a later stage, so that it leaves after the rotator's latency.
 
         Returns
         -------
         tuple
-            The last stage; whether a stage before that entry is valid; whether any stage is valid.
+            The last stage; whether any stage before the one at which rows of the rotator enter is
+            valid; whether any stage is valid.
         """
         length = reduce_latency(self._config) + 1
         joins = length - 1 - rotation_latency(self._config)

@@ -44,7 +44,7 @@ def pair(config: Config, rng: np.random.Generator) -> tuple[GoldenCore, GoldenCo
 
 
 def flat(golden: Any) -> dict[str, dict[int, int]]:
-    """Return the words of each space, by the space's name and then by address.
+    """Return all words of two cores: a dictionary by the space's name and then by address.
 
     A bundle has 9 words, but 16 addresses: the other 7 are absent.
     """
@@ -250,7 +250,7 @@ def test_words_of_a_descriptor() -> None:
 @pytest.mark.parametrize(("change", "error", "message"), [
     ({"rows": 1 << 32}, ValueError, "rows must fit 32 bits, not 4294967296"),
     ({"rows": -1}, ValueError, "rows must fit 32 bits, not -1"),
-    ({"source_stride": 1 << 31}, ValueError, "source_stride must fit signed 32 bits"),
+    ({"source_stride": 1 << 31}, ValueError, "source_stride must fit 32 bits as a signed number"),
     ({"semaphore": 16}, ValueError, "semaphore must fit 4 bits, not 16"),
     ({"destination_address": 1.5}, TypeError, "destination_address must be an integer, not 1.5"),
 ])
@@ -336,7 +336,7 @@ def test_checks(fault: Fault, change: dict[str, Any]) -> None:
 
 
 def test_order_of_checks() -> None:
-    """A descriptor with two faults reports the one that is checked first."""
+    """If a descriptor has two faults, the one that is checked first is reported."""
     tried = 0
     order = [Fault.DMA_DESCRIPTOR, Fault.DMA_ALIGNMENT, Fault.DMA_RANGE]
     for earlier, later in itertools.combinations(order, 2):

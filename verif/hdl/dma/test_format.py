@@ -1,4 +1,4 @@
-"""The descriptor format: words agree with the layout in hardware, and every space is listed."""
+"""The descriptor format: Python's words agree with the hardware's layout; every space is listed."""
 
 import random
 from collections.abc import Mapping
@@ -52,8 +52,9 @@ def test_unpack_is_the_inverse_of_pack_for_descriptors() -> None:
     ({"row": 1}, "field must be one of source_space, .* not 'row'"),
     ({"semaphore": 16}, "semaphore must fit 4 bits, not 16"),
     ({"source_address": -1}, "source_address must fit 64 bits, not -1"),
-    ({"source_stride": 1 << 31}, "source_stride must fit signed 32 bits, not 2147483648"),
-    ({"source_stride": -1 - (1 << 31)}, "source_stride must fit signed 32 bits"),
+    ({"source_stride": 1 << 31},
+     "source_stride must fit 32 bits as a signed number, not 2147483648"),
+    ({"source_stride": -1 - (1 << 31)}, "source_stride must fit 32 bits as a signed number"),
 ])
 def test_descriptor_fields_that_do_not_fit(fields: Mapping[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
