@@ -34,7 +34,7 @@ _LEAVES = frozenset({"constant", "iota", "broadcast_in_dim"})
 """Kinds of operations that a region may contain in addition to `table.KINDS`."""
 
 _LONG = 40
-"""Code is *long* if it has at least this number of operations for a vector (`_Kernel._copies`)."""
+"""Code is *long* if a vector takes at least this number of operations (`_Kernel._copies`)."""
 _COPIES = {2: (28, 6), 4: (24, 4)}
 """Registers that the copies of long code in a loop's body may use.
 
@@ -86,7 +86,7 @@ class Region:
     leaves : dict of Leaf to Node
         The inputs of the expressions.
     outputs : list of Node or int
-        The expressions of the region's outputs as words.
+        For each output of the region, an expression whose value is a word, also for a predicate.
     """
 
     def __init__(self, region: Graph) -> None:
@@ -115,8 +115,8 @@ class Region:
     def _operand(self, value: Value, dimensions: Dimensions | None = None) -> Any:
         """Return the expression of operand ``value``; for a predicate, the expression of a mask.
 
-        ``dimensions`` lists the result's dimension to which each dimension of the operand
-        corresponds; None if each corresponds to the dimension of the same number.
+        ``dimensions`` has, for each dimension of the operand, that of the result to which it
+        belongs; None if this is always the dimension of the same number.
         """
         if value in self._values:
             return self._values[value]
@@ -193,7 +193,7 @@ def region_refusal(operation: Operation) -> Refusal | None:
 
 
 def _emit(b: Builder, step: Step, registers: Sequence[Any]) -> list[Any]:
-    """Write code that executes ``step``, of a stage, once; return the new values of the state.
+    """Write code that executes ``step`` of a `Stage` once; return the new values of the state.
 
     ``registers`` hold the old values. A new value is a register, or a word (int) if it is constant.
     """
@@ -279,9 +279,9 @@ def expand_readable(fusion: Operation, config: Config, expanded: Region
                     ) -> tuple[Elements, list[Node | int]] | None:
     """Return the expressions of a fusion's results, and the `Elements` that recorded them.
 
-    The caller can estimate the cost of the fusion from them. None if the fusion, whose results have
-    the standard tiling, cannot read its operands: some of them must be broadcast first.
-    ``expanded`` is the fusion's region.
+    The caller can estimate the cost of the fusion from them. The results have the standard tiling.
+    Return None if the fusion cannot read its operands for such results, because some of them must
+    be broadcast first. ``expanded`` is the fusion's region.
     """
     if _choose_for(fusion, standard(fusion.results[0].shape, config), expanded) is None:
         return None
@@ -348,7 +348,7 @@ def _replications(tiling: Tiling, dimensions: Dimensions, result: Tiling) -> lis
 
     These copy its first lane or sublane to all others, where the operand has one element along a
     dimension and the result has more. ``tiling`` is the operand's tiling, ``result`` the result's.
-    ``dimensions`` lists the result's dimension to which each of the operand's corresponds.
+    ``dimensions`` has, for each dimension of the operand, that of the result to which it belongs.
     """
     found = []
     for name, mine, its in (("broadcast_lane", tiling.lane_dimension, result.lane_dimension),
@@ -397,8 +397,8 @@ class _Kernel:
 
     @property
     def is_flat(self) -> bool:
-        """Whether the nest is one loop, and each vector of the results needs, of each operand, only
-        the first vector or the one with the same number.
+        """Whether the nest is one loop in which vector n of the results needs only one vector of
+        each operand: its vector n, or its first.
         """
         return len(self._sizes) == 1 and all(row[0] in (0, 1) for row in self._strides)
 
@@ -502,8 +502,8 @@ class _Kernel:
 def is_flat(operation: Operation, at: Lowering) -> bool:
     """Return whether the kernel of an operation can compute a section of its results' vectors.
 
-    It can if the operation is elementwise, and if each vector of the results needs, of each
-    operand, only the first vector or the vector with the same number.
+    It can if the operation is elementwise, and if vector n of the results needs only one vector of
+    each operand: its vector n, or its first.
     """
     return (operation.kind in {"fusion", *table.KINDS} and stages(operation) is None
             and _Kernel(operation, at).is_flat)

@@ -72,7 +72,7 @@ class Lowering(Protocol):
 
     @property
     def section(self) -> range | None:
-        """Numbers of the vectors of the results that the kernel computes; None: all vectors.
+        """The vectors of the results, by number, that the kernel must compute; None means all.
 
         Only elementwise kernels without nested loops (`is_flat`) have a section.
         """
@@ -81,13 +81,13 @@ class Lowering(Protocol):
     def send(self) -> Callable[[], None] | None:
         """Writes code that starts to send the first vectors of a product's result to another core.
 
-        Their number is that of `sim.compiler.kernels.products.dot.sent_early`. A kernel calls it
-        once or not at all; None if the kernel must not.
+        `sim.compiler.kernels.products.dot.sent_early` returns how many vectors these are. A kernel
+        calls the function at most once. None if the kernel must not send.
         """
 
     @property
     def meanwhile(self) -> "Meanwhile | None":
-        """Chooses where a kernel lets other code run; None if none is to run.
+        """Chooses the steps of a kernel before which other code runs; None if no other code runs.
 
         A kernel that calls it must call each of the returned functions once, in order.
         """
@@ -138,11 +138,12 @@ class Lowering(Protocol):
 
 
 Meanwhile = Callable[[int, int], Mapping[int, Callable[[], None]]]
-"""Maps a loop's number of iterations, and the cycles of one, to functions that write other code.
+"""Chooses the iterations of a loop before which other code runs.
 
-Each function is for the code before the iteration whose number is its key. That code changes no
-register of the loop, and uses neither the array, nor the cross-lane unit, nor the vectors of the
-kernel."""
+Its arguments are the loop's number of iterations and the cycles of one iteration. It returns
+functions, by the number of an iteration: each writes the code that runs before this iteration. That
+code changes no register of the loop, and uses neither the array, nor the cross-lane unit, nor the
+vectors of the kernel."""
 
 
 @dataclass(frozen=True)

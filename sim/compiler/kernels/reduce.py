@@ -22,8 +22,8 @@ from sim.compiler.tiling import Tiling, standard
 __all__ = ["Reducer", "identity"]
 
 _ACCUMULATORS = 4
-"""Number of accumulators of a reduction of one operand. An addition takes 4 cycles, so with four
-accumulators one can start in each cycle."""
+"""Number of accumulators of a reduction of one operand. An addition takes 4 cycles: with four
+accumulators, an addition can start in each cycle."""
 
 
 def identity(kind: str, dtype: DType) -> int:
@@ -71,7 +71,7 @@ class Reducer:
                                     for value in op.operands[count:]]
         """The initial values, as vectors with all elements equal."""
         self.neutral = self.initial
-        """The neutral values, as vectors; for a reducer of no known kind, the initial values."""
+        """The neutral values, as vectors; for a reducer of unknown kind, the initial values."""
         if self.kind is not None:
             self.neutral = [self._b.splat(identity(self.kind, self.dtype))]
 
@@ -216,7 +216,7 @@ class _Reduction:
     def _value(self, first: Index) -> list[VReg]:
         """Write code that computes one vector of each result; return these vectors.
 
-        ``first`` is the index of the first of the operand's vectors that contribute to them.
+        ``first`` is the index of the operand's first vector that contributes to them.
         """
         old, reducer = self._old, self._reducer
         loops = [(old.shape[d], (stride, stride)) for d, stride in outer_strides(old).items()
@@ -243,9 +243,9 @@ class _Reduction:
         """Divide the tiles of a tiled dimension into full tiles and a padded one.
 
         ``dimension`` has ``size`` elements, in tiles of ``unit`` lanes or sublanes. Returns a list
-        of (first tile, number of tiles, whether they contain padding) of the tiles to combine. If
-        the dimension is kept or None, the list is [(0, 1, False)]: loops around this code visit the
-        other tiles, and padding becomes padding of the result.
+        of ranges of tiles to combine: (first tile, number of tiles, whether they contain padding).
+        If the dimension is kept or None, the list is [(0, 1, False)]: loops around this code visit
+        the other tiles, and padding becomes padding of the result.
         """
         if dimension not in self._dimensions:
             return [(0, 1, False)]

@@ -141,7 +141,7 @@ class _Sort:
                              for x, y in zip(mine, other, strict=True)], index)
 
     def _before(self, left: list[VReg], right: list[VReg]) -> MReg:
-        """Return the mask of elements for which that of ``left`` sorts before that of ``right``."""
+        """Return the mask of positions at which ``left``'s element sorts before ``right``'s."""
         b, region = self._b, self._op.regions[0]
 
         def less(x: list[VReg], y: list[VReg]) -> MReg:

@@ -1,9 +1,9 @@
 """Operations on windows: `reduce_window` and `select_and_scatter`.
 
 A reduction over windows is computed one dimension at a time. Along outer dimensions, whole vectors
-are combined. Along sublanes and lanes, the kernel computes the windows of 2, 4, 8, ... elements
-that start at each position, each from two windows of half its size; windows of other sizes are
-combined from these. So a cumulative sum of n elements takes about log2(n) steps. Finally, the
+are combined. Along sublanes and lanes, the kernel computes windows of 2, 4, 8, ... elements at all
+positions, each from two windows of half its size. A window of another size is combined from several
+windows of these sizes. So a cumulative sum of n elements takes about log2(n) steps. Finally, the
 kernel keeps the windows that the strides select.
 
 `select_and_scatter` processes windows one by one in registers if they do not overlap and consist of
@@ -35,8 +35,8 @@ __all__: list[str] = []
 _TOGETHER = 8
 """Maximum number of elements of a window that is combined in registers."""
 _MORE = 2
-"""Limit for a tiling in which windows run along outer dimensions: it may have at most this many
-times as many vectors as the standard tiling."""
+"""Limit for a tiling in which windows run along outer dimensions: the greatest ratio of its number
+of vectors to that of the standard tiling."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,10 @@ class _Axis:
 
     Attributes
     ----------
-    around, inner : int
-        Product of the sizes of all dimensions outside this one; number of vectors at one index of
-        this dimension.
+    around : int
+        Product of the sizes of all dimensions outside this one.
+    inner : int
+        Number of vectors at one index of this dimension.
     size, many : int
         Number of elements of the operand, and number of windows, along this dimension.
     stride : int
@@ -61,11 +62,11 @@ class _Axis:
     stride: int
 
     def span(self, shift: int) -> tuple[int, int, int]:
-        """Find the windows in which one of the elements lies in the operand, not in padding.
+        """Find the windows whose element at one position lies in the operand, not in padding.
 
         In window i, this is element i * stride + ``shift`` of the operand; ``shift`` is negative
-        for an element that, in window 0, lies in the padding before the operand. Returns (shift,
-        first, end): the windows are those from number ``first`` to ``end - 1``.
+        if this element of window 0 lies in the padding before the operand. Returns (shift, first,
+        end): the windows are those from number ``first`` to ``end - 1``.
         """
         first = min(max(0, -(shift // self.stride)), self.many)
         last = min(self.many, (self.size - 1 - shift) // self.stride + 1)
@@ -123,7 +124,7 @@ class _Windows:
 
     @property
     def apart(self) -> bool:
-        """Whether windows do not overlap, have no padding, and at most `_TOGETHER` elements."""
+        """Whether windows have at most `_TOGETHER` elements, no padding, and do not overlap."""
         return math.prod(self.sizes) <= _TOGETHER and not any(map(any, self.padding)) and all(
             size <= step for size, step in zip(self.sizes, self.strides, strict=True))
 
@@ -177,7 +178,8 @@ class _Windows:
                 offset: Sequence[IndexLike]) -> None:
         """Copy one element of each window to ``result``.
 
-        In each dimension, it is ``offset`` elements of ``padded`` after the window's first element.
+        In each dimension, the element's index in ``padded`` is that of the window's first element
+        plus ``offset``.
         """
         copy(at, padded, result, [Axis(size, d, d, self.strides[d])
                                   for d, size in enumerate(self.result)],
@@ -187,7 +189,8 @@ class _Windows:
                offset: Sequence[IndexLike]) -> None:
         """Copy the value of each window in ``values`` to one element of ``padded``.
 
-        In each dimension, it is ``offset`` elements of ``padded`` after the window's first element.
+        In each dimension, the element's index in ``padded`` is that of the window's first element
+        plus ``offset``.
         """
         copy(at, values, padded, [Axis(size, d, d, 1, self.strides[d])
                                   for d, size in enumerate(self.result)],
@@ -208,11 +211,11 @@ def _space(at: Lowering, shape: tuple[int, ...], like: Tiling) -> Place:
 def _tilings(op: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
     """Choose standard tilings, or tilings that have the strided dimensions before all others.
 
-    The latter are chosen if the last dimension, which runs along the lanes of a standard tiling, is
-    strided: strides along the lanes are slow, because they move one lane at a time. They are also
-    chosen if a `select_and_scatter` can then process its windows as whole vectors
-    (`_scatters_vectors`). A dimension counts as strided if its stride, or the operand's dilation in
-    it, is not 1.
+    Strided dimensions come first if the last dimension, which runs along the lanes of a standard
+    tiling, is strided. A stride along the lanes is slow, because elements move one lane at a time.
+    Strided dimensions also come first if a `select_and_scatter` can then process its windows as
+    whole vectors (`_scatters_vectors`). A dimension counts as strided if its stride, or the
+    operand's dilation in it, is not 1.
     """
     rank = len(op.operands[0].shape)
     a = op.attributes
@@ -254,7 +257,10 @@ class _Reduction:
         """Number of elements of the original operand that each current element combines."""
 
     def write(self) -> None:
-        """Write the code; it reduces outer dimensions first, so that less is left for others."""
+        """Write the code.
+
+        It reduces along the outer dimensions first, so fewer elements remain for the others.
+        """
         like = self._places[0].tiling
         for d in outer_strides(like):
             if self._windows.base[d] == 1 and not self._windows.trivial(d):
@@ -376,7 +382,11 @@ class _Reduction:
         self._places = padded
 
     def _padding(self) -> list[VReg]:
-        """Return vectors for padding: `_weight` initial values, combined with each other."""
+        """Return vectors that stand for elements of the padding.
+
+        Each of these elements already combines `_weight` elements of the operand's padding, so the
+        vectors are `_weight` initial values, combined by the reducer.
+        """
         b, initial = self._b, self._reducer.initial
         if self._weight == 1:
             return initial
@@ -428,9 +438,10 @@ class _Reduction:
         return copies
 
     def _combine(self, totals: list[Place], dimension: int, distance: int) -> None:
-        """Combine each element of ``totals`` with the operands' element ``distance`` indices later.
+        """Combine each element of ``totals`` with an element further along in the operands.
 
-        The indices are those of ``dimension``; elements without such a partner may get any value.
+        It is ``distance`` indices further along ``dimension``. Where it does not exist, the result
+        may have any value.
         """
         b, places, tiling = self._b, self._places, self._places[0].tiling
         if distance >= tiling.shape[dimension]:
@@ -542,8 +553,9 @@ def _number(sizes: Sequence[int], offset: Sequence[IndexLike]) -> Index:
 def _choose(op: Operation, at: Lowering, windows: _Windows, tiling: Tiling) -> Place:
     """Write code that finds the element that each window selects.
 
-    Returns the place in scratch, of tiling ``tiling``, that receives the element's number within
-    its window, from 1 in row-major order; 0 if a window selects no element.
+    Returns the result's place in scratch, of tiling ``tiling``. For each window, the result has the
+    number of the element within the window, from 1 in row-major order, or 0 if the window selects
+    no element.
     """
     b = at.builder
     padded = _space(at, windows.padded, tiling)

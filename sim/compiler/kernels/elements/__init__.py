@@ -1,5 +1,5 @@
 """Elementwise operations as sequences of the vector unit's operations.
 
-`expression` records such sequences. The functions of the other modules, grouped by purpose, each
-record one sequence, and `table` finds the function for an operation of a graph.
+`expression` records such sequences. Each function of the other modules records one sequence;
+`table` finds the function for an operation of a graph.
 """

@@ -59,7 +59,7 @@ def _float_to_integer(e: Elements, x: Source, target: DType) -> Any:
 
 
 def _wrapped(e: Elements, x: Source, target: DType) -> Any:
-    """Reduce an integer modulo 2**bits of the target type, and extend it to a word."""
+    """Keep the lowest bits of an integer, as many as ``target`` has, and extend them to a word."""
     unused = 32 - target.bits
     if not unused:
         return x

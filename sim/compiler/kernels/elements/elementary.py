@@ -42,7 +42,7 @@ def rough_logistic(e: Elements, x: Source) -> Any:
 
 
 def exponential_minus_one(e: Elements, x: Source) -> Any:
-    """e**x - 1; near zero as 2 t / (1 - t) with t = tanh(x / 2)."""
+    """e**x - 1; near zero, computed as 2 t / (1 - t) with t = tanh(x / 2)."""
     t = e("tanh", e("fmul", x, 0.5))
     near = e("fmul", e("fadd", t, t), e("reciprocal", e("fsub", 1.0, t)))
     far = e("fsub", exponential(e, x), 1.0)
@@ -56,7 +56,7 @@ def log(e: Elements, x: Source) -> Any:
 
 
 def log_plus_one(e: Elements, x: Source) -> Any:
-    """log(1 + x): log(u) plus error / u, where u is 1 + x rounded, and error is 1 + x - u."""
+    """log(1 + x) = log(u) + error / u, where u is 1 + x rounded, and error is 1 + x - u."""
     u = e("fadd", x, 1.0)
     error = e("fmul", e("fsub", x, e("fsub", u, 1.0)), e("reciprocal", u))
     logarithm = log(e, u)

@@ -128,7 +128,7 @@ class Elements:
         return self.mask("mxor", mask, 1)
 
     def mask(self, name: str, a: Source, b: Source) -> Any:
-        """Apply the operation ``name``, `mand`, `mor`, `mxor` or `mandn`, to masks ``a`` and ``b``.
+        """Apply operation ``name`` (`mand`, `mor`, `mxor` or `mandn`) to masks ``a`` and ``b``.
 
         As an operand or result, 0 is the empty mask, and 1 the full one.
         """

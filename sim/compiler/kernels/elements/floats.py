@@ -1,4 +1,4 @@
-"""Arithmetic of fp32 numbers that the vector unit lacks: division, roots, rounding.
+"""Arithmetic that the vector unit lacks, on fp32 numbers: division, roots, rounding.
 
 The vector unit has no fused multiply-add. Where a residual must be exact, operands are split into
 parts of 12 significant bits, whose products are exact (T. J. Dekker, "A floating-point technique
@@ -57,8 +57,8 @@ def rough_quotient(e: Elements, a: Source, b: Source) -> Any:
 def square_root(e: Elements, x: Source) -> Any:
     """The square root.
 
-    With r = rsqrt(x), which is approximate, s = x * r truncated to 12 significant bits, the exact
-    residual d = x - s * s, and t = d * r / 2, the root is s + t + t * t * r / 2.
+    Let r = rsqrt(x), which is approximate, and let s be x * r truncated to 12 significant bits.
+    The residual d = x - s * s is exact. With t = d * r / 2, the root is s + t + t * t * r / 2.
     """
     small = e("flt", x, 2.0**-64)
     x = e.select(small, e("fmul", x, 2.0**64), x)

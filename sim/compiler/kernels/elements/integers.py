@@ -1,4 +1,4 @@
-"""Arithmetic of 32-bit integers that the vector unit lacks: products, quotients, bit counts.
+"""Arithmetic that the vector unit lacks, on 32-bit integers: products, quotients, bit counts.
 
 Products of integers below 2**12 are exact in fp32, and so are sums below 2**24.
 """
@@ -72,11 +72,11 @@ def _absolute(e: Elements, x: Source) -> tuple[Any, Any]:
 
 
 def _quotient(e: Elements, a: Source, b: Source) -> tuple[Any, Any]:
-    """Quotient and remainder for 0 <= a <= 2**31 and 1 <= b <= 2**31 as unsigned words.
+    """Quotient and remainder of unsigned words with 0 <= a <= 2**31 and 1 <= b <= 2**31.
 
     Each of three iterations estimates 11 bits of the quotient, and subtracts b times the estimate,
-    computed exactly, from a. Estimates are rounded down, so a never becomes negative. A final
-    comparison corrects the quotient by 1.
+    computed exactly, from ``a``. Estimates are rounded down, so ``a`` never becomes negative. If
+    ``a`` is still at least b, the last step adds 1 to the quotient.
     """
     b_float = e("fabs", e("i2f", b))
     inverse = e("fmul", e("reciprocal", b_float), 1.0 - 2.0**-21)
@@ -98,8 +98,8 @@ def _quotient(e: Elements, a: Source, b: Source) -> tuple[Any, Any]:
 def divide_signed(e: Elements, a: Source, b: Source) -> tuple[Any, Any]:
     """Quotient and remainder of signed integers.
 
-    The quotient is rounded toward zero; the remainder has the sign of a. Division by 0 gives -1
-    and a; the least integer divided by -1 gives itself and 0.
+    The quotient is rounded toward zero; the remainder has the sign of ``a``. Division by 0 gives
+    -1 and ``a``; the least integer divided by -1 gives itself and 0.
     """
     a_sign, a_magnitude = _absolute(e, a)
     b_sign, b_magnitude = _absolute(e, b)
@@ -112,10 +112,10 @@ def divide_signed(e: Elements, a: Source, b: Source) -> tuple[Any, Any]:
 
 
 def divide_unsigned(e: Elements, a: Source, b: Source) -> tuple[Any, Any]:
-    """Quotient and remainder of unsigned integers; division by 0 gives all ones and a.
+    """Quotient and remainder of unsigned integers; division by 0 gives all ones and ``a``.
 
-    Half of a, which is not negative as a signed integer, is divided first; then the quotient's last
-    bit is computed.
+    Half of ``a`` is divided first, because it is not negative as a signed integer. Then the
+    quotient's last bit is computed.
     """
     if isinstance(b, int) and b & (b - 1) == 0 and b:
         return e("shr", a, b.bit_length() - 1), e("and", a, b - 1)

@@ -52,13 +52,15 @@ _PASSES = 13
 
 
 def _remainder() -> list[Stage]:
-    """Return the stages of x - y trunc(x / y), which is exact, and a bf16 number for bf16 operands.
+    """Return the stages that compute x - y trunc(x / y).
+
+    The result is exact. If the operands are bf16 numbers, so is the result.
 
     Signs are ignored until the end. As in long division, each iteration computes some bits of the
     quotient, and subtracts their product with y, which is exact. The last bits of the quotient are
-    rounded to nearest, so the difference is exact and at most y / 2 in magnitude. If it is
-    negative, y is added at the end. There are two sequences of iterations: the first one multiplies
-    a small y by 2**126, so that no quotient overflows; the second one uses y itself.
+    rounded to nearest, so the difference is exact and at most y / 2 in magnitude. If the difference
+    is negative, y is added at the end. There are two sequences of iterations: the first one
+    multiplies a small y by 2**126, so that no quotient overflows; the second one uses y itself.
     """
     return [Stage(_remainder_start), Stage(_subtract_multiple, _PASSES, 1),
             Stage(_remainder_middle), Stage(_subtract_multiple, _PASSES, 1),
@@ -117,7 +119,7 @@ def _remainder_end(e: Elements, state: Sequence[Any]) -> Sequence[Any]:
 
 
 def _power(signed: bool) -> list[Stage]:
-    """Return the stages of x**y modulo 2**32, by squaring.
+    """Return the stages that compute x**y modulo 2**32 by repeated squaring.
 
     If the integers are ``signed`` and y < 0, the result is 1 / x**-y rounded toward zero.
     """

@@ -57,9 +57,9 @@ def _choose(e: Elements, where: Source, a: Any, b: Any) -> Any:
 def _reduce(e: Elements, x: Source) -> tuple[Any, Any]:
     """Return the quadrant n, modulo 4, and |x| - n pi/2 in [-pi/4, pi/4].
 
-    M. Payne and R. Hanek, "Radian reduction for trigonometric functions", 1983: of the product
-    |x| 2/pi, only the bits of weight below 4 are computed, in fixed point, as sums of products of
-    12-bit numbers.
+    The method is that of M. Payne and R. Hanek, "Radian reduction for trigonometric functions",
+    1983. Only those bits of the product |x| 2/pi are computed whose weight is below 4. They are
+    computed in fixed point, as sums of products of 12-bit numbers.
     """
     magnitude = e("and", x, MAGNITUDE)
     w = _window(e, e("shr", magnitude, 23))

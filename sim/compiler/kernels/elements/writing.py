@@ -39,7 +39,7 @@ def needed(elements: Elements, outputs: Sequence[Node | int]) -> list[Node]:
 def pressure(elements: Elements, outputs: Sequence[Node | int]) -> tuple[int, int]:
     """Return the maximum numbers of vectors and of masks that are live at one time.
 
-    The code computes ``outputs``, whose nodes ``elements`` has recorded, in the order of recording.
+    The code computes the nodes of ``outputs`` in the order in which ``elements`` recorded them.
     """
     nodes = needed(elements, outputs)
     last: dict[Node, int] = {}
@@ -125,9 +125,9 @@ class Writer:
     def write(self, level: int, variables: Sequence[Any]) -> None:
         """Write the nodes of a level, in the builder's current loop.
 
-        Call this for each level, from 0 on, when as many loops are open as the level's number.
-        ``variables`` are the variables of these loops. The innermost level may be written several
-        times, with different variables.
+        Call this for each level n, from 0 on, when n loops are open. ``variables`` are the
+        variables of these loops. The innermost level may be written several times, with different
+        variables.
         """
         b = self._builder
         if level == self._depth:

@@ -1,4 +1,4 @@
-"""Affine copies of blocks: what runs along lanes or sublanes still does so after the copy.
+"""Affine copies of blocks: elements that lie along lanes or sublanes still do so after the copy.
 
 A copy has axes: loops, each along one dimension of the source and one of the destination. At most
 one axis runs along the lanes of both; this axis may instead repeat one element of the source along
@@ -200,8 +200,8 @@ class _Block:
     def _join(self) -> None:
         """Merge pairs of axes around the block whose two loops can be one.
 
-        This is so if, for both source and destination, one iteration of the outer axis advances as
-        far as all iterations of the inner axis together.
+        Two loops can be one if, for both source and destination, an iteration of the outer axis
+        advances as far as all iterations of the inner axis together.
         """
         for outer, inner in itertools.permutations(self.around, 2):
             if all(self._continues(side, outer, inner) for side in (0, 1)):
@@ -256,7 +256,7 @@ class _Block:
     def _whole(self, combine: Combine | None) -> None:
         """Copy whole vectors, with as few loops as possible.
 
-        ``combine``, if given, computes what is stored from the old vector and the moved elements.
+        ``combine``, if given, computes the vector to store from the old one and the moved elements.
         """
         tilings = (self.source.tiling, self.destination.tiling)
         loops = [(self.axes[number].size, (self.stride(0, number), self.stride(1, number)))
@@ -283,7 +283,7 @@ class _Block:
     def _moved(self, combine: Combine | None, mask: MReg | None) -> None:
         """Copy blocks that are masked, or whose elements move to other lanes or sublanes.
 
-        ``combine``, if given, computes what is stored from the old vector and the moved elements.
+        ``combine``, if given, computes the vector to store from the old one and the moved elements.
         Only elements in ``mask`` are stored.
         """
         spans = (self.lanes, self.rows)
@@ -315,11 +315,12 @@ class _Block:
                     self._put(vector, {**loops, **inner}, places, (combine, mask))
 
     def _by_tiles(self, around: list[int], combine: Combine | None, mask: MReg | None) -> None:
-        """Copy the first tile along the sublanes of all blocks, then the second, and so on.
+        """Copy the first tile of every block, then the second tile of every block, and so on.
 
-        Thus the inner loop, over the blocks, is long, and the mask of each tile is computed once,
-        before that loop. ``around`` are the numbers of the axes that enumerate the blocks.
-        ``combine``, if given, computes what is stored from the old vector and the moved elements.
+        A block's tiles are numbered along the sublanes. Thus the inner loop, over the blocks, is
+        long, and each mask is computed only once, before that loop. ``around`` are the numbers of
+        the axes that enumerate the blocks.
+        ``combine``, if given, computes the vector to store from the old one and the moved elements.
         Only elements in ``mask`` are stored.
         """
         for tile in range(self.rows.count):

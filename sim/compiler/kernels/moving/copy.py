@@ -27,8 +27,8 @@ def copy(at: Lowering, source: Place, destination: Place, axes: Sequence[Axis],
     is written twice. Elements of the destination that are not written keep their values; the
     destination's padding may change.
 
-    All loads and stores are of whole vectors. The first of these methods that covers the copy is
-    used:
+    All loads and stores are of whole vectors. The cross-lane unit's transposer exchanges lanes and
+    sublanes. The first of these methods that covers the copy is used:
 
     - If the source is strided or reversed along the lanes, and not along the sublanes, it goes
       through the transposer, is copied, and goes back through the transposer.
@@ -48,7 +48,8 @@ def copy(at: Lowering, source: Place, destination: Place, axes: Sequence[Axis],
     axes : sequence of Axis
         The iteration space. Along a dimension without an axis, the copy stays at the start.
     starts : pair of sequences
-        The first element's coordinates in the source and in the destination; all zero if None.
+        The first element's coordinates in the source and in the destination: integers, scalar
+        registers, or objects of `sim.compiler.machine.Index`; all zero if None.
     combine : callable or None
         Function from the destination's vector and the moved elements to the vector that is stored.
     mask : MReg or None

@@ -1,9 +1,9 @@
-"""Moves an outer dimension to the sublanes and that of the sublanes outward, square by square.
+"""Copies in which an outer dimension and the one along the sublanes change roles.
 
 With S sublanes, a square is S vectors: one row tile at S consecutive indices of the outer
 dimension. Sublane j of vector i becomes sublane i of vector j of the result. All elements with the
 same d = i - j (modulo S) move by d sublanes, and no two of them are in the same sublane. So a first
-merge collects the elements of each d in one vector, a rotation moves them, and a second merge
+merge collects the elements of equal d in one vector, and a rotation moves them. Then a second merge
 distributes them to the vectors of the result. In a merge, sublane s of result n comes from vector
 n + s or n - s (modulo S). A merge takes one step for each bit of s.
 """

@@ -39,7 +39,7 @@ class _Indices:
     mapped : tuple of int
         For each element of an index vector, the dimension of the operand in which it is an index.
     batching : tuple of (int, int)
-        Pairs of batching dimensions: of the operand, and of the tensor.
+        Pairs of a batching dimension of the operand and the corresponding one of the tensor.
     """
 
     value: Value
@@ -211,8 +211,8 @@ def _scatter(op: Operation, at: Lowering) -> None:
 def _separate(region: Graph, count: int) -> list[Graph]:
     """Split a scatter's region into a region for each of the scatter's ``count`` results.
 
-    The inputs of a region are an element of the operand that becomes the result, and an element of
-    the updates for it.
+    A region for a result has two inputs: an element of the operand that the scatter changes to this
+    result, and an element of the updates of this operand.
     """
     found = []
     for number, output in enumerate(region.outputs):

@@ -49,7 +49,10 @@ def _between(old: Sequence[int], new: Sequence[int], lanes: int) -> tuple[int, .
 
 
 def _inner(shape: Sequence[int], lanes: int) -> int:
-    """Return the product of the last sizes of ``shape``, as many as it takes to reach ``lanes``."""
+    """Multiply the sizes in ``shape``, from the last one on, until the product reaches ``lanes``.
+
+    Return the product; it is less than ``lanes`` if ``shape`` has fewer elements.
+    """
     product = 1
     for size in reversed(shape):
         product *= size
@@ -82,9 +85,9 @@ def reshape(at: Lowering, source: Place, destination: Place) -> None:
 def _tilings(op: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
     """Choose the tilings of a reshape; the operand keeps its tiling.
 
-    If only dimensions of size 1 are added or removed, vectors stay as they are: in the order of the
-    result's tiling, its dimensions of size 1 come first, and the others follow in the order of the
-    operand's tiling. Otherwise, the result has the standard tiling.
+    If only dimensions of size 1 are added or removed, the result's tiling leaves vectors as they
+    are. Its dimensions of size 1 come first, and the others follow in the order of the operand's
+    tiling. Otherwise, the result has the standard tiling.
     """
     [old], shape = operands, op.result.shape
     wide = [d for d, size in enumerate(shape) if size > 1]

@@ -71,9 +71,10 @@ class Position:
         return index
 
     def tiles(self, loops: Loops, unit: int) -> Index:
-        """Return by how many tiles the open loops, one for each axis, advance the coordinate.
+        """Return the number of tiles by which the loops have advanced the coordinate.
 
-        Each step must be a multiple of ``unit``, a tile's size.
+        ``loops`` has an open loop for each axis. The step along each axis must be a multiple of
+        ``unit``, a tile's size.
         """
         index = Index(0)
         for axis, step in self.steps.items():
@@ -113,8 +114,8 @@ def divide(b: Builder, index: Index, unit: int) -> tuple[Index, Index]:
 def clamp(b: Builder, index: Index, size: int, counts: Counts) -> Index:
     """Clamp an index to the range 0 to ``size`` - 1.
 
-    Write code only if the index may lie outside of that range, given the number of iterations
-    ``counts`` of each loop whose variable is a term of the index.
+    ``counts`` has the number of iterations of each loop whose variable is a term of the index. Code
+    is written only if the index may lie outside of the range in one of these iterations.
     """
     low = high = float(index.constant)
     for term, factor in index.terms.items():
@@ -134,7 +135,7 @@ def clamp(b: Builder, index: Index, size: int, counts: Counts) -> Index:
 
 
 def source_of(index: Index) -> Index | int:
-    """Return an index as a scalar source: an integer, which needs no code, if it has no terms."""
+    """Return an index as a scalar operand: if it has no terms, an integer, which needs no code."""
     return index if index.terms else index.constant
 
 

@@ -1,4 +1,7 @@
-"""Exchanges a value's two tiled dimensions in the transposer, by squares of lanes x lanes."""
+"""Exchanges a value's two tiled dimensions in the cross-lane unit's transposer.
+
+The transposer exchanges the rows and columns of squares of lanes x lanes elements.
+"""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise

@@ -1,10 +1,10 @@
 """The product of tensors, `dot_general`, on the array.
 
-One operand goes through the array as rows, with a contracted dimension along the lanes; the other
+One operand goes through the array as rows, with a contracted dimension along the lanes. The other
 one is loaded as weights, with the same dimension along the sublanes, or along the lanes if the
-array transposes it. Either operand can be the rows; the way with the fewest estimated cycles,
-including copies to other tilings, is chosen. In the result, a free dimension of the weights runs
-along the lanes, and one of the rows along the sublanes.
+array transposes the weights. Either operand can be the rows; the way with the fewest estimated
+cycles, including copies to other tilings, is chosen. In the result, a free dimension of the weights
+runs along the lanes, and a free dimension of the rows runs along the sublanes.
 
 All other dimensions are loops around a step of the array; iterations of contracted ones add to the
 same sums.
@@ -356,7 +356,7 @@ def dot_cycles(operation: Operation, operands: Sequence[Tiling], config: Config)
 def takes_packed(operation: Operation, value: Value, config: Config) -> bool:
     """Return whether a product loads a packed operand as weights, without a copy to another tiling.
 
-    Both operands are taken to be in the standard tiling, which is packed for this one.
+    It is assumed that both operands have the standard tiling, and that ``value`` is packed.
 
     Parameters
     ----------
@@ -391,8 +391,9 @@ def _cheapest(operation: Operation, tilings: Sequence[Tiling], buffers: Sequence
               config: Config, finish: Finish | None) -> tuple[Product, int]:
     """Return the product with the fewest cycles, and the number of the operand used as rows.
 
-    ``tilings`` and ``buffers`` are those of both operands and of the result, which are not copied;
-    ``finish`` converts a sum to the vector that is stored; None if sums are stored as they are.
+    ``tilings`` and ``buffers`` are those of both operands and of the result; only products without
+    copies to other tilings are considered. ``finish`` converts a sum to the vector that is stored,
+    or is None if sums are stored as they are.
     """
     ways = [dot for copies, dot in _ways(Dots.of(operation), tilings[:2], config)
             if dot.tilings == tuple(tilings[:2]) and dot.result == tilings[2]]
@@ -405,7 +406,7 @@ def _cheapest(operation: Operation, tilings: Sequence[Tiling], buffers: Sequence
 
 def loads_itself(operation: Operation, value: Value, tilings: Mapping[Value, Tiling],
                  config: Config, smem: range) -> bool:
-    """Whether a product's code loads an operand from HBM itself, if the other one is in vmem.
+    """Whether the code of a product can load operand ``value`` from HBM, with the other in vmem.
 
     Parameters
     ----------
@@ -431,7 +432,7 @@ def loads_itself(operation: Operation, value: Value, tilings: Mapping[Value, Til
 def sent_early(operation: Operation, tilings: Mapping[Value, Tiling], config: Config) -> int:
     """Return how many vectors of a product's result are complete before its last step.
 
-    These are the first vectors of the result; they can be sent to another core at that time
+    These are the first vectors of the result; they can be sent to another core before that step
     (`Lowering.send`). ``tilings`` has the tilings of the operands and of the result.
     """
     taken = [tilings[value] for value in (*operation.operands, operation.result)]

@@ -42,7 +42,7 @@ class PhaseConvolution:
     """The computation of a `phase_convolution`, which the module's docstring describes.
 
     Unless it is `is_direct`, the product multiplies *copies* of the input in scratch, with zeros
-    around them: a copy for every `together` column offsets of the filter. A copy has `parts` parts,
+    around them. One copy serves `together` column offsets of the filter. A copy has `parts` parts,
     each of `lines` lines; the columns of these lines are split into `phases` row phases.
 
     Attributes
@@ -95,7 +95,10 @@ class PhaseConvolution:
 
     @cached_property
     def together(self) -> int:
-        """Number of column offsets of the filter whose input features share a vector's lanes."""
+        """Number of the filter's column offsets that share a vector.
+
+        The input features of these offsets lie side by side along the vector's lanes.
+        """
         columns = self.operation.attributes["kernel_spatial_dimensions"][1]
         fits = (not self.transposed and self.weights.lane_tiles == 1
                 and self.features % self.config.sublanes == 0
@@ -108,7 +111,7 @@ class PhaseConvolution:
     def copies(self) -> int:
         """Number of copies of the input in scratch.
 
-        A copy holds the input columns that up to `together` column offsets of the filter read.
+        A copy holds the input columns for up to `together` column offsets of the filter.
         """
         return -(-self.windows[1] // self.together)
 
@@ -119,7 +122,7 @@ class PhaseConvolution:
 
     @cached_property
     def line(self) -> int:
-        """Number of vectors of a copy that hold one line of all images and one tile of features."""
+        """Number of vectors of a copy for one line of all images and one tile of features."""
         return self.operation.result.shape[1] * self.phases
 
     @cached_property
@@ -257,9 +260,9 @@ class _Copies:
     def _copy(self, part: int, lines: list[int], source: int, stride: int) -> None:
         """Copy lines of the input, from line ``source`` on, to part ``part`` of each copy.
 
-        ``lines`` are the numbers that the lines get within the part, at equal distances. If they
-        are consecutive, every ``stride``-th line of the input is copied. Otherwise, the lines
-        between them stay zero, and every line of the input is copied.
+        ``lines`` are the numbers that the copied lines get within the part, at equal distances. If
+        these numbers are consecutive, every ``stride``-th line of the input is copied. Otherwise,
+        every line of the input is copied, and the lines of the part between two of them stay zero.
         """
         b, way, images = self._b, self._way, self._lhs[1]
         phases, step = self._lhs[2], lines[1] - lines[0] if len(lines) > 1 else 1

@@ -1,7 +1,7 @@
 """Pieces: how the array multiplies numbers that are not bf16, in several passes.
 
 The array rounds its operands to bf16 and adds in fp32. A number with more bits is a sum of *pieces*
-that bf16 holds. A product of two such numbers is the sum of the products of their pieces. A *pass*
+that bf16 holds. The product of two numbers is the sum of the products of their pieces. A *pass*
 is all steps of the array that multiply one piece of the rows by one piece of the weights. A scheme
 selects the pieces that are multiplied in each pass, computes them, and adds the results.
 
@@ -65,20 +65,19 @@ class Scheme(Protocol):
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """Numbers of vector operations for each vector of rows, weights and results in a step."""
+        """Numbers of vector operations for a vector of rows, one of weights, and one of results."""
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
         """Compute the settings of `piece` for pass ``number`` and operand ``side``.
 
-        There are equally many for all passes.
+        Their number is the same for all passes.
         """
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
               mask: MReg | None) -> VReg:
         """Compute the piece of ``vector`` for a pass, with the settings that `settings` returned.
 
-        Elements whose bit of ``mask`` is clear become the padding of ``side``; None means that no
-        bit is clear.
+        Where ``mask`` is 0, elements become the padding of ``side``; None is a mask of ones.
         """
 
     def total_setting(self, b: Builder, number: Number) -> Number | None:
@@ -163,7 +162,7 @@ class Split:
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """Numbers of vector operations for each vector of rows, weights and results in a step."""
+        """Numbers of vector operations for a vector of rows, one of weights, and one of results."""
         return 3 + 3 * self.most(ROWS), 3 + 3 * self.most(WEIGHTS), 2
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
@@ -227,11 +226,11 @@ class Stored(Split):
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """Numbers of vector operations for each vector of rows, weights and results in a step."""
+        """Numbers of vector operations for a vector of rows, one of weights, and one of results."""
         return 0, 0, 2
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
-        """Return an empty list: `piece` does the same in every pass, with another stored piece."""
+        """Return an empty list: passes differ only in the stored piece that `piece` gets."""
         return []
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
@@ -240,9 +239,9 @@ class Stored(Split):
         return _masked(b, Side(side.number, 0), vector, mask)
 
     def stored(self, b: Builder, side: Side, number: Number) -> Number:
-        """Return the index of the piece that pass ``number`` uses of the operand on side ``side``.
+        """Return which of the copies that `split` has stored of operand ``side`` a pass multiplies.
 
-        Indices are in the order in which `split` stores the pieces.
+        0 stands for the numbers themselves, and n + 1 for their piece n. ``number`` is the pass.
         """
         stored = [pair[side.number] + 1 for pair in self.pairs[:-1]] + [0]
         if isinstance(number, int):
@@ -321,7 +320,7 @@ class Passes:
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """Numbers of vector operations for each vector of rows, weights and results in a step."""
+        """Numbers of vector operations for a vector of rows, one of weights, and one of results."""
         return 3, 3, 4
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:

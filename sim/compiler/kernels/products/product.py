@@ -1,10 +1,10 @@
-"""The array's loop: sums of products of tiles of rows and weights, in vector memory.
+"""The array's loop: multiplies tiles of rows by tiles of weights, and adds the products.
 
 A *step* multiplies a block of rows, which is a few vectors, by one weight tile. `Product` describes
 all steps and the addresses of their operands by *levels*, which are like the loops of a loop nest.
-Levels along the *depth*, the contracted dimensions, add to the same results; they are the innermost
-ones, so that the sums of a block can stay in vector registers until they are complete. Every step
-also stores its sums: incomplete sums are overwritten by a later step.
+Steps along the *depth*, the contracted dimensions, add to the same results. The levels along the
+depth are innermost, so that the sums of a block can stay in vector registers until they are
+complete. Every step also stores its sums: incomplete sums are overwritten by a later step.
 `sim.compiler.kernels.products.steps` writes the code.
 
 Loading a weight tile takes lanes + 1 cycles. A block of `Config.tile_vregs` vectors, as many as a
@@ -32,15 +32,15 @@ _SUMS = 19
 _FEW = 32
 """Products of at most this number of steps pop results as soon as they are ready."""
 _PER_OPERATION = 0.85
-"""Approximate cycles of a vector operation in a step that takes the vector unit longer than the
-array."""
+"""Approximate cycles of a vector operation in a step in which the vector unit has more work than
+the array."""
 
 Finish = Callable[[Builder, VReg, Index], VReg]
 """Writes code, an epilogue, that converts a sum to the vector that is stored.
 
-Its arguments are the builder, the sum, and the index of its vector in the buffer of the results; at
-the same index, it can load other operands with the results' tiling. It is applied to incomplete
-sums as well, which are stored and later overwritten."""
+Its arguments are the builder, the sum, and the index of its vector in the buffer of the results. At
+the same index, the code can load other operands that have the results' tiling. It is applied to
+incomplete sums as well, which are stored and later overwritten."""
 
 
 @dataclass(frozen=True)
@@ -203,9 +203,9 @@ class Product:
 
     @cached_property
     def early(self) -> int:
-        """Number of vectors, the first of the results, that are complete before the last step.
+        """Number of vectors at the start of the results that are complete before the last step.
 
-        0 for products in several passes or by depth.
+        0 if the product takes several passes, or is computed by depth (`by_depth`).
         """
         if self.by_depth or self.scheme.passes > 1:
             return 0
@@ -231,14 +231,14 @@ class Product:
     def late(self) -> int:
         """Number of vectors of rows that a step pushes before it begins to pop another block.
 
-        Until then, it pops the last results of the block that the step before began to pop. In a
-        product that is not by depth, the number is 0.
+        Until then, it pops the last results of the block that the step before began to pop. The
+        number is 0 unless `by_depth` is true.
         """
         return self._delay % self.block_rows if self.by_depth else 0
 
     @cached_property
     def _delay(self) -> int:
-        """Vectors of rows to push between the push of a vector and the pop of its results."""
+        """Number of vectors of rows that are pushed after a vector, until its result is popped."""
         config, rows = self.config, self.block_rows
         latency = config.array_latency + 2 * config.sublanes
         return min(-(-latency * rows // self.step_cycles(rows)), config.result_vregs - rows,

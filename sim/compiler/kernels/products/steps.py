@@ -112,8 +112,8 @@ class _Counters:
         """Return the offset of the current step's operand from the first step's operand.
 
         ``name`` is a distance of `Level`: ``rows``, ``weights``, ``results``, ``weight_row`` or
-        ``depth``; the offset has its unit. It is the sum, over all levels, of the level's counter
-        times its distance.
+        ``depth``; the offset is in the unit of this distance. It is the sum, over all levels, of
+        the level's counter times the level's distance.
         """
         total = Index(0)
         for kind, level, counter in self.levels:
@@ -150,7 +150,7 @@ class _Counters:
 
 
 class _Writer:
-    """Writes the code of a product: a method that pushes or pops, for example, writes such code.
+    """Writes the code of a product. A method that "pushes" or "pops" writes code that does so.
 
     During a step, ``_rows`` is the address of its rows, and ``_weights`` that of the next step's
     weights. ``_tags[n]`` is the tag (see `_TAG_BITS`) of the step n steps before.
@@ -251,7 +251,7 @@ class _Writer:
                                      first=first, middle=half))
 
     def _parts(self, steps: range) -> Iterator[range]:
-        """Split ``steps`` after the first to pop, before the first to store, around `half_step`."""
+        """Cut ``steps`` after the first to pop, before the first to store; isolate `half_step`."""
         product = self._product
         borders = {product.lag + 1, self._first_store} if product.by_depth else set()
         if self._transfers is not None and self._transfers.half_step >= 0:
@@ -262,7 +262,7 @@ class _Writer:
     def _part(self, part: range, step: "partial[None]") -> None:
         """Write the steps with the numbers ``part``, some of which start or wait for a transfer.
 
-        ``step(starts=..., waits=n)`` writes one: it may start a transfer, and waits for n chunks.
+        ``step(starts=s, waits=n)`` writes one step; it starts a transfer if s, and awaits n chunks.
         """
         transfers = self._transfers
         if transfers is None:
@@ -308,7 +308,7 @@ class _Writer:
         return step >= self._first_store
 
     def _last_step(self, results: "_Results") -> None:
-        """Write the last step; then pop and store the results of its block that it did not pop."""
+        """Write the last step; then pop and store what is left of the results of its block."""
         product = self._product
         rest = product.block_rows - product.late
         last = product.steps - 1
@@ -400,8 +400,9 @@ class _Writer:
         none. It pops nothing before vector ``first`` of its rows. With ``starts``, the step starts
         a transfer of operands; with ``stores``, it starts transfers of results. At its end, it
         waits for ``waits`` chunks of operands of the next step. With ``middle``, it waits for a
-        chunk of its own rows before their second half. ``last`` marks the last step. ``known``
-        describes the results whose first vector it pops, if that is known without their tag.
+        chunk of its rows before it pushes their second half. ``last`` marks the last step.
+        ``known`` describes the results whose first vector it pops, if that is known without their
+        tag.
         """
         b, product = self._b, self._product
         rows = product.block_rows
@@ -440,9 +441,9 @@ class _Writer:
 
     def _pop(self, number: int, before: VReg | None, results: "_Results",
              known: "_Known | None") -> VReg:
-        """Pop a result after the push of vector ``number`` of rows; add ``before`` to its sum.
+        """Pop a result after the push of vector ``number`` of rows; return the result.
 
-        ``before`` is the result popped last; added right after its pop, it would hold the core.
+        Add ``before``, the result popped last, to its sum; to add a result at once holds the core.
         ``known`` is the parameter of `_step`.
         """
         b, rows, late = self._b, self._product.block_rows, self._product.late
@@ -459,7 +460,7 @@ class _Writer:
         return popped
 
     def _store(self, number: int, results: "_Results", last: bool) -> None:
-        """Start the transfer that `Stores.places` has for ``number``, if any; describe the next."""
+        """If `Stores.places` has vector ``number``, start its transfer; describe the next one."""
         assert self._stores is not None
         split = self._stores.places().get(number)
         if split is not None:
@@ -562,9 +563,10 @@ def _in_half_step(transfers: Transfers, number: int, last: int) -> None:
 
 def _divided(product: Product, meanwhile: Meanwhile | None
              ) -> Iterator[tuple[range, Callable[[], None]]]:
-    """Yield ranges of the steps that pop results, except the last one; and what runs before each.
+    """Yield ranges of steps, each with a function that writes the code to run before the range.
 
-    ``meanwhile`` is the parameter of `write_product`.
+    Together, the ranges contain all steps that pop results, except the last one. ``meanwhile`` is
+    the parameter of `write_product`.
     """
     steps = range(product.lag, product.steps - 1)
     others = {} if meanwhile is None else meanwhile(
@@ -576,9 +578,9 @@ def _divided(product: Product, meanwhile: Meanwhile | None
 
 
 def _piece(b: Builder, product: Product, side: Side, number: Number) -> Index:
-    """Return how far the piece for pass ``number`` lies behind an operand's first piece in memory.
+    """Return the distance, in vectors, from an operand's first piece to that for pass ``number``.
 
-    The distance is in vectors; ``side`` selects the operand.
+    ``side`` selects the operand.
     """
     if not product.apart[side.number]:
         return Index(0)
@@ -614,7 +616,7 @@ class _Sums:
     def decoded(self, tag: SReg, into: "_Results | None" = None) -> "_Results":
         """Unpack a tag, the word that says where the next popped results belong.
 
-        Its fields go to new registers, or to those of ``into``.
+        Its fields go to new registers, or to the registers in ``into``.
         """
         b, product = self._b, self._product
         found = into or _Results(b.scalar_variable(0), None, None)
@@ -688,10 +690,11 @@ class _Known:
 class _Operand:
     """The address of a step's operand, with its limits and settings.
 
-    ``at`` is the offset in the operand's buffer, in vectors. ``depth`` is the number of elements of
-    the contracted dimension from there to its end. ``most`` is the distance from there to the last
-    vector of the weights along their sublanes. Either is None if no code needs it. ``settings`` are
-    those of `Scheme.piece`.
+    ``at`` is the offset of the step's first vector in the operand's buffer, in vectors. The limits
+    are ``depth`` and ``most``; a limit is None if no code needs it. ``depth`` is the number of
+    elements from the step's first one to the end of the contracted dimension. ``most`` is the
+    number of vectors of weights after the step's first one, along the dimension of the sublanes.
+    ``settings`` are parameters of `Scheme.piece`.
     """
 
     at: Number | Index

@@ -1,12 +1,13 @@
 """Stores of a product's results to HBM, by the product's own code, while the array runs.
 
 A step of a product multiplies a block of rows by a weight tile, and adds to a block of sums. Here,
-the steps with the last tile of the depth come last: each of them completes a block of sums. The
-blocks follow one another in memory, so a transfer need not begin or end where a block does. Such a
+the steps with the last tile of the depth come last: each of them completes a block of sums. Such a
 step starts a transfer after an eighth of its block's vectors has been popped, and another one after
-a further half; the next step's first transfer stores the rest. The DMA engine writes rows no faster
-than the array makes them. So all rows that it has not written when the last results are popped
-delay the end of the product. Therefore, the transfers are small.
+a further half of them. The first transfer of the next step stores the rest: blocks follow one
+another in memory, so a transfer need not begin or end where a block does.
+
+The DMA engine writes rows no faster than the array makes them. So all rows that it has not written
+when the last results are popped delay the end of the product. Therefore, the transfers are small.
 """
 
 from collections.abc import Iterator
@@ -54,7 +55,7 @@ class Stores:
 
     @cached_property
     def splits(self) -> tuple[int, ...]:
-        """Positions in a block, in vectors, at which the step that pops it starts a transfer.
+        """Positions in a block, in vectors, at which the step that pops the block starts transfers.
 
         A transfer stores the vectors from one such position to the next, which may lie in the next
         block.
@@ -65,9 +66,9 @@ class Stores:
                      if split + late + 1 < rows) or (0,)
 
     def places(self) -> dict[int, int]:
-        """Map the number of a vector of rows to the number of one of `splits`.
+        """Map the number of a pushed vector, within its step, to the number of one of `splits`.
 
-        After the push of this vector, the sums up to that split are complete. Their transfer starts
+        After the push of this vector, the sums up to this split are complete. Their transfer starts
         after the push of the next vector, so that the array has rows while the start holds the
         core.
         """
@@ -114,12 +115,12 @@ class Stores:
     def describe_first(self) -> None:
         """Write the descriptor of the first transfer.
 
-        It stores the first block up to the first of `splits`, or all of it if that is 0.
+        It stores the first block up to the first of `splits`, or the whole block if that is 0.
         """
         self.describe(0, self.splits[0] or self._product.block_rows)
 
     def describe_after(self, number: int, block: SReg) -> None:
-        """Write the descriptor of the transfer that begins at number ``number`` of `splits`.
+        """Write the descriptor of the transfer that begins at vector ``splits[number]`` of a block.
 
         ``block`` is the index of the first vector of the block that is being popped.
         """
@@ -127,9 +128,9 @@ class Stores:
         self.describe(block + self.splits[number], following - self.splits[number])
 
     def describe_rest(self, block: SReg) -> None:
-        """Write the descriptor of the transfer of a block's vectors after the last of `splits`.
+        """Write the descriptor of a transfer that stores the rest of the last block.
 
-        ``block`` is the index of the block's first vector.
+        The rest begins at the last of `splits`. ``block`` is the index of the block's first vector.
         """
         self.describe(block + self.splits[-1], self._product.block_rows - self.splits[-1])
 

@@ -1,9 +1,9 @@
 """Transfers within a product: operands arrive while the array runs, and results leave.
 
 The code of a product itself starts the transfers of its operands from HBM. Here, a *chunk* is the
-vectors of an operand that one of these transfers loads (not the *chunk* of `sim.kernel`). A *tile
-of the depth*, or *of columns*, is the part of the contracted dimension, or of the result's columns,
-that one weight tile covers.
+vectors of an operand that one of these transfers loads (not the *chunk* of `sim.kernel`). One
+weight tile covers a part of the contracted dimension, a *tile of the depth*, and a part of the
+result's columns, a *tile of columns*.
 
 Chunks arrive in the order in which steps need them: first those for the first tile of the depth,
 then those for the second, and so on (`Product.by_depth`). Chunks for the first tile are small, so
@@ -13,13 +13,13 @@ the array while it waits for them.
 
 During the first tile of the depth, the array waits for transfers: it processes rows as fast as they
 arrive, and weights must arrive as well. To shorten the wait, the last block of rows may arrive in
-two chunks (`Plan.halves`). Its step begins when the first half of the block is in vector memory,
-and waits for the other half in its middle.
+two chunks (`Plan.halves`). Its step begins when the first half of the block is in vector memory;
+in the middle of the step, the array waits for the other half.
 
-A few chunks are in flight at a time. The step before the one that needs a chunk ends with the start
-of another transfer and a wait for that chunk. Descriptors lie in a table in scalar memory, which is
-written while the first chunks arrive. In the last tile of the depth, results leave while the array
-runs (`sim.compiler.kernels.products.stores`).
+A few chunks are in flight at a time. If a step needs a chunk, the step before it ends with the
+start of another transfer and a wait for this chunk. A table in scalar memory holds the descriptors;
+it is written while the first chunks arrive. In the last tile of the depth, results leave while the
+array runs (`sim.compiler.kernels.products.stores`).
 """
 
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ the number of steps until the next wait.
 _SPARE = 8
 """Number of words of scalar memory that stay free for the counters of the product's loops."""
 _DEPTHS = (1, 2, 4)
-"""Numbers of tiles of the depth in a chunk (`Plan.depths_together`) to try."""
+"""Numbers of tiles of the depth in a chunk (`Plan.depths_together`) that are tried."""
 _SIGNAL = 1 << 12
 """Bit of a descriptor's first word: the transfer adds 1 to a semaphore when it is complete."""
 
@@ -113,11 +113,12 @@ class Plan:
         Number of tiles of columns whose weights share a chunk. It does not apply to the first tile
         of the depth nor, with ``fine_end``, to the last.
     fine_end : bool
-        Whether each tile of weights of the last tile of the depth is a chunk of its own.
+        Whether, in the last tile of the depth, each weight tile is a chunk of its own.
     fast : bool
-        Whether chunks of weights in the first tile of the depth double in size, and later chunks
-        double their tiles of the depth up to ``depths_together``. Otherwise, chunks in the first
-        tile grow by half, and later chunks have ``depths_together`` tiles from the start.
+        Whether each chunk of weights in the first tile of the depth is twice as large as the one
+        before, and each later chunk has twice as many tiles of the depth as the one before, up to
+        ``depths_together``. Otherwise, chunks in the first tile grow by half, and later chunks all
+        have ``depths_together`` tiles.
     halves : bool
         Whether the last block of rows of the first tile of the depth arrives in two chunks.
     """
@@ -252,8 +253,9 @@ class Plan:
 
         Step -1 stands for the wait before the first step.
 
-        A step waits for one chunk, so that each step can start another one. But each step before
-        the `half_step`, where no time is left, waits for all chunks that the next step needs.
+        After the `half_step`, a step waits for only one chunk, so that each step can start another
+        one. Before it, a step waits for all chunks that the next step needs: to wait for some of
+        them earlier would stall the array.
         """
         found: dict[int, int] = {}
         after = self.product.steps
@@ -276,7 +278,7 @@ class Plan:
 
     @cached_property
     def waits(self) -> tuple[int, ...]:
-        """Number of chunks for which each of `stops` waits."""
+        """For each of `stops`, in their order, the number of chunks for which it waits."""
         return tuple(self._stops[stop] for stop in self.stops)
 
     @cached_property
@@ -300,7 +302,7 @@ class Plan:
 
     @property
     def started_first(self) -> int:
-        """Number of chunks that are started before the first step."""
+        """Number of chunks whose transfers are started before the first step."""
         return min(len(self.chunks), self.early + _FLIGHT + self.halves)
 
     @property
@@ -310,7 +312,7 @@ class Plan:
 
     @cached_property
     def starts(self) -> tuple[range, ...]:
-        """Range of chunks that each of `stops` starts, up to the last stop that starts any."""
+        """For each of `stops`, the chunks that it starts; without stops after the last start."""
         found = [self.started[stop] if stop != self.half_step else range(0) for stop in self.stops]
         while found and not found[-1]:
             found.pop()
@@ -367,8 +369,8 @@ class Plan:
 
 
 _LATENCY, _START_CYCLES = 110, 2
-"""Cycles from a program's start to the first row of an operand; and cycles to start a transfer, in
-addition to those in which its descriptor is read and checked."""
+"""Cycles from a program's start until the first row of an operand arrives. ``_START_CYCLES`` are
+the cycles to start a transfer, without those in which its descriptor is read and checked."""
 
 
 def _growing(count: int, part: int) -> Iterator[tuple[int, int]]:
@@ -397,9 +399,9 @@ def plan_transfers(product: Product, loads: tuple[bool, bool], smem: range) -> P
     Returns
     -------
     Plan or None
-        None if the product cannot transfer its operands: it has several passes, an epilogue
-        (`Product.finish`), too few steps, or other levels than a product of two matrices; or
-        ``smem`` has too few words.
+        None if the product cannot transfer its operands, for one of these reasons: it has several
+        passes, an epilogue (`Product.finish`), too few steps, or other levels than a product of
+        two matrices; or ``smem`` has too few words.
     """
     block = product.block
     matrices = (len(product.sums) == 1 and len(product.others) == 1
