@@ -166,10 +166,10 @@ class Ring:
         return self.slots * self.batch.rows
 
     def parts(self, batch: npt.NDArray[Any], slot: int) -> list[tuple[int, Words]]:
-        """Return each core's part of a batch that goes to slot ``slot``: (first row, its rows).
+        """Return, for each core, the rows to write for a batch in slot ``slot``: (first, rows).
 
-        The rows have shape (number of rows, lanes); the first row is counted from the start of the
-        buffer. Padding is 0.
+        ``first`` is the number of the first row, counted from the start of the buffer. ``rows`` is
+        the core's part of the batch, shape (number of rows, lanes). Padding is 0.
         """
         rows = np.zeros((self.batch.rows, self.lanes), np.uint32)
         self.batch.pack(batch, rows)
@@ -241,7 +241,7 @@ def tiled(type: TensorType, config: Config, dimension: int | None = None, view: 
         How the host array is split between two cores (`ShardedArray.dimension`); None: it is not
         split.
     view : View
-        Reshapes and transposes that the host applies first.
+        Reshapes and transposes that the host applies to the array before it tiles the array.
     packed : bool
         Whether two bf16 numbers share a word.
     """

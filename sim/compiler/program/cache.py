@@ -71,7 +71,7 @@ def compile_cached(graph: Graph, config: Config, *, name: str | None = None,
 
 def compile_pod_cached(graph: Graph, config: Config, *, name: str | None = None,
                        standard_inputs: bool = False) -> PodExecutable:
-    """Compile a graph for a pod, or load the executable to which an equal one was compiled before.
+    """Compile a graph for a pod, or load the executable of an equal graph compiled before.
 
     The parameters and errors are those of `compile_pod`; the cache is that of `compile_cached`.
     """
@@ -101,7 +101,7 @@ def _cached(name: str, key: str, compile: Callable[[], _Made],
             read: Callable[[pathlib.Path], _Made]) -> _Made:
     """Return what ``compile`` returns, or what it returned before for the same ``key``.
 
-    ``name`` is that of the entry in the cache; ``write`` makes it, and ``read`` reads it.
+    ``name`` is the name of the cache's entry; ``write`` writes the entry, and ``read`` reads it.
     """
     if dump_folder() is not None:
         return compile()

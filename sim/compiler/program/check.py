@@ -14,7 +14,7 @@ _BETWEEN = frozenset({"by_device", "exchange", "pod_sum"})
 
 
 def check(graph: Graph, config: Config) -> None:
-    """Refuse operations without a kernel, and a chip without powers of two of lanes and sublanes.
+    """Refuse operations that have no kernel, and chips on which no kernel can run.
 
     Parameters
     ----------

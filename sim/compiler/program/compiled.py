@@ -113,8 +113,8 @@ class Compiled:
     name : str
         Name of the program in messages.
     inputs, outputs : tuple of TensorType
-        Types of the inputs and outputs; of those that are split, the type of one core's part; of
-        those in the infeed, the type of a batch.
+        Types of the inputs and outputs. For an array that is split, this is the type of one core's
+        part; for an input in the infeed, the type of a batch.
     sharding : Sharding
         How each input and output is split between two cores; None for one that is not split.
     cores : tuple of CoreCode
@@ -151,8 +151,8 @@ class Compiled:
         """Whether output ``output`` may lie in the memory of input ``number``.
 
         It may if they have the same layout, and each core has read the input before it begins to
-        write the output. With two cores, both must also be stacked, so that no core reads what the
-        other core overwrites.
+        write the output. With two cores, input and output must also be stacked, so that no core
+        reads what the other core overwrites.
         """
         apart = len(self.cores) == 1 or (
             self.sharding.inputs[number] == self.sharding.outputs[output] == STACKED)
@@ -215,7 +215,7 @@ def _name(buffer: str, core: int) -> str:
 
 
 class _Names(Mapping[str, int]):
-    """Maps the names by which one core's code refers to buffers to their byte addresses in HBM."""
+    """Maps names of buffers, as in one core's code, to the buffers' byte addresses in HBM."""
 
     def __init__(self, addresses: Mapping[str, int], core: int) -> None:
         self._addresses, self._core = addresses, core

@@ -15,7 +15,7 @@ __all__ = ["connect", "exchanges", "for_device", "program_key", "require_cores"]
 
 
 def require_cores(graph: Graph, config: Config) -> None:
-    """Check that a chip has what a graph needs: two cores, if it has a sharding; links, on a pod.
+    """Check that a chip has what a graph needs: two cores for a sharding, and links for a pod.
 
     Raises
     ------
@@ -84,9 +84,10 @@ class _Specialise:
                   same: dict[Value, Value]) -> list[Operation]:
         """Return this device's part of an exchange: one operation, or none.
 
-        ``operand`` is the device's operand. If the device receives nothing, it keeps this value:
-        ``same``, which maps each replaced value to its replacement, then maps the result to it. The
-        one operation is then a barrier before the exchange, if there must be one.
+        ``operand`` is the device's operand. If the device receives nothing, the operand takes the
+        place of the result: ``same``, which maps each replaced value to its replacement, gets this
+        pair. Then the device's part is only a barrier before the exchange, or nothing if no barrier
+        is needed.
         """
         self._exchanges += 1
         sources = operation.attributes.get("sources", (1, 0))
@@ -132,10 +133,10 @@ def exchanges(graph: Graph) -> dict[int, tuple[int, Peer]]:
 def program_key(graph: Graph) -> Hashable:
     """Return a key that devices with the same core number share if they can have the same program.
 
-    Equal keys mean the same operations on the same values, with the same handshakes. Only these may
-    differ: the values of a ``device_constant``, and the core to which an exchange sends, as long as
-    all devices send to another chip, or all within their own. ``graph`` is what `for_device`
-    returned for a device. Graphs that share no values have different keys.
+    Equal keys mean the same operations on the same values, with the same handshakes. Only two
+    things may differ. One is the values of a ``device_constant``. The other is the core to which an
+    exchange sends, if all devices send to another chip, or all send within their own chip.
+    ``graph`` is a result of `for_device`. Graphs that share no values have different keys.
     """
     return tuple(graph.inputs), tuple(
         (operation.kind, operation.operands, operation.results, _meeting_key(operation),
@@ -161,8 +162,8 @@ def connect(linear: Linear,
     linear : Linear
         Code of the core that sends.
     sent : dict
-        By the number of each exchange: the function in `Launcher.sent`, if there is one, the core
-        that receives, and the destination in that core's vector memory.
+        For each exchange, by its number: the function in `Launcher.sent`, or None; the core that
+        receives; and the address of the destination in that core's vector memory.
     """
     def connected(words: TransferWords) -> TransferWords:
         if words.exchange is None:

@@ -46,11 +46,11 @@ def absorb(graph: Graph, kept: Container[int] = ()) -> tuple[View, ...]:
 
 
 def packable(graph: Graph, config: Config, *, inputs: bool) -> frozenset[Value]:
-    """Return the constants, and with ``inputs`` also the inputs, that are packed in HBM.
+    """Return the values to pack in HBM: constants and, if ``inputs`` is true, also inputs.
 
-    Packed values have two bf16 numbers in a word. They are operands of products alone, and at least
-    one of these products loads them as the array's weights. Loading packed weights takes no longer
-    than loading others. Other products first copy each number to a word of its own.
+    Packed values have two bf16 numbers in a word. Only products use them, and at least one of these
+    products loads them as the array's weights. Loading packed weights takes no longer than loading
+    others. Other products first copy each number to a word of its own.
     """
     users, returned = graph.users(), set(graph.outputs)
 

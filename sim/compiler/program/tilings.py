@@ -18,8 +18,8 @@ CONTROL = frozenset({"while", "case", "stream"})
 regions.
 """
 BARRIER = "barrier"
-"""Kind of an operation without operands and results: the devices of a pod meet, before an exchange
-in which this device takes no part.
+"""Kind of an operation for a barrier of all devices of a pod, before an exchange in which this
+device takes no part. The operation has neither operands nor results.
 """
 HELD = frozenset({"constant", "device_constant"})
 """Kinds of operations that have neither a kernel nor regions; their results have the standard

@@ -1,7 +1,8 @@
 """Chooses where code is split into segments.
 
 A cut inside a loop means that both segments are loaded in each iteration. So a cut is placed where
-it separates the fewest branches from their targets; of equal places, the last one within reach.
+it separates the fewest branches from their targets; if several places are equally good, at the last
+one within reach.
 """
 
 import numpy as np
@@ -16,7 +17,7 @@ Integers = npt.NDArray[np.int64]
 
 
 def crossings(linear: Linear) -> Integers:
-    """Count, for a cut before each bundle, the branches that it would separate from their targets.
+    """For each bundle, count the branches that a cut before it would separate from their targets.
 
     Returns
     -------

@@ -14,7 +14,7 @@ A segment consists of
 
 - its part of the code. Inserted in it are two bundles that start to load the segment which most
   likely follows (`Segment.following`, `load_places`), unless that would overwrite this segment;
-- exits: one for each bundle of another segment that it branches to or runs on into;
+- exits: one for each bundle of another segment to which this segment branches or runs on;
 - entries: one for each of its bundles, except the first, that other segments branch to.
 """
 
@@ -66,7 +66,8 @@ def overlay(linear: Linear, constants: Image, config: Config, name: str = "progr
     Returns
     -------
     Overlays, and list of Load
-        The segments, and the load of each segment that most likely follows another one.
+        The segments; and, for each segment after which another one is the most likely, the load of
+        that other one.
 
     Raises
     ------

@@ -20,24 +20,24 @@ counters and indices while control flow needs them. ``STAMP`` is for the profile
 
 LINKS = {("x", 1): 5, ("x", -1): 2, ("y", 1): 6, ("y", -1): 10}
 """Semaphores of exchanges along rings of chips, by the kind of ring and the way round it. Each
-counts what arrives from the next chip that way: its signals, which say that its destination vectors
-are free, and its data."""
+counts what arrives from the next chip in that direction: data, and signals that the destination
+vectors on that chip are free."""
 SCALAR_READ = 7
 """Semaphore that counts complete transfers to the window of scalar memory; kernels start such
 transfers too."""
 MOVED = 8
 """Semaphore that counts complete transfers of `VectorMemory.issue`, which move values."""
 FREE, EXCHANGED, EXCHANGED_PARTS = 9, 3, (3, 4)
-"""Semaphores of exchanges that are not along rings of chips. ``FREE``: the other core's destination
-vectors are free. ``EXCHANGED`` counts complete transfers; each exchange has two: the one sent and
-the one received. Exchanges in two parts have a semaphore for each part."""
+"""Semaphores of exchanges that are not along rings of chips. ``FREE`` counts signals that the other
+core's destination vectors are free. ``EXCHANGED`` counts complete transfers; each exchange has two:
+the one sent and the one received. Exchanges in two parts have a semaphore for each part."""
 EXCHANGED_ALONE = LINKS["y", -1]
-"""Semaphore that programs for one chip, which use no links, use in place of ``EXCHANGED``. It is
-none of ``EXCHANGED_PARTS``, so a wait for an exchange in one part need not wait for the first parts
-of other exchanges."""
+"""Semaphore that replaces ``EXCHANGED`` in programs for one chip, which use no links. It is none of
+``EXCHANGED_PARTS``, so code that waits for an exchange in one part does not also wait for the first
+parts of other exchanges."""
 SENT = EXCHANGED_PARTS[1]
-"""Semaphore that counts the values that have left along rings of chips. Waiting for the second
-parts of exchanges also waits for these values."""
+"""Semaphore that counts the values that have left along rings of chips. It also counts the second
+parts of exchanges, so code that waits for these parts waits for the values, too."""
 BLOCK_READ, BLOCK_WRITTEN = 11, 12
 """Semaphores of streams and gathers: they count the complete transfers that read blocks of
 operands, and those that write blocks of results."""

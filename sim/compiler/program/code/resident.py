@@ -12,7 +12,7 @@ from sim.compiler.program.code.transfers import CODE, Rows, scalar_words, transf
 __all__ = ["load", "resident", "resident_bundles"]
 
 _ADDRESS_WORDS = range(2, 4)
-"""Numbers of the words of a descriptor that hold the address of the source."""
+"""Numbers of the descriptor words that hold the source's address."""
 
 
 def resident(config: Config, entry: int, single: bool = False) -> tuple[list[Operations], int]:

@@ -55,8 +55,8 @@ def times(linear: Linear, reads: Sequence[Read], inputs: int, outputs: int) -> T
     linear : Linear
         A core's code.
     reads : sequence of Read
-        Transfers for which the code waits, in the order of the code. An input that other transfers
-        read counts as read until after the end of the program.
+        Transfers for which the code waits, in the order of the code. An input that any other
+        transfer reads counts as completely read only after the end of the program.
     inputs, outputs : int
         Numbers of inputs and outputs.
     """

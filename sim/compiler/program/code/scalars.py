@@ -25,7 +25,8 @@ class ScalarMemory:
     config : Config
         The chip.
     held : int
-        Number of words, the last of those for kernels, that code between kernels uses meanwhile.
+        Number of words, right before `to_window`, that kernels must not use for now: a sum over
+        the pod, whose steps run between kernels, keeps its data there.
     """
 
     config: Config

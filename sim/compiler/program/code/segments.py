@@ -18,8 +18,8 @@ __all__ = ["Load", "Segment", "code_rows", "cut_segments", "load_places", "occup
 _ROUNDS = 64
 """Maximum number of attempts to split code so that all segments fit instruction memory."""
 _FEW = 16
-"""The load of the following segment may begin within this number of bundles from a segment's start,
-even if too few bundles remain after it to hide it (`load_places`).
+"""The load of the following segment may always begin within this number of bundles from a segment's
+start, even if the bundles after it are too few to hide the load (`load_places`).
 """
 
 
@@ -30,13 +30,13 @@ class Load:
     Attributes
     ----------
     bundle : int
-        Number of the bundle of the code before which it starts.
+        Number of a bundle of the code; the load starts before this bundle.
     rows : int
         Number of HBM rows of the segment's code.
     ahead : bool
-        Whether the segment before it runs meanwhile; if not, the core waits.
+        Whether the previous segment runs during the load; if not, the core waits.
     end : int
-        Number of the bundle after the segment before it, whose exits wait for the load.
+        Number of the bundle after the previous segment, whose exits wait for the load.
     """
 
     bundle: int
@@ -209,12 +209,12 @@ def load_places(segment: Segment, linear: Linear) -> list[int]:
 
     The places are values of `Segment.loads`. Every path through the segment executes the load
     exactly once.
-    Transfers complete in order, so a transfer of operands that starts after the load waits for it.
+    Transfers complete in order, so transfers of operands that start after the load wait for it.
     Therefore the first places are those right after such a transfer, from the latest one on, and
     then the segment's first bundle. The segment's exits wait for the load. To keep this wait short,
     the code after these places has at least as many bundles as the following segment, unless the
-    load begins within the first `_FEW` bundles. The starts of all kernels follow, for loads that
-    would wait for earlier transfers.
+    load begins within the first `_FEW` bundles. The last places are the starts of all kernels; they
+    are for loads that would wait for earlier transfers.
     """
     assert segment.following is not None
     size = segment.end - segment.first

@@ -147,8 +147,8 @@ class TransferWords:
         Pairs (number of a word, name of a buffer). The buffer's 64-bit address is added to that
         word (low half) and the next one (high half).
     exchange : int or None
-        Number of the exchange, for a transfer to another core. The plan has one destination for
-        all devices that share it; `sim.compiler.program.devices.connect` sets that of each device.
+        Number of the exchange, for a transfer to another core. Devices that share a plan have
+        the same destination in it; `sim.compiler.program.devices.connect` sets that of each device.
     """
 
     words: tuple[int, ...]

@@ -186,7 +186,7 @@ class SegmentWriter:
         return segment.start + segment.end - segment.first + exits + entries
 
     def _pair(self, segment: Segment) -> list[TransferWords]:
-        """Return the descriptors that load a segment: code, unless it is resident, then image."""
+        """Return the descriptors that load a segment: code (unless it is resident) and image."""
         code, code_rows = self._rows_of["code", segment.number]
         image, image_rows = self._rows_of["image", segment.number]
         half = self._memory.images[segment.number % 2].start
@@ -320,7 +320,7 @@ def _absolute(bundles: Sequence[Operations]) -> Image:
 
 
 def _part(table: npt.NDArray[np.int64], segment: Segment) -> list[list[int]]:
-    """Return the rows of ``table`` whose bundles, in the first column, belong to a segment."""
+    """Return the rows of ``table`` whose first column has the number of a segment's bundle."""
     chosen = (table[:, 0] >= segment.first) & (table[:, 0] < segment.end)
     return table[chosen].tolist()
 

@@ -26,8 +26,8 @@ class _Slice:
     Attributes
     ----------
     operations : tuple of Operation
-        The ``dynamic_slice``; followed by the ``reshape`` of its result, if that is the only use of
-        the slice and moves no elements.
+        The ``dynamic_slice``. If the only use of its result is a ``reshape`` that moves no
+        elements, the ``reshape`` is the second operation.
     """
 
     operations: tuple[Operation, ...]
@@ -105,14 +105,14 @@ class SlicesAhead:
         return [each.value for each in self._vectors]
 
     def body(self, graph: Graph) -> Graph:
-        """Return the loop's body without the slices' operations; their values become inputs."""
+        """Return ``graph``, the loop's body, with inputs in place of the slices' operations."""
         done = {operation for each in self._vectors for operation in each.operations}
         return replace(graph, inputs=[*graph.inputs, *self.values],
                        operations=[operation for operation in graph.operations
                                    if operation not in done])
 
     def start(self) -> None:
-        """Write code before the loop that starts to load the slices of the first iteration."""
+        """Write code, before the loop, that starts transfers of the first iteration's slices."""
         self._transfers = self._start(0)
 
     def enter(self) -> None:
@@ -181,12 +181,14 @@ def slices_ahead(context: Context, body: Graph, homes: Mapping[Value, Rows], kep
     Returns
     -------
     SlicesAhead or None
-        None if there are no such slices, or vector memory has no room for them.
+        None if there are no such slices, or if vector memory has no room for them and none of
+        them is in the infeed.
 
     Raises
     ------
     VectorMemoryError
-        If vector memory has no room for slices in the infeed.
+        If vector memory has no room for the slices, and some of them are in the infeed: these must
+        be loaded ahead.
     """
     tilings, chosen = context.tilings, list[_Slice]()
     found = sorted(_slices(context, body, homes, loop[0]), key=lambda each: not each.is_fed)

@@ -34,7 +34,7 @@ _ROOM = 8
 
 
 class Host(Protocol):
-    """Interface, for `BlockLoops`, of the writer of regions; `ControlFlow` implements it."""
+    """Interface through which `BlockLoops` writes regions; `ControlFlow` implements it."""
 
     fixed: set[Value]
 
@@ -54,7 +54,7 @@ class Host(Protocol):
 
 def cut_rows(home: Rows, tiling: Tiling, along: int, size: int, start: int,
              term: tuple[int, int] | None = None, *, exact: bool = False) -> Rows:
-    """Return the rows of a block of a value: a range of indices along one dimension.
+    """Return the HBM rows of a block: a value's elements in a range of indices of one dimension.
 
     Parameters
     ----------
@@ -278,7 +278,7 @@ class BlockLoops:
 
 
 class _Staging:
-    """Double buffers of one of a stream's loops over blocks.
+    """Double buffers for a loop over blocks of a stream.
 
     There is a pair for each operand whose blocks are loaded, and for each result that is not
     carried. Kernels use one buffer of a pair; transfers from or to HBM use the other.
@@ -338,7 +338,7 @@ class _Staging:
             self._places.memory.release(buffer)
 
     def start(self, count: int, ahead: int) -> None:
-        """Write code before the loop that starts the transfers which read the first block.
+        """Write the code that starts the transfers of the first block; it stands before the loop.
 
         ``count`` is the number of blocks, ``ahead`` the address of the counter of blocks read.
         """
@@ -349,7 +349,8 @@ class _Staging:
             stream.bundle((Slot.MISC, "signal", (sem[BLOCK_WRITTEN], self._writes)))
 
     def finish(self) -> None:
-        """Write code after the loop that waits until the last results are written."""
+        """Write the code that waits until the last results are written; it stands after the loop.
+        """
         if self._written:
             self._stream.wait(BLOCK_WRITTEN, self._writes)
         self._release()

@@ -24,7 +24,7 @@ __all__ = ["ControlFlow"]
 
 
 class ControlFlow:
-    """Writes ``while``, ``case`` and ``stream``.
+    """Writes the code of the operations ``while``, ``case`` and ``stream``.
 
     Parameters
     ----------
@@ -36,8 +36,8 @@ class ControlFlow:
     Attributes
     ----------
     fixed : set of Value
-        Inputs of regions whose vectors must not be reused for results: the inputs of loops'
-        conditions, because the bodies use them, and whole operands of streams.
+        Inputs of regions, if results must not take over their vectors: the inputs of loops'
+        conditions, because the bodies use them, too, and whole operands of streams.
     """
 
     def __init__(self, context: Context,
@@ -60,7 +60,7 @@ class ControlFlow:
              early: Mapping[Value, Sequence[Rows]]) -> None:
         """Write a ``while``. Each carried value stays in vector memory, or in its own rows of HBM.
 
-        Each iteration writes results in the outfeed to the rows of the program's outputs.
+        Some results may be in the outfeed: each iteration writes those to the outputs' rows.
 
         Parameters
         ----------
@@ -187,9 +187,9 @@ class ControlFlow:
         """Choose where a loop keeps its carried values, and copy their initial values there.
 
         ``later`` are the values that are used after the loop; ``outfed`` has the rows of outputs in
-        the outfeed, by number. Return the buffers of those kept in vector memory, and the HBM rows
-        of all others, by number. A carried value takes over its operand's buffer if the operand is
-        not used again.
+        the outfeed, by number. Return, by number, the buffers of carried values that stay in vector
+        memory, and the HBM rows of all others. A carried value takes over its operand's buffer if
+        the operand is not used again.
         """
         places, operands, body = self._places, operation.operands, operation.regions[1]
         places.memory.wait_all()
@@ -220,10 +220,10 @@ class ControlFlow:
         return buffers, rows
 
     def _carried_rows(self, operation: Operation, number: int, outfed: Sequence[Rows]) -> Rows:
-        """Return the HBM rows of carried value ``number``, after writing its initial value there.
+        """Write code that copies the initial value of carried value ``number`` to HBM.
 
-        If the loop does not change the value, these are the rows of its home. If it is in the
-        outfeed, they are the first of the outputs' rows in ``outfed``.
+        Return the rows to which it goes. If the loop does not change the value, these are the rows
+        of its home. If it is in the outfeed, they are the first of the outputs' rows in ``outfed``.
         """
         places, value, body = self._places, operation.operands[number], operation.regions[1]
         if body.outputs[number] is body.inputs[number]:
@@ -282,16 +282,16 @@ class ControlFlow:
         self._forget(known)
 
     def _forget(self, known: set[Value]) -> None:
-        """Forget homes of pinned values that were written by code which may not be executed.
+        """Forget the homes that pinned values got in code that is not always executed.
 
-        ``known`` are the values that had homes before that code.
+        ``known`` are the values that had homes before this code.
         """
         for value in self._places.pinned:
             if value not in known:
                 self._places.homes.pop(value, None)
 
     def _renew(self, body: Graph, buffers: Mapping[int, VmemBuffer]) -> None:
-        """Copy the next values of carried values to their buffers; free all other vectors."""
+        """Copy the next iteration's carried values to their buffers; free all other vectors."""
         self.fill({buffer: body.outputs[number] for number, buffer in buffers.items()
                     if body.outputs[number] is not body.inputs[number]})
         self._places.evict_all(lambda value: False)

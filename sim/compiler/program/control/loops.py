@@ -12,7 +12,7 @@ from sim.compiler.program.tilings import CONTROL, Tilings
 __all__ = ["ROOM", "closed", "move_vectors", "need", "values_to_keep"]
 
 _LONGEST_CYCLE = 16
-"""Maximum number of buffers whose contents rotate; each of them needs a vector register."""
+"""Maximum length of a permutation cycle of buffers; each buffer in it needs a vector register."""
 ROOM = 2
 """A loop must leave enough free vectors for its largest operation: this factor times the vectors of
 the operation's operands and results that do not stay in vector memory."""
@@ -96,9 +96,10 @@ def _sliced_in_hbm(graph: Graph) -> set[Value]:
 
 
 def closed(kept: set[int], body: Graph) -> set[int]:
-    """Remove carried values that get their next value from a carried value that is not kept.
+    """Return the largest closed subset of ``kept``.
 
-    The result is closed: each next value is either computed by the body or kept as well.
+    In a closed set, the next value of each carried value is computed by the body, or is the current
+    value of a carried value in the set.
 
     Parameters
     ----------
@@ -114,10 +115,11 @@ def closed(kept: set[int], body: Graph) -> set[int]:
 
 
 def _carried_sources(body: Graph) -> dict[int, int]:
-    """Find carried values whose next value is the current value of a carried value.
+    """Find carried values whose next value an iteration does not compute, but copies.
 
-    ``body`` is the loop's body. Returns a mapping from the number of each such value to the number
-    of the value that it takes over, which may be its own.
+    It copies the current value of the same carried value, or of another one. ``body`` is the loop's
+    body. Returns a mapping from the number of the carried value that gets the copy to the number of
+    the one that is copied.
     """
     numbers = {value: number for number, value in enumerate(body.inputs)}
     return {number: numbers[value] for number, value in enumerate(body.outputs)

@@ -1,4 +1,4 @@
-"""The code that starts an exchange between the cores of a chip, as a whole or in two places."""
+"""The code that starts an exchange between a chip's cores, at one or two places of the program."""
 
 from dataclasses import dataclass, field
 
@@ -38,12 +38,11 @@ class NearExchange:
     symbols: dict[str, TransferWords] = field(default_factory=dict)
 
     def start(self, builder: Builder, source: VmemBuffer, end: int) -> None:
-        """Write code that starts the transfers before number ``end`` that have not been started.
+        """Write code that starts all transfers before number ``end``, except those started already.
 
         ``source`` is the buffer of the value that is sent. Before the first transfer, each core
         signals that the vectors into which it receives are free, and then waits for the same signal
-        from the other core. So no vectors are overwritten that are in use, and the cores cannot
-        deadlock.
+        from the other core. So no vectors in use are overwritten, and the cores cannot deadlock.
         """
         assert self.target is not None
         attributes, started = self.operation.attributes, len(self.symbols)
@@ -58,6 +57,6 @@ class NearExchange:
             builder.dma(symbol, fence=Fence((sent,), paced=False))
 
     def forget(self) -> None:
-        """Undo everything: no buffer is allocated, and no transfer has been started."""
+        """Return to the initial state: without a buffer, and without transfers that are started."""
         self.target = None
         self.symbols.clear()

@@ -42,8 +42,8 @@ class KernelLowering:
     allocate : callable
         Allocates a scratch buffer of the kernel (`Allocate`).
     fill : callable
-        Called with a buffer and words, shape (vectors, sublanes, lanes): has the words copied to
-        the buffer before the kernel runs.
+        Takes a buffer and words, shape (vectors, sublanes, lanes), and has the words copied to the
+        buffer before the kernel runs.
     known : mapping of Value to int, optional
         The word of each operand that is a constant with equal elements.
     reads : list of Value, optional
@@ -64,8 +64,7 @@ class KernelLowering:
     cycles : int or None
         Predicted cycles of a kernel that waits for transfers of its own; None: not predicted.
     is_free : callable
-        Maps a number of vectors to whether that many consecutive vectors are free; by default
-        always true.
+        Returns whether a given number of consecutive vectors is free; by default always true.
     reads_window : bool
         Whether the kernel copies vectors to the window of scalar memory.
     section : range or None
@@ -193,7 +192,7 @@ class KernelLowering:
         return self._builder.smem_load(self.scalars(self.place(value).buffer, 0))
 
     def _counted(self, address: int, value: Affine) -> SReg:
-        """Write code that evaluates ``value`` for a counter; return the register of the result.
+        """Write code that computes ``value`` from a counter; return the register with the result.
 
         ``value`` is an affine function of the counter that is at ``address`` in scalar memory.
         """

@@ -1,8 +1,8 @@
 """Prefetch: transfers that start before a kernel and overlap with it.
 
 They load operands of the following operations, and save values that will be evicted from vector
-memory. Whether there will be room is found by allocating the values of the following operations on
-a copy of the map of vector memory (`Trial`).
+memory. To find out whether there will be room, the values of the following operations are allocated
+on a copy of the map of vector memory (`Trial`).
 """
 
 from collections.abc import Callable, Iterator, Sequence, Set
@@ -28,8 +28,8 @@ IN_PLACE = frozenset({"dynamic_update_slice", "fusion", *table.KINDS})
 """Kinds of operations whose result may take the vectors of an operand."""
 
 _SAVED = 4
-"""Number of following operations: values that will be evicted during one of them are copied to HBM
-while a kernel runs.
+"""Number of following operations to look ahead for evictions: a value that one of them will evict
+is copied to HBM while a kernel runs.
 """
 _SMALL = 32
 """A value smaller than 1 / ``_SMALL`` of vector memory is copied to HBM only when it is evicted."""
@@ -39,7 +39,7 @@ can load it itself."""
 _PATIENCE = 100
 """Maximum number of cycles for which the start of a transfer may hold the core."""
 _RUNS = 2
-"""Number of the smallest, and also of the largest, free runs to try for the place of a value."""
+"""Free runs to try as the place of a value: this number of the smallest, and of the largest."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,8 @@ class Prefetch:
         """Choose the address of vector memory at which to load a value; None if there is none.
 
         The value is an operand of the following operation ``number``, counted from 0. The load must
-        not cause evictions up to that operation. Of the addresses tried, the one is chosen with
-        which the fewest vectors are evicted during all following operations.
+        not cause evictions up to that operation. The method tries several addresses and chooses the
+        one with which all following operations evict the fewest vectors.
         """
         vectors, free = self._tilings[value].vectors, self._places.memory.free
         places = self._candidates(vectors)
@@ -197,7 +197,7 @@ class Prefetch:
         return trial
 
     def _try(self, trial: Trial, item: Upcoming) -> None:
-        """Allocate on a trial what the operation of ``item`` needs; then free its dying values."""
+        """Allocate on ``trial`` what the operation of ``item`` needs; free its dying values."""
         operation, able = item.operation, list[Value]()
         trial.distance = item.distance
         trial.locked = {*operation.operands, *operation.results}
@@ -217,7 +217,7 @@ class Prefetch:
         trial.drop(item.dying)
 
     def _save(self) -> None:
-        """Start to copy to HBM the values to be evicted soon; evicting them then takes no time."""
+        """Start to copy to HBM values that will be evicted soon, so that eviction takes no time."""
         places, clock = self._places, self._places.memory.clock
         smallest = self._context.config.vmem_vectors // _SMALL
         if places.memory.free.largest >= self._most:

@@ -20,7 +20,7 @@ _LOADED = -1
 class Records:
     """Collects a `KernelRecord` of each kernel, for reports, in the order of the code.
 
-    Neither the code nor its schedule depends on it.
+    Neither the code nor its schedule depends on these records.
 
     Parameters
     ----------
@@ -42,15 +42,16 @@ class Records:
         """Return the records of all kernels, with the waits that a `Clock` predicts.
 
         A wait between two kernels counts for the first of them. If the innermost loop around the
-        first one ends before the wait, it counts for no kernel, because it occurs less often.
+        first one ends before the wait, the wait counts for no kernel, because it occurs less often
+        than that kernel.
 
         Parameters
         ----------
         linear : Linear
             The code.
         loads : sequence of Load
-            Loads of its segments. A load within a kernel is predicted to start after the same
-            fraction of the kernel's cycles as of its bundles.
+            Loads of its segments. If a load follows some fraction of a kernel's bundles, it is
+            predicted to start after the same fraction of the kernel's cycles.
         """
         waits, ends = [0] * len(self._records), self._ends(linear)
         for event, number, lost in self._waits(loads):

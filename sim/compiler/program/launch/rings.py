@@ -1,10 +1,10 @@
 """Writes exchanges with cores of other chips.
 
 Along a ring, each core sends to the next chip and receives from the chip before it. As soon as a
-core has started to send the value of one exchange, it reserves vectors for the value that it
-receives in the next exchange over the same link, and allows the chip before it to send that value.
-So the permission usually arrives before it is needed, except for the first exchange over a link in
-a program, and for the first one after control flow.
+core has started to send the value of one exchange, it prepares the next exchange over the same
+link. It reserves vectors for the value that it will receive, and allows the chip before it to send
+that value. So the permission usually arrives before it is needed. Exceptions are the first exchange
+over a link in a program, and the first one after control flow.
 """
 
 from collections.abc import Callable, Sequence
@@ -82,10 +82,10 @@ class RingExchanges:
     def invite_next(self, operation: Operation, following: Sequence[Operation]) -> None:
         """Write code that allows the next exchange over the link of exchange ``operation``.
 
-        It is the next one among the operations ``following``, before any control flow, and before
-        any sum over the pod, which may need all of vector memory. All cores with the same number
-        must do this at the same place of their programs. So nothing is written unless all of them
-        take part in both exchanges.
+        The next exchange is looked for among the operations ``following``, up to the first control
+        flow or sum over the pod; such a sum may need all of vector memory. All cores with the same
+        number must allow the exchange at the same place of their programs. So code is written only
+        if all of them take part in both exchanges.
 
         Raises
         ------

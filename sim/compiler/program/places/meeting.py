@@ -1,10 +1,10 @@
 """The handshake before an exchange: no core sends before the destination's vectors are free.
 
 Each core signals the core from which it receives, and waits for the signal of the core to which it
-sends. Signals of different cores must not be mistaken for each other, because some cores may be
-some exchanges ahead. So there is a semaphore for each neighbour that can signal: the other core of
-the chip, and the next chip each way along X and along Y. If an exchange moves values in any other
-way, all devices meet in a barrier first, which uses the same semaphores.
+sends. Some cores may be several exchanges ahead of others, but signals of different cores must not
+be mistaken for each other. So there is a semaphore for each neighbour that can signal: the other
+core of the chip, and the next chip each way along X and along Y. If an exchange moves values in any
+other way, all devices meet in a barrier first, which uses the same semaphores.
 """
 
 from collections import Counter
@@ -31,10 +31,10 @@ def opposite(link: Link) -> Link:
 
 
 class Links:
-    """What arrives at a core over its chip's links, from the next chips' cores of the same number.
+    """What arrives at a core over its chip's links, from cores with its number on the next chips.
 
-    These cores execute the same handshakes and exchanges along rings, in the same order. What a
-    core sends the same way round a ring arrives in order. So the code knows what each addition to a
+    These cores execute the same handshakes and exchanges along rings, in the same order. All that a
+    core sends one way round a ring arrives in order. So the code knows what each addition to a
     link's semaphore means: for each link, arrivals are numbered from 1.
 
     Parameters
@@ -49,10 +49,11 @@ class Links:
         self._seen: Counter[Link] = Counter()
 
     def invite(self, link: Link, core: int) -> int:
-        """Write code that allows the chip before this one to send it a value, the way of ``link``.
+        """Write code that allows the chip before this one on the ring to send it a value.
 
-        ``core`` is the number of this core. The next chip, to which ``link`` leads, does the same:
-        so a permission for this core will arrive from there. Return the number of this arrival.
+        The value travels in the direction of ``link``. ``core`` is the number of this core. The
+        next chip, to which ``link`` leads, executes the same code, so it allows this core to send.
+        Return the number of the arrival of that permission.
         """
         self._stream.bundle((Slot.S0, "add", (s[1], s[0], peer(opposite(link), core).word)))
         self._stream.bundle((Slot.MISC, "signal_remote", (sem[LINKS[link]], s[1], 1)))
@@ -86,7 +87,7 @@ def peer(link: Link, core: int) -> Peer:
 
 @dataclass(frozen=True)
 class DeviceSum:
-    """What a device's program knows of its part in a sum over all devices of a pod.
+    """The part of a device's program in a sum over all devices of a pod.
 
     Attributes
     ----------
@@ -168,7 +169,7 @@ class Meeting:
         return None if self.ring in (None, "core") else (self.ring, self.way)
 
     def write_barrier(self, stream: Stream, links: Links) -> None:
-        """Append the code of the barrier: signals go round each ring until all know of all."""
+        """Append the code of the barrier: signals go round each ring until all devices have met."""
         sides = 2, self.torus.width, self.torus.height
         for ring, side in zip(RINGS, sides, strict=True):
             for _ in range(side - 1):

@@ -41,9 +41,10 @@ _DIVIDED = 32
 def exchange_parts(vectors: int, chips: int, early: int = 0) -> list[Transferred]:
     """Divide an exchange between the cores of a chip into its transfers.
 
-    If there are two, the second one has a quarter of the vectors: while a transfer, which an
-    elementwise kernel slows down, moves one vector, the kernel computes about three. If half of the
-    vectors or more can be sent early, the first transfer moves these.
+    An exchange of few vectors has one transfer, any other has two. If half of the vectors or more
+    can be sent early, the first transfer moves exactly these. Otherwise, the second transfer moves
+    a quarter of all vectors. An elementwise kernel can work on the first vectors meanwhile. It
+    slows down the transfer, and computes about three vectors while the transfer moves one.
 
     Parameters
     ----------
@@ -162,10 +163,10 @@ class VectorMemory:
         return self._start(source, destination, rows, semaphore, 0)
 
     def _start(self, source: Any, destination: Any, rows: int, semaphore: int, depth: int) -> int:
-        """Write a transfer of the innermost of `Rows.levels`, in loops over the other levels.
+        """Write loops over all `Rows.levels` but the innermost; their body is one transfer.
 
         The parameters are those of `start_transfer`; ``depth`` is the number of loops that are
-        already open. Returns the number of transfers that the loops start.
+        already open. Returns how many transfers these loops start.
         """
         levels = max((side.levels for side in (source, destination) if isinstance(side, Rows)),
                      key=len, default=())
@@ -217,9 +218,10 @@ class VectorMemory:
                  ) -> None:
         """Record that the following code exchanges buffers with another core.
 
-        The code starts to send the ``parts`` of ``source``, and to receive those of ``target``; it
-        may have started with the first part. The transfers of a part, one in either direction, add
-        to its semaphore. This method writes code that waits until ``source`` is complete.
+        The code starts to send the ``parts`` of ``source``, and to receive those of ``target``;
+        earlier code may have started the transfers of the first part. The transfers of a part, one
+        in either direction, add to its semaphore. This method writes code that waits until
+        ``source`` is complete.
         """
         self.settle([source])
         self._exchanging.update(dict.fromkeys((source, target), tuple(parts)))
@@ -257,7 +259,7 @@ class VectorMemory:
         return buffer in self._leaving
 
     def _is_busy(self, buffer: VmemBuffer) -> bool:
-        """Return whether an exchange that the code has not waited for uses a buffer."""
+        """Return whether a buffer is used by an exchange for which the code has not waited yet."""
         return buffer in self._exchanging or buffer in self._leaving or buffer in self._coming
 
     def parts(self, buffer: VmemBuffer) -> list[range]:
@@ -301,7 +303,7 @@ class VectorMemory:
                       (Slot.S0, "add", (s[1], s[1], 1)), (Slot.S1, "loop", (s[2], again)))
 
     def release(self, buffer: VmemBuffer, after: int = 0) -> None:
-        """Free a buffer when transfer ``after`` and the one that fills it are complete."""
+        """Free a buffer when the transfer that fills it, and transfer ``after``, are complete."""
         self.give(buffer, max(after, self._arriving.pop(buffer, 0)))
 
     def give(self, buffer: VmemBuffer, after: int) -> None:

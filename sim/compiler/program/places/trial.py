@@ -25,7 +25,7 @@ class Trial:
     tilings : dict of Value to Tiling
         Tilings of all values.
     is_home : callable
-        Maps a value to whether it has rows of HBM.
+        Returns whether a given value has rows of HBM.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class Trial:
         self._free.reserve(first, buffer.vectors)
 
     def make(self, value: Value, *, loaded: bool = False) -> None:
-        """Allocate a value's vectors; ``loaded`` says that the value is loaded from HBM."""
+        """Allocate a value's vectors; ``loaded`` tells whether the value is loaded from HBM."""
         first = self._allocate(self._tilings[value].vectors, loaded=loaded)
         if first is not None:
             self._resident[value] = VmemBuffer("", first, self._tilings[value].vectors)

@@ -90,8 +90,8 @@ def take(free: FreeVectors, vectors: int, buffers: Mapping[Value, VmemBuffer],
     The vectors take one end of the run: the end next to the buffer whose value is used later. The
     rest of the run then grows when the buffer at its other end is freed. If both values are used
     equally late, vectors to be loaded from HBM take the high end, and other vectors the low end.
-    There is an exception: vectors that fill more than a quarter of vector memory, and are not to be
-    loaded. They always take the end of the run that is nearer to an end of vector memory.
+    There is an exception: vectors that are not to be loaded, and fill more than a quarter of vector
+    memory, always take the end of the run that is nearer to an end of vector memory.
 
     Parameters
     ----------
@@ -104,8 +104,8 @@ def take(free: FreeVectors, vectors: int, buffers: Mapping[Value, VmemBuffer],
     distance : callable
         Maps a value to the index of the next operation that uses it (`Upcoming.distance`).
     is_home : callable, optional
-        Maps a value to whether it has rows of HBM; given only for vectors that are to be loaded.
-        The buffer of a value without such rows then counts as never freed.
+        Returns whether a given value has rows of HBM; passed only for vectors that are to be
+        loaded. The buffer of a value without such rows then counts as never freed.
     """
     run = free.smallest(vectors)
     if run is None:
