@@ -96,7 +96,7 @@ class Relocations:
     core : int
         The core whose program uses the addresses.
     rows : bool
-        If True, each word instead is an offset in rows, of 32 bits; the number of the target's
+        If True, each word is instead a 32-bit offset in rows, to which the number of the target's
         first row in HBM is added.
     """
 
@@ -188,7 +188,8 @@ class Executable:
     Raises
     ------
     ValueError
-        If two buffers have the same name, a constant has no value, or another buffer has one.
+        If two buffers have the same name, a constant has no value, or a buffer with another role
+        has a value.
     """
 
     config: Config
@@ -206,7 +207,8 @@ class Executable:
                 raise ValueError(f"buffers must have different names, not {spec.name!r} twice")
             if (spec.role is Role.CONSTANT) != (spec.value is not None):
                 raise ValueError(f"buffer {spec.name!r} must have a value if it is a constant, and "
-                                 f"only then, not role {spec.role.value} and value {spec.value!r}")
+                                 f"otherwise none, not role {spec.role.value} and value "
+                                 f"{spec.value!r}")
 
     @property
     def inputs(self) -> tuple[BufferSpec, ...]:

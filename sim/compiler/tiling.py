@@ -78,7 +78,8 @@ class Tiling:
         if self.along_lanes and not self.shape:
             raise ValueError("along_lanes must be False for a value without dimensions, not True")
         if self.packed and (self.lane_dimension is None or self.sublane_dimension is None):
-            raise ValueError("a packed value must have dimensions along the lanes and the sublanes")
+            raise ValueError("a packed value must have dimensions along the lanes and the sublanes,"
+                             f" not shape {self.shape!r} with along_lanes={self.along_lanes}")
 
     @property
     def lane_dimension(self) -> int | None:

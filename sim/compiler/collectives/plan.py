@@ -9,20 +9,21 @@ segment has a *block* for each chip. A block is sent in *pieces*, each of which 
 A quarter goes through four phases, as in any all-reduce on rings:
 
 1. Scatter along the first axis: segments travel round the ring, and each chip adds its own.
-2. Scatter along the second axis: of the segment that is complete along the first axis, the blocks
+2. Scatter along the second axis: the blocks of the segment that is complete along the first axis
    travel round the ring, and each chip adds its own. Afterwards, each chip has the sum of one block
    over all chips.
 3. Gather along the second axis: the complete blocks travel on, until each chip of the ring has all.
 4. Gather along the first axis: the complete segments travel on, until each chip has all.
 
-A core keeps its parts by their distance from its own place: segment t of a quarter that travels
-forward is number c - t modulo n on the chip with coordinate c of n, and c + t if it travels
-backward. So the program is the same on all chips; only addresses in HBM depend on the chip's
-coordinates. Segment 0 leaves first, and segment n - 1 becomes complete.
+In vector memory, segments and blocks are numbered by their distance from the chip's own place. On
+a chip with coordinate c in a ring of n chips, segment t of a quarter that travels forward is
+segment c - t modulo n of the array; of one that travels backward, segment c + t modulo n. So the
+program is the same on all chips; only addresses in HBM depend on the chip's coordinates. Segment 0
+leaves first, and segment n - 1 becomes complete.
 
 If an array has fewer vectors than there are blocks, blocks are *spread*: along the second axis, a
-segment has a block for every second, fourth, ... chip only. With a spread of g, the blocks of a
-chip have the distances r, r + g, r + 2 g, ..., where its *rank* r is c modulo g (-c modulo g
+segment has a block for every g-th chip only, and g is the *spread*. The blocks of a segment then
+have the distances r, r + g, r + 2 g, ... from a chip, whose *rank* r is c modulo g (-c modulo g
 backward). On chips of rank 0, the first of these blocks leaves first; on chips of rank g - 1, the
 last of them becomes complete.
 """
@@ -37,13 +38,13 @@ from hdl.link.format import MAX_SIDE
 __all__ = ["CORES", "WAYS", "RingPlan"]
 
 CORES = 2
-"""Cores of a chip; each has a half of a round."""
+"""Number of cores of a chip; each core has a half of a round."""
 WAYS = 1, -1
 """Directions of the two quarters of a half, as signed hops to the next chip: forward, backward."""
 _MOST_PIECE = 8
 """Maximum number of vectors in a piece."""
 _PIECES = 8
-"""A piece has more than two vectors only if its block then has at least this number of pieces."""
+"""Minimum number of pieces in a block if its pieces have more than two vectors."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,8 @@ class RingPlan:
         integer("size", size, 1)
         integer("arrays", arrays, 1, CORES)
         if config.cores != CORES or not config.link_bytes:
-            raise ValueError(f"chips must have two cores and links, not {config!r}")
+            raise ValueError("chips must have two cores and links, not "
+                             f"cores={config.cores} and link_bytes={config.link_bytes}")
         if width * height == 1:
             raise ValueError("shape must have at least two chips, not (1, 1)")
         if config.hbm_bytes > 1 << 32:
@@ -170,8 +172,8 @@ class RingPlan:
 def _spread(width: int, height: int, vectors: int) -> int:
     """Return by how much to spread the blocks of an array of ``vectors`` vectors.
 
-    This is the largest divisor of both sides of the torus with which there are still at least as
-    many blocks as vectors; 1 if all blocks are needed.
+    This is the largest common divisor of the torus's sides for which the array still has at least
+    as many blocks as vectors; 1 if there is no such divisor.
     """
     most = CORES * len(WAYS) * width * height / vectors
     return max(spread for spread in range(1, math.gcd(width, height) + 1)

@@ -1,14 +1,14 @@
 """The program of a core for an all-reduce, the same for all chips.
 
-The program goes through the phases of `sim.compiler.collectives.plan` piece by piece. Each piece of
-a half is a step of a loop, for both quarters: wait until it has arrived, add it, send it on. So
-transfers from HBM, the links in both directions, the vector unit, and transfers to HBM work at the
-same time, and a phase begins with the first pieces that the phase before it completes.
+The program goes through the phases of `sim.compiler.collectives.plan` piece by piece. Each step of
+a loop handles one piece of both quarters: it waits until the piece has arrived, adds it, and sends
+it on. So transfers from HBM, the links in both directions, the vector unit, and transfers to HBM
+work at the same time. A phase begins with the first pieces that the phase before it completes.
 
 No buffer for arriving pieces is used twice in a round, so neighbours synchronize once a round: each
-core tells the four neighbours that send to it that its buffers are free. In phases 3 and 4, a piece
-with its final value replaces the partial sum of that piece. The core has sent this sum before,
-because the final value depends on it.
+core tells the four neighbours that send pieces to it when its buffers are free. In phases 3 and 4,
+a piece with its final value replaces the partial sum of that piece. The core no longer needs this
+sum: it has already sent it, because the final value depends on it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,9 +28,10 @@ __all__ = ["AHEAD", "BEHIND", "Word", "reduce_program", "scalar_memory"]
 
 
 class Word(IntEnum):
-    """Addresses in scalar memory of the words that depend on the chip.
+    """Addresses of the words in scalar memory that depend on the chip.
 
-    *For each way*: two words, for the quarter that goes forward and for the one that goes backward.
+    *For each way* means two words: one for the quarter that goes forward, one for the quarter that
+    goes backward.
     """
 
     FIRST = 0
@@ -49,8 +50,8 @@ class Word(IntEnum):
     RANK = 7
     """Holds, for each way, the chip's rank (`RingPlan.rank`)."""
     SHIFT = 9
-    """Holds, for each way, a block's position on the next chip in that direction, less its position
-    on this chip, in vectors: the size of a block if this chip has the greatest rank, else 0.
+    """Holds, for each way, the number of vectors from a block's place in this chip's buffer to its
+    place in the next chip's: the size of a block if this chip has the greatest rank, otherwise 0.
     """
     SENDS = 11
     """Holds the number of pieces that the core sends in a round, both ways together."""
@@ -61,8 +62,8 @@ _PITCH = 10
 _LOAD = _SENDS + 4 * _PITCH
 _STORE = _LOAD + _PITCH
 _SOURCE, _DESTINATION = 2, 6
-"""Numbers of the words of a descriptor that hold the low 32 bits of the source's address, and of
-the destination's.
+"""Numbers of the descriptor words that hold the low 32 bits of the source's and of the
+destination's address.
 """
 
 _ARRIVED = ((0, 1), (2, 3))
@@ -74,27 +75,28 @@ _AT = "s1"
 """Register of the current piece's position: its distance in vectors from its quarter's start."""
 _COUNT = "s2"
 _BASE, _STEP = "s11", "s12"
-"""Registers of two numbers: the address of the current round's forward quarter in the first of the
-arrays (or of the sums) in HBM, and the distance in bytes from the first of them to the second.
+"""`_BASE` holds the HBM address of the current round's forward quarter: in the first array while
+arrays are loaded, in the first sum while sums are stored. `_STEP` holds the distance in bytes from
+the first array (or sum) to the second.
 """
 _T, _U = "s13", "s14"
 _SUM, _ADDEND = "s15", "s16"
 _RETURN = "s17"
 _LOAD_AT, _LOADS_LEFT = "s18", "s19"
 _ROUNDS, _ROUND = "s20", "s21"
-"""Registers of two numbers: how many rounds are left, with the current one until its phase 2 ends;
-and the offset in bytes of the current round in the array.
+"""`_ROUNDS` holds the number of rounds that are left; the current round counts until the end of its
+phase 2. `_ROUND` holds the offset in bytes of the current round in the array.
 """
 _TO = "s22"
 _FOLLOW_AT, _LAG = _LOAD_AT, _LOADS_LEFT
-"""Registers of two numbers: the position of the piece that subroutine ``follow`` stores next, and
-the number of calls that it skips.
+"""`_FOLLOW_AT` holds the position of the piece that subroutine ``follow`` stores next. `_LAG` holds
+the number of calls of ``follow`` that still do nothing.
 """
 _FOLLOWED = "s31"
 AHEAD = 3
 """Number of pieces, for each way, whose loads from HBM start before the first piece is used."""
 BEHIND = 6
-"""Number of pieces, for each way, that a core sends in phase 4 before one is expected to arrive."""
+"""Number of pieces, for each way, that a core sends in phase 4 before it waits for an arrival."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ class _Walk:
         Numbers of pieces left in the block and of blocks left in the segment, including the current
         piece and block.
     next : str
-        Name of the subroutine that takes a step.
+        Name of the subroutine that moves the walk to the next piece.
     """
 
     at: tuple[str, str]
@@ -134,8 +136,8 @@ class _Send:
     """How a core sends the current piece to a neighbour along ``axis``; 0 is the core's first axis.
 
     The piece goes to the neighbour's buffer of sums or, if ``scatters``, to its buffer for pieces
-    that arrive along this axis. Its position there is its position in this core's buffer of sums
-    plus ``offset`` vectors; if ``shifts``, also plus the vectors in word `Word.SHIFT`.
+    that arrive along this axis. In that buffer, it lies ``offset`` vectors after its position in
+    this core's buffer of sums; if ``shifts``, the number in word `Word.SHIFT` is added.
     """
 
     axis: int
@@ -152,6 +154,7 @@ class _Writer:
     plan : RingPlan
         How the all-reduce divides its array.
     core : int
+        Number of the core.
     """
 
     def __init__(self, plan: RingPlan, core: int) -> None:
@@ -175,7 +178,7 @@ class _Writer:
     def _subroutines(self) -> None:
         """Write all subroutines.
 
-        They return to the address in register `_RETURN`; ``follow``, to that in `_FOLLOWED`.
+        ``follow`` returns to the address in register `_FOLLOWED`, all others to that in `_RETURN`.
         """
         self._write_add()
         plan = self._plan
@@ -200,7 +203,7 @@ class _Writer:
         """Write the subroutine ``follow``: wait for the next piece of segment 0, then store it.
 
         The program calls it once for each piece that it sends in phase 3 or 4. The first calls do
-        nothing, as many as register `_LAG` says: the pieces are still on their way.
+        nothing, because the pieces are still on their way; register `_LAG` counts these calls.
         """
         self._label("follow")
         self._put(f"s1.beq {_LAG}, 0, follows")
@@ -217,11 +220,10 @@ class _Writer:
               near: int, array: int) -> None:
         """Write the start of two transfers from or to HBM: a piece of each way.
 
-        The address in HBM is that of ``walk``; it goes to word ``far`` of the descriptor at address
-        ``descriptor`` in scalar memory. In vector memory, the piece begins as many vectors after
-        the start of its buffer as register ``at`` says; this address goes to word ``near``.
-        ``buffers`` has the start of the buffer for each way. ``array`` is 0 or 1, the number of the
-        array.
+        The descriptor of the transfers is at address ``descriptor`` of scalar memory. Its word
+        ``far`` becomes the piece's address in HBM, which is that of ``walk``. Its word ``near``
+        becomes the piece's address in vector memory: the start of the way's buffer, in ``buffers``,
+        plus the number of vectors in register ``at``. ``array`` is the array's number, 0 or 1.
         """
         for way, first in enumerate(walk.at):
             source = _U if array else first
@@ -275,8 +277,8 @@ class _Writer:
     def _begin(self, walk: _Walk, word: Word, step: int) -> None:
         """Write the start of a walk: at segment 0 or, if ``step`` is -1, at the last segment.
 
-        ``word`` of scalar memory has the address of the first array, and the next word the distance
-        to the second.
+        ``word`` of scalar memory has the address of the first array; the next word has the distance
+        from the first array to the second.
         """
         plan = self._plan
         for place, following, offsets, axis in ((Word.BLOCK, 1, walk.block, 1),
@@ -297,11 +299,10 @@ class _Writer:
         self._address(walk)
 
     def _rotate(self, offsets: tuple[str, str], axis: int, sign: int) -> None:
-        """Write code that moves both offsets by one segment (axis 0) or one block (axis 1).
+        """Write code that moves the two ways' offsets by a segment (axis 0) or a block (axis 1).
 
-        At the end of the ring, an offset starts again at the ring's other end.
-
-        With ``sign`` 1, each moves in the direction of its way; with -1, against it.
+        With ``sign`` 1, each offset moves in the direction of its way; with -1, against it. At the
+        end of the ring, an offset starts again at the ring's other end.
         """
         pitch = self._pitch(axis)
         whole = pitch * (self._blocks if axis else self._sides[0])
@@ -423,8 +424,9 @@ class _Core(_Writer):
     def _scatter_spread(self, across: _Send, complete: _Send, begins: bool, ends: bool) -> None:
         """Write phase 2, if blocks are spread, for a piece of each way in the last segment.
 
-        ``across`` and ``complete`` say how partial and complete sums are sent. ``begins`` and
-        ``ends`` tell whether the piece belongs to the first block of the segment, and to the last.
+        ``across`` says how partial sums are sent, and ``complete`` how complete sums are.
+        ``begins`` tells whether the piece belongs to the first block of the segment, ``ends``
+        whether it belongs to the last block.
         """
         for way in range(len(WAYS)):
             done, own = self._new(), self._new()
@@ -463,7 +465,7 @@ class _Core(_Writer):
         self._put(f"s1.call {_FOLLOWED}, follow")
 
     def _skip(self, way: int, rank: int, label: str) -> None:
-        """Write a jump to ``label`` that is taken on chips of this rank."""
+        """Write a jump to ``label`` that is taken on chips of rank ``rank``."""
         self._put(f"s0.load {_T}, s0, {Word.RANK + way}")
         self._put(f"s1.beq {_T}, {rank}, {label}")
 
@@ -507,8 +509,8 @@ class _Core(_Writer):
     def _loop(self, pieces: int, step: Callable[[], None]) -> None:
         """Write a loop over ``pieces`` pieces; ``step`` writes the body.
 
-        Register `_AT` holds the position of the first piece before the loop, and of the current one
-        in it.
+        Before the loop, register `_AT` holds the position of the first piece; in the loop, that of
+        the current piece.
         """
         if pieces <= 0:
             return
@@ -535,8 +537,8 @@ class _Core(_Writer):
         load : bool
             Start the load of a later piece, and wait for this one.
         waits, add : int or None
-            Wait for the piece from the neighbour along this axis (0 is the core's first); for
-            ``add``, also add it to this core's piece.
+            Number of an axis, 0 for the core's first one: wait for the piece that the neighbour
+            along this axis sends. With ``add``, also add that piece to this core's.
         sends : sequence of _Send
             How to send the piece, once for each item.
         rank : int or None

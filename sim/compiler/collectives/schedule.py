@@ -1,22 +1,23 @@
 """The order in which a core works on the blocks of a sum of values in vector memory.
 
-A core goes through *ticks*. In a tick, it works on a block of each quarter of its half, or of one
-of them, piece by piece. All cores go through the same ticks.
+A core goes through *ticks*. In a tick, it works on a block of each quarter of its half, or of only
+one quarter, piece by piece. All cores go through the same ticks.
 
 **No deadlock.** A core waits for another one in three cases, each of which ends:
 
-- Before its first transfer, it waits for signals that its own next chips and its other core send
-  before they wait for anything.
-- It waits for a piece or a block. The core that sends it works on it in an earlier tick; or, for
-  the other core's numbers, in an earlier tick or before the first one. So if some cores waited
-  forever, one of those in the earliest tick would wait for a core that has passed this tick.
-- It waits for room in a queue of transfers. Queues become shorter, because nothing has to be free
-  at the destination: no vectors of a workspace are the destination of two transfers, except those
-  of a complete piece, whose partial sum has left before.
+- Before its first transfer, it waits for signals from its next chips and from the other core of its
+  chip. These send the signals before they wait for anything.
+- It waits for a piece or a block. The sender works on it in an earlier tick or, if the sender is
+  the other core of the chip, perhaps before the first tick. Suppose that some cores waited forever.
+  Take one whose tick is the earliest: it waits for what a core sends in a still earlier tick. But
+  no core waits forever in such a tick, which is a contradiction.
+- It waits for room in a queue of transfers. Each transfer in a queue ends, because it never waits
+  for its destination: two transfers have the same destination only if the second carries a
+  complete piece, and the partial sum in that place has left before.
 
-**Order.** A core sends only one of its quarters in each direction, and the core that receives it
-waits for blocks and pieces in the order in which they are sent. So one semaphore for each direction
-counts all of them.
+**Order.** A core sends only one of its quarters in each direction. The receiving core waits for
+blocks and pieces in the order in which they are sent. So one semaphore for each direction counts
+all of them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -55,7 +56,8 @@ class Event:
     on : tuple of int
         Axes along which the core sends a complete block that arrives.
     late : bool
-        Whether the block is one of those that follow the other complete blocks by a tick.
+        Whether the event is one of the last phase, and this phase runs one tick behind the phase
+        before it (`_gather`).
     """
 
     arrives: tuple[int, ...]
@@ -74,8 +76,8 @@ class Tick:
         Numbers of quarters, and what the core does with a block of that quarter, in order. A
         quarter has at most one event that is not late.
     pairs : tuple of int
-        Numbers of the quarters that the other core reduces of which the next block leaves to it:
-        those to whose blocks both cores add numbers in the next tick, in order.
+        Numbers of quarters of the half that the other core reduces, in order. For each of them,
+        this core sends the other core its own numbers of the block that is added in the next tick.
     """
 
     events: tuple[tuple[int, Event], ...]
@@ -86,8 +88,9 @@ def ticks(quarters: tuple[Quarter, Quarter]) -> Iterator[tuple[int, Tick]]:
     """Yield all ticks of a core, each with the number of times that it repeats.
 
     Both quarters begin and end each phase at about the same time, so the links along both axes are
-    busy. On tori that are not square, a quarter then has ticks alone in each phase; in which part
-    of a phase was chosen by measurements.
+    busy. On tori that are not square, one quarter then has more ticks in a phase than the other.
+    In some of them, the core works on this quarter alone. Measurements decided at which point of a
+    phase these ticks are.
     """
     made = list[Tick]()
     for phase, joint in ((_first, None), (_second, 1), (_gather, 3)):
@@ -107,8 +110,8 @@ def _together(one: Sequence[_Events], other: Sequence[_Events], joint: int | Non
               ) -> Iterator[tuple[_Events, _Events]]:
     """Yield what a core does with its quarters in each tick of a phase.
 
-    If a quarter has more ticks than the other one, it has some alone: after ``joint`` ticks with
-    both, or (None) in the end.
+    If one quarter has more ticks than the other, it has some of them alone. These come after
+    ``joint`` ticks with both quarters; if ``joint`` is None, at the end of the phase.
     """
     both = min(len(one), len(other))
     begins = both if joint is None else min(joint, both)
@@ -135,8 +138,9 @@ def _second(first: int, second: int) -> Iterator[_Events]:
 def _gather(first: int, second: int) -> Iterator[_Events]:
     """Yield the events of a quarter in the last two phases.
 
-    On a ring of two chips, nothing that arrives in the last phase goes on to other chips. Then this
-    phase follows the one before it by a tick, so that the core is not late at the end.
+    If the ring along the first axis has two chips, nothing that arrives in the last phase goes on
+    to other chips. The last phase then runs one tick behind the phase before it, so that the core
+    does not wait at the end.
     """
     along = [Event((1,), on=(1, 0) if step < second - 2 else (0,)) for step in range(second - 1)]
     if first == 2 and second > 1:

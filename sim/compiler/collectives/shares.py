@@ -5,12 +5,12 @@ each core, which begins with the half that core 0 reduces, followed by that of c
 halves hold all vectors of the values, one value after the other, and then padding. Halves have the
 same size, so both cores have the same work. A half has two quarters: the first is reduced along X
 first, the second along Y first. The first quarter of core 0 and the second one of core 1 go round
-the rings forward, the other two backward. So a core sends the pieces of only one quarter in each
-direction, and each link carries those of both cores.
+the rings forward, the other two backward. So each core sends the pieces of one quarter forward and
+those of its other quarter backward, and each link carries pieces of both cores.
 
-A quarter has a segment for each chip along its first axis, a segment has a block for each chip
-along its second axis, and all blocks have the same number of pieces. But pieces of the two quarters
-may have different sizes: on tori that are not square, this balances links along X and along Y.
+A quarter has a segment for each chip along its first axis. A segment has a block for each chip
+along its second axis. All blocks have the same number of pieces, but pieces of the two quarters may
+have different sizes: on tori that are not square, this balances links along X and along Y.
 """
 
 from dataclasses import dataclass
@@ -25,8 +25,8 @@ __all__ = ["Quarter", "SumShares"]
 _MOST_PIECE = 16
 """Maximum number of vectors in a piece."""
 _STEP, _LATENCY = 65, 300
-"""Estimated cycles that a core needs for a piece in addition to those for its vectors; and cycles
-from the time when a piece is ready to be sent until the next chip can use it."""
+"""Estimates in cycles. `_STEP`: a core's time for a piece, without the time for its vectors.
+`_LATENCY`: time from when a piece is ready to be sent until the next chip can use it."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Quarter:
 
     @property
     def arrivals(self) -> tuple[int, int]:
-        """Numbers of vectors that arrive along the two axes to be added."""
+        """Numbers of vectors that arrive to be added: along the first and along the second axis."""
         first, second = self.sides
         return (first - 1) * self.segment, (second - 1) * self.block
 
@@ -104,7 +104,7 @@ class SumShares:
 
         ``vectors`` is the number of vectors of all values, at least 1. The torus has at least two
         chips, whose links have rate ``config.link_bytes``. With ``few``, blocks have as few pieces
-        as possible: cores execute fewer operations, but pieces are later at the next chip.
+        as possible: cores execute fewer operations, but pieces reach the next chip later.
         """
         found = set[SumShares]()
         for first in range(1, _MOST_PIECE + 1):
@@ -165,7 +165,7 @@ class SumShares:
         return self.buffers[-1][-1].stop
 
     def loads(self) -> tuple[int, int]:
-        """Return the number of vectors that each link along X carries, and each one along Y."""
+        """Return how many vectors a link carries: each link along X, and each link along Y."""
         loads = [0, 0]
         # A link carries the pieces of each number of quarter, from one core or the other.
         for quarter in self.quarters(0):

@@ -145,7 +145,7 @@ def divisions(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind]
 
 def _cycles(config: Config, rows: int, depth: int, kinds: Sequence[LayerKind],
             division: Division) -> int:
-    """Estimate a core's cycles: one for each row in its array, and one for each row it transfers.
+    """Estimate a core's cycles: one for each row that its array processes or that it transfers.
 
     ``rows`` and ``depth`` are the shape of the first layer's input; ``kinds`` are the kinds of the
     layers, which the cores share as ``division`` says.

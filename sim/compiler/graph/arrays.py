@@ -24,7 +24,7 @@ _DTYPES = {dtype: name for name, dtype in _NUMPY.items()}
 
 
 def array_dtype(dtype: DType) -> np.dtype[Any]:
-    """Return the numpy type of arrays with elements of ``dtype``; bf16 is that of ml_dtypes."""
+    """Return the numpy type for elements of ``dtype``; for bf16, it is ``ml_dtypes.bfloat16``."""
     return _NUMPY[dtype]
 
 
@@ -87,7 +87,7 @@ def shard(array: Array, dimension: int | None) -> tuple[Array, Array]:
 def unshard(parts: Sequence[Array], dimension: int | None) -> Array:
     """Join the parts of two devices into a host array, the inverse of `shard`.
 
-    If ``dimension`` is None, both devices have the whole array; that of device 0 is returned.
+    If ``dimension`` is None, both devices have the whole array; device 0's is returned.
     """
     if dimension is None:
         return parts[0]

@@ -115,9 +115,9 @@ def _bound(condition: Graph) -> tuple[int, int] | None:
 
 
 class _Values:
-    """Finds values that are affine functions of a counter, which runs from ``low`` to ``high``.
+    """Finds values that are affine functions of a counter.
 
-    Both ends are included.
+    The counter runs from ``low`` to ``high``, both included.
     """
 
     def __init__(self, low: int, high: int) -> None:

@@ -38,7 +38,7 @@ def interpret(graph: Graph, inputs: Sequence[Array], *, passes: bool = False) ->
         sharding, the arrays are whole, and are split here.
     passes : bool
         Whether to compute products in passes, as the device does: operands are split into bf16
-        parts, as many as the product's precision requires. Otherwise operands are not split.
+        parts, whose number depends on the product's precision. Otherwise operands are not split.
 
     Returns
     -------
@@ -136,7 +136,7 @@ def _parts(sharding: Sharding, inputs: Sequence[Array], device: int) -> list[Arr
 
 @dataclass(frozen=True)
 class _Link:
-    """What the threads of all devices share: the array that each sends, and a barrier for all."""
+    """Objects that the devices' threads share: the array that each one sends, and a barrier."""
 
     sent: list[Array]
     barrier: Barrier

@@ -8,13 +8,13 @@ operations; ``relayout``, a copy to another tiling; and ``stream``, a region tha
 blocks of its operands. `sim.compiler.graph.kinds` lists all kinds.
 
 A graph with a `Sharding` is executed by several devices: the two cores of a chip, or the cores of
-all chips of a pod. A ``pod_sum`` adds values of all devices of a pod, which all get the sums.
-Three kinds of operations differ between devices. ``by_device`` has an operand for
-each device, and returns operand number d on device d. A ``device_constant`` is the scalar
-``values[d]`` there. An ``exchange`` has an operand for each device, too: device d sends operand
-number d, and the operation returns what device ``sources[d]`` sends. The attribute ``sources`` is a
-permutation of the devices; by default it swaps two devices. All devices execute the same exchanges
-in the same order.
+all chips of a pod. A ``pod_sum`` adds one value from each device of a pod; each device gets the
+sum. Three kinds of operations differ between devices. ``by_device`` has an operand for each device,
+and returns operand number d on device d. A ``device_constant`` is the scalar ``values[d]`` on
+device d. An ``exchange`` has an operand for each device, too: device d sends operand number d, and
+receives as its result what device ``sources[d]`` sends. The attribute ``sources`` is a permutation
+of the devices; by default it swaps two devices. All devices execute the same exchanges in the same
+order.
 """
 
 import math
@@ -29,8 +29,8 @@ __all__ = ["STACKED", "DType", "Graph", "Location", "Operation", "Sharding", "Te
            "Value"]
 
 STACKED = -1
-"""Marks, in `Sharding`, a host array whose first dimension, of size 2, has one index for each
-device.
+"""Marks in a `Sharding` that the host array has a first dimension of size 2, with one index for
+each device.
 """
 
 
@@ -113,9 +113,9 @@ class Location:
     line : int
         Line number from 1, or 0 if it is unknown.
     name : str
-        Name of the operation as the front end gives it, for instance ``jit(f)/dot_general``. Where
-        one location stands for several joined kernels, its file and line are those of the kernel
-        with the most cycles, and its name is ``and``, followed by the lines of the other kernels.
+        Name of the operation as the front end gives it, for instance ``jit(f)/dot_general``.
+        A location may stand for several joined kernels. Its file and line are then those of the
+        kernel with the most cycles; its name is the word "and" and the lines of the other kernels.
     """
 
     file: str = ""

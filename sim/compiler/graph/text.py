@@ -10,7 +10,7 @@ from sim.compiler.graph.ir import Graph, Operation, Value
 __all__ = ["to_text"]
 
 _SHOWN = 8
-"""Maximum number of elements of a constant that are shown; of a larger one, the first are."""
+"""Maximum number of elements of a constant that the text shows; it shows the first ones."""
 
 
 def to_text(graph: Graph) -> str:

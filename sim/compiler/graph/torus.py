@@ -17,8 +17,8 @@ __all__ = ["CORES", "RINGS", "Division", "PodSharding", "Torus"]
 CORES = 2
 """Number of devices of a chip."""
 RINGS = "core", "x", "y"
-"""Kinds of rings: the two cores of a chip, a row of chips along X, a column of chips along Y. In
-the latter two, all devices have the same core number."""
+"""Kinds of rings: the two cores of a chip, a row of chips along X, a column of chips along Y. All
+devices of a row or a column have the same core number."""
 
 Array = npt.NDArray[Any]
 
@@ -32,8 +32,8 @@ class Torus:
     width, height : int
         Chips along X and along Y.
     order : tuple of int
-        For each device, 2 * c + k if the device is core k of chip c. Empty if that is the device's
-        own number, for all devices.
+        For each device, 2 * c + k if the device is core k of chip c. Empty if each device d is core
+        d % 2 of chip d // 2.
     """
 
     width: int = 1
@@ -52,13 +52,13 @@ class Torus:
 
     @property
     def by_chip(self) -> list[tuple[int, ...]]:
-        """The devices of each chip: of its core 0, then of its core 1."""
+        """The devices of each chip: its core 0, then its core 1."""
         numbers = self.order or range(self.devices)
         found = sorted(range(self.devices), key=lambda device: numbers[device])
         return [tuple(found[first:first + CORES]) for first in range(0, self.devices, CORES)]
 
     def place(self, device: int) -> tuple[int, int, int]:
-        """Return the place (core, x, y) of a device, in the order of `RINGS`."""
+        """Return the place of a device: (core, x, y), the order of the kinds in `RINGS`."""
         chip, core = divmod(self.order[device] if self.order else device, CORES)
         return core, chip % self.width, chip // self.width
 
@@ -101,7 +101,7 @@ class Torus:
         -------
         str or None
             One of `RINGS`, if each device that takes part receives from its predecessor in a ring
-            of that kind (backward: from its successor); None for any other permutation.
+            of that kind or, if ``way`` is -1, from its successor. None for other permutations.
         """
         moved = [(device, source) for device, source in enumerate(sources) if device != source]
         for kind in RINGS:
@@ -122,8 +122,8 @@ class Division:
         For each device, the index of its part along each dimension. Several devices may have the
         same part.
     stacked : bool
-        Whether the host array has one more dimension than the parts, the first one, along which it
-        is divided: one index for each device.
+        Whether the host array has a further dimension, which the parts lack: its first one, with
+        one index for each device.
     """
 
     counts: tuple[int, ...]
@@ -159,7 +159,7 @@ class Division:
     def join(self, parts: Sequence[Array]) -> Array:
         """Return the host array, given the part of each device, the inverse of `part`.
 
-        Of devices that have the same part, that of the first one is used.
+        If several devices have the same part, that of the first of them is used.
         """
         whole = np.empty(self.shape(parts[0].shape), parts[0].dtype)
         for device in reversed(range(len(parts))):

@@ -63,8 +63,8 @@ def entry_divisions(function: Any, module: Any, devices: int) -> tuple[Divisions
     Raises
     ------
     ValueError
-        If a mesh has neither one nor ``devices`` devices, or a dimension that is divided does not
-        have a size that is divisible by the number of parts.
+        If the number of devices of a mesh is neither 1 nor ``devices``, or the size of a divided
+        dimension is not a multiple of the number of parts.
     """
     from jaxlib.mlir import ir
 
@@ -82,7 +82,7 @@ def entry_divisions(function: Any, module: Any, devices: int) -> tuple[Divisions
 
 
 def read_entry(module: Any, devices: int) -> Entry:
-    """Return the `Entry` of a module that is compiled for this number of devices."""
+    """Return the `Entry` of a module that is compiled for ``devices`` devices."""
     name, functions = entry_function(module)
     function = functions[name]
     attributes = module.operation.attributes

@@ -182,8 +182,8 @@ class _Importer:
         wanted = entry_divisions(function, self.module, self.torus.devices)
         if list(map(list, wanted)) != made:
             raise UnsupportedError([Unsupported(
-                "an argument or result that the program's entry function declares with another "
-                "sharding than that with which the program computes it", "", self.advice)])
+                "an argument or result whose sharding in the program's entry function differs "
+                "from the sharding with which it is computed", "", self.advice)])
         self.shards.stack(graph)
 
     # Refusals
@@ -192,7 +192,7 @@ class _Importer:
         self.found.append(Unsupported(what, str(location or ""), advice))
 
     def type(self, type: Any, what: str, location: Location | None) -> TensorType | None:
-        """Convert a value's MLIR type; None if it is refused. Messages call the value ``what``."""
+        """Convert the MLIR type of the value that messages call ``what``; None if it is refused."""
         from jaxlib.mlir import ir
 
         name = str(type.element_type) if isinstance(type, ir.RankedTensorType) else str(type)
@@ -265,7 +265,7 @@ class _Importer:
             scope: Scope, location: Location | None) -> Sequence[Value | None]:
         """Append the graph's operation for an MLIR operation that has a rule in `RULES`.
 
-        Return its results, of types ``types``, or a None for each if a region is not supported.
+        Return its results, of types ``types``; None for each of them if a region is not supported.
         """
         regions = [self.region(region, scope, location) for region in operation.regions]
         if any(graph is None for graph, _ in regions):
@@ -307,8 +307,8 @@ class _Importer:
                location: Location | None) -> tuple[Graph | None, dict[Value, Value]]:
         """Import a region of an operation; ``scope`` is the scope around the region.
 
-        Return its graph, None if it is not supported; and a mapping from each outer value that the
-        region reads to the input of the graph that replaces it.
+        Return the region's graph, or None if it is not supported. Also return the outer values that
+        the region reads, each with the input of the graph that replaces it.
         """
         graph = Graph(name="region")
         inner = Scope(graph, self.ranges, scope)
@@ -493,7 +493,7 @@ class _Importer:
         return added
 
     def bounds(self, name: str, operation: Any, operands: list[Value]) -> Range | None:
-        """Return the range of an operation's result of 64 bits; None if unknown, or not 64 bits."""
+        """Return the range of an operation's 64-bit result; None if not known, or not 64 bits."""
         [result] = operation.results if len(operation.results) == 1 else [None]
         if result is None or not _is_wide(result):
             return None
@@ -518,7 +518,7 @@ class _Importer:
 def _splat(bounds: Range, shape: tuple[int, ...], scope: Scope, location: Location | None) -> Value:
     """Append a constant of shape ``shape`` whose elements are all equal.
 
-    Both ends of the range ``bounds`` are the value of the elements.
+    ``bounds`` has the elements' value twice: it is the range from this value to itself.
     """
     type = TensorType(shape, narrow(bounds) or DType.S32)
     value = np.broadcast_to(np.asarray(bounds[0], array_dtype(type.dtype)), shape)
@@ -553,15 +553,15 @@ def _both_float(operands: list[Value], graph: Graph, location: Location | None) 
 
 
 def _manual_devices(sizes: Mapping[str, int], manual: Set[str], torus: Torus) -> int:
-    """Return how many devices a ``manual_computation`` distinguishes: all, or one.
+    """Return how many devices have parts of their own in a ``manual_computation``: all, or one.
 
     ``sizes`` has the size of each axis of its mesh, and ``manual`` has the names of the axes along
-    which it distinguishes devices.
+    which it divides values between devices.
 
     Raises
     ------
     ValueError
-        On a pod, if ``manual`` contains some but not all axes of more than one device.
+        On a pod, if ``manual`` lacks an axis of more than one device.
     """
     several = {name for name, size in sizes.items() if size > 1}
     if torus.chips > 1 and several and not several <= manual:

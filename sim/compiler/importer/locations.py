@@ -17,9 +17,9 @@ def location_of(location: Any, call: Location | None) -> Location | None:
     The result is the innermost frame of the location's call stack that is not in an installed
     package. If all frames are in installed packages, it is the innermost frame.
 
-    JAX traces some functions of its own only once, for instance that of `jax.random.split`, and
-    gives their operations the call stack of the first call, which may be in another program. Such a
-    stack does not contain the function; the result is then the line of ``call``.
+    JAX traces some functions of its own only once, for instance that of `jax.random.split`. Their
+    operations get the call stack of the first call, which may be in another program. Such a stack
+    does not contain the function; the result is then the line of ``call``.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def location_of(location: Any, call: Location | None) -> Location | None:
         Location of the operation.
     call : Location or None
         Location of the inlined call around the operation; used if ``location`` has no line of the
-        user's.
+        user's source.
 
     Returns
     -------
@@ -52,10 +52,11 @@ def location_of(location: Any, call: Location | None) -> Location | None:
 
 
 def _is_foreign(location: Any, call: Location) -> bool:
-    """Return whether the call stack of ``location`` lacks the inlined function around an operation.
+    """Return whether ``location`` lies outside the function that ``call`` calls.
 
-    The name of ``call``, such as ``jit(main)/jit(split)``, contains this function if it is one of
-    `jax.jit`; the first part names the program.
+    The name of ``call``, such as ``jit(main)/jit(split)``, has the program as its first part. If
+    `jax.jit` made the function, it is the last part; then the location lies outside if its call
+    stack lacks the function. Return False if the function has another origin.
     """
     functions = [part[4:-1] for part in call.name.split("/")[1:] if part.startswith("jit(")]
     return bool(functions) and not any(
@@ -63,10 +64,10 @@ def _is_foreign(location: Any, call: Location) -> bool:
 
 
 def _name(at: Any, *, frames: bool = True) -> str | None:
-    """The name that a location gives its operation, as opposed to one of the calls around it.
+    """Return the name of the operation itself at a location, not of a call around it.
 
-    For an operation without a name, it is the name of the innermost function of its call stack, or
-    None if ``frames`` is False.
+    For an operation without a name, return the name of the innermost function of its call stack,
+    or None if ``frames`` is False.
     """
     from jaxlib.mlir import ir
 
@@ -78,7 +79,7 @@ def _name(at: Any, *, frames: bool = True) -> str | None:
 
 
 def _frames(at: Any) -> Iterator[tuple[str, int, str]]:
-    """Files, lines and functions of a location's call stack, the innermost first.
+    """Yield file, line and function of each frame of a location's call stack, the innermost first.
 
     A function that is not known has an empty name. Most stacks have dozens of frames, of which the
     first one or two are needed.

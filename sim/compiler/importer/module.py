@@ -17,7 +17,7 @@ _HEADER = 64
 """Number of bytes, at the start of bytecode, that are searched for `_PORTABLE`."""
 _PIPELINE = ("builtin.module(func.func(chlo-legalize-to-stablehlo),"
              "func.func(stablehlo-legalize-deprecated-ops{fail-on-unused=false}))")
-"""Passes that replace operations of CHLO and deprecated operations by those of StableHLO."""
+"""Passes that replace operations of CHLO, and deprecated ones, by operations of StableHLO."""
 _DYNAMIC = "builtin.module(func.func(stablehlo-canonicalize-dynamism))"
 """Pass that replaces dynamic operations whose shapes are constants by static operations."""
 
@@ -58,10 +58,10 @@ def _names(operation: Any) -> Iterator[str]:
 
 
 def read(source: Any) -> Any:
-    """Parse a program, and replace CHLO and deprecated operations by those of StableHLO.
+    """Parse a program; replace operations of CHLO, and deprecated ones, by those of StableHLO.
 
-    Factorisations, and other operations without kernels, are replaced by calls of functions
-    (`replace_operations`).
+    CHLO is a dialect of higher-level operations, which JAX emits. Factorisations, and other
+    operations without kernels, are replaced by calls of functions (`replace_operations`).
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def read(source: Any) -> Any:
 
 
 def _path_hint(source: str | bytes) -> str:
-    """Return a hint for an error message if ``source`` may be a file's name, otherwise nothing.
+    """Return a hint for an error message if ``source`` may be a file's name, otherwise "".
 
     A text that contains no line break, ``(`` or ``{`` may be a file's name.
     """

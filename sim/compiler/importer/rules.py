@@ -57,8 +57,8 @@ def _compare(operation: Any, operands: list[Value], results: list[Value]) -> dic
 _ALGORITHMS = {("bf16", 1): "DEFAULT", ("bf16", 3): "HIGH", ("bf16", 6): "HIGHEST",
                ("bf16", 9): "HIGHEST", ("tf32", 1): "HIGH", ("tf32", 3): "HIGHEST",
                ("f32", 1): "HIGHEST"}
-"""Precision of a product for each algorithm that a program can request. An algorithm is the type of
-the parts into which operands are split, and the number of products of parts that are added."""
+"""Precision of a product for each algorithm that a program can request. The key of an algorithm has
+the type of the parts into which it splits operands, and how many products of parts it computes."""
 
 
 def _precision(operation: Any) -> tuple[str, ...]:

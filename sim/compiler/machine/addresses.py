@@ -54,9 +54,9 @@ def lower_addresses(code: MachineCode, *, reduced: bool = True) -> MachineCode:
     ----------
     code : MachineCode
     reduced : bool
-        If True, loops advance addresses in registers of their own. If False, they advance only
-        their variables, and each address is computed where it is used: more operations, fewer
-        registers.
+        If True, a loop advances a register for each address that changes in it. If False, it
+        advances only its variable, and each address is computed where it is used, which takes more
+        operations but fewer registers.
     """
     numbers = count(code.registers + 1)
     scope = _Scope(None, None, frozenset())
@@ -67,8 +67,8 @@ def lower_addresses(code: MachineCode, *, reduced: bool = True) -> MachineCode:
 class _Lowering:
     """Replaces indexes by scalar registers and offsets, block by block.
 
-    Methods append the code that computes a register to the block of their parameter ``scope``, or
-    to that of a scope around it.
+    Methods that compute a register append their code to the block of the scope ``scope``, or of a
+    scope around it.
     """
 
     def __init__(self, numbers: "count[int]", reduced: bool) -> None:
@@ -130,7 +130,7 @@ class _Lowering:
         return self._sum(terms - fixed, self._register(fixed, scope), scope, terms)
 
     def _here(self, terms: _Terms, scope: _Scope) -> SReg:
-        """Append code to the scope's block that computes a sum of terms; return its register."""
+        """Append code that computes a sum of terms to the scope's block; return the register."""
         total = ZERO
         for term, factor in sorted(terms, key=lambda pair: pair[0].number):
             value = term if isinstance(term, SReg) else self._variable(term, scope)
@@ -157,8 +157,8 @@ class _Lowering:
     def _fixed(self, terms: _Terms, body: _Scope) -> SReg:
         """Return a register with a sum of terms, computed before the loop whose scope is ``body``.
 
-        The loop changes none of the terms, except that they may include its variable: then the loop
-        advances the register in each iteration.
+        The terms do not change in the loop, except for its own variable: if they include it, the
+        loop advances the register in each iteration.
         """
         loop, outside = body.loop, body.parent
         assert loop is not None
@@ -200,9 +200,9 @@ class _Lowering:
         return total
 
     def _forget(self, scope: _Scope | None, written: set[SReg]) -> None:
-        """Forget the registers of sums with a term in ``written``, the registers just written.
+        """Forget the sums that depend on a register in ``written``, which has just been written.
 
-        The sums are forgotten in ``scope`` and in all scopes around it.
+        Their registers are forgotten in ``scope`` and in all scopes around it.
         """
         while scope is not None and written:
             scope.known = {terms: register for terms, register in scope.known.items()

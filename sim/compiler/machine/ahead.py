@@ -1,8 +1,8 @@
 """Moves the first weights of a product in front of a loop that pushes nothing to the array.
 
 In code of several kernels, such a loop often lies between two products. Weights that do not depend
-on it then enter the array together with the code before the loop, while the array computes the last
-results of the earlier product.
+on the loop are then pushed before it, while the array computes the last results of the earlier
+product.
 """
 
 from collections import Counter
@@ -72,9 +72,9 @@ def _lets_pass(loop: Loop) -> bool:
 def _movable(loop: Loop, straight: list[Op], writes: "Counter[Register]") -> set[int]:
     """Return the numbers of the operations of ``straight`` that may move to before ``loop``.
 
-    ``straight`` are the operations after the loop. Those that may move are pushes of weights, up to
-    the first array operation that must stay or the first barrier, and the operations that these
-    pushes need. ``writes`` counts the writes of each register in the whole code.
+    ``straight`` are the operations after the loop. Pushes of weights may move, together with the
+    operations that they need, up to the first barrier or the first array operation that must stay.
+    ``writes`` counts the writes of each register in the whole code.
     """
     moved: set[int] = set()
     makers = {register: number for number, op in enumerate(straight) for register in op.writes}
@@ -108,7 +108,7 @@ def _advanced(block: Block) -> Iterator[SReg]:
 
 
 def _needed(last: int, straight: list[Op], makers: dict[Register, int]) -> set[int]:
-    """Return the numbers of operation ``last`` and of those in ``straight`` that it depends on.
+    """Return the numbers of operation ``last`` and of the operations in ``straight`` it depends on.
 
     ``makers`` has the number of the operation that writes a register.
     """
@@ -124,7 +124,7 @@ def _needed(last: int, straight: list[Op], makers: dict[Register, int]) -> set[i
 def _is_free(op: Op, fixed: set[Register], stores: list[Op]) -> bool:
     """Return whether an operation may be executed before the loop.
 
-    It may if its registers are not among ``fixed``, and it loads no vector to which ``stores``
+    It may if none of its registers is in ``fixed``, and it loads no vector to which ``stores``
     write.
     """
     if op.operation.unit is Unit.VMEM:
@@ -135,7 +135,7 @@ def _is_free(op: Op, fixed: set[Register], stores: list[Op]) -> bool:
 
 
 def _read(op: Op) -> list[Register]:
-    """Return the registers that an operation reads, also as terms of its address."""
+    """Return the registers that an operation reads, with those in its address."""
     terms = () if op.access is None else op.access.index.terms
     return [*op.reads, *(term for term in terms if isinstance(term, SReg))]
 

@@ -243,7 +243,7 @@ class Builder(Flow):
 
     def store(self, value: VectorValue, buffer: VmemBuffer, index: IndexLike,
               mask: MReg | None = None) -> None:
-        """Store ``value`` in vector ``index`` of a buffer, or only those elements in ``mask``."""
+        """Store ``value`` in vector ``index`` of a buffer; a ``mask`` selects what is stored."""
         vector = self._vector_register(value)
         self._block.append(Op(_STORE, (vector, ZERO, 0, ALL_ONES if mask is None else mask),
                               self._access(buffer, index)))
@@ -304,7 +304,8 @@ class Builder(Flow):
     def wait(self, semaphore: int, amount: ScalarValue, *, fence: Fence | None = None) -> None:
         """Wait until a semaphore is at least ``amount``, then subtract ``amount`` from it.
 
-        The wait is ordered with all accesses to memory, or as ``fence`` says.
+        The wait keeps its order relative to all accesses to memory or, if ``fence`` is given, only
+        relative to those that the fence defines.
         """
         self._append(_MISC["wait"], Semaphore(semaphore), self._source(amount), fence=fence)
 
@@ -316,7 +317,8 @@ class Builder(Flow):
                      ) -> None:
         """Add ``amount`` to a semaphore of the other core.
 
-        The signal is ordered with all accesses to memory, or as ``fence`` says.
+        The signal keeps its order relative to all accesses to memory or, if ``fence`` is given,
+        only relative to those that the fence defines.
         """
         self._append(_MISC["signal_other"], Semaphore(semaphore), self._source(amount),
                      fence=fence)
@@ -332,9 +334,10 @@ class Builder(Flow):
     def dma(self, descriptor: ScalarValue | str, *, fence: Fence | None = None) -> None:
         """Start the transfer whose descriptor begins at address ``descriptor`` of scalar memory.
 
-        The start is ordered with all accesses to memory, or as ``fence`` says. If ``descriptor`` is
-        the name of a symbol, linking fills in the address. Code may be cut into segments between
-        any bundles, and each segment has its own descriptors: so no register keeps this address.
+        The start keeps its order relative to all accesses to memory or, if ``fence`` is given, only
+        relative to those that the fence defines. If ``descriptor`` is the name of a symbol, linking
+        fills in the address. No register holds this address: code may be cut into segments between
+        any bundles, and each segment has its own descriptors.
         """
         operand = descriptor if isinstance(descriptor, str) else self._source(descriptor)
         self._append(_MISC["dma"], operand, fence=fence)

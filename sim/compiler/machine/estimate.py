@@ -1,9 +1,9 @@
 """Estimate of the cycles that code takes, from latencies and interlocks.
 
-Follows docs/core.md (One bundle, Chains): a bundle issues when its registers, write ports and units
-are free. A few iterations of each loop are simulated; each later iteration takes as long as the
-last one simulated. Transfers and semaphores take no time, and conditional branches count as not
-taken.
+The estimate follows docs/core.md (One bundle, Chains): a bundle issues when its registers, write
+ports and units are free. A few iterations of each loop are simulated; each later iteration takes as
+long as the last one simulated. Transfers and semaphores take no time, and conditional branches
+count as not taken.
 """
 
 from collections import deque

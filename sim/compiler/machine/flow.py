@@ -113,7 +113,7 @@ class Flow(ABC):
         the body of the loop.
         """
         if self._block is not loop.body:
-            raise ValueError("again must be called in the body of its loop")
+            raise ValueError("again must be called directly in the body of its repeat")
         loop.again = self._condition(name, a, b)
 
     @contextmanager

@@ -84,7 +84,7 @@ def run_passes(graph: Graph, config: Config) -> None:
         try:
             verify(graph)
         except ValueError as error:
-            raise ValueError(f"after {name}: {error}") from error
+            raise ValueError(f"after pass {name}: {error}") from error
         dump.write(name, graph)
 
 

@@ -39,7 +39,7 @@ def _producer(value: Value, at: Expansion, kind: str) -> Operation | None:
 
 
 def _scalar(value: Value, at: Expansion) -> Any:
-    """Return the only element of ``value``, a splat constant; None if it is something else."""
+    """Return the element that ``value`` repeats, if it is a splat constant; otherwise None."""
     while (broadcast := _producer(value, at, "broadcast_in_dim")) is not None:
         [value] = broadcast.operands
     constant = _producer(value, at, "constant")
@@ -235,7 +235,7 @@ def _barrier(operation: Operation, at: Expansion) -> _Result:
 
 
 def _case(operation: Operation, at: Expansion) -> _Result:
-    """Replace a conditional of which only one branch can run by the operations of that branch."""
+    """Replace a conditional by the operations of one branch, if only this branch can run."""
     index = _scalar(operation.operands[0], at)
     if index is None and len(operation.regions) > 1:
         return None

@@ -33,7 +33,7 @@ def drop_dead(graph: Graph) -> None:
 
 
 def _bypass(operation: Operation, graph: Graph) -> None:
-    """Replace uses of a loop's result by the loop's operand, if no iteration changes this value."""
+    """Replace uses of a loop's result by the operand, if no iteration changes the carried value."""
     _, body = operation.regions
     same = {result: operand for result, operand, before, after in zip(
         operation.results, operation.operands, body.inputs, body.outputs, strict=True)
@@ -53,10 +53,10 @@ def _reached(graph: Graph, outputs: Sequence[Value]) -> set[Value]:
 
 
 def _narrow_loop(operation: Operation, live: set[Value]) -> None:
-    """Keep the carried values of a loop that its condition or used results need, and drop others.
+    """Drop the carried values of a loop on which neither its condition nor a used result depends.
 
-    ``live`` has the used results. Values that the kept values depend on in an earlier iteration are
-    kept as well.
+    ``live`` has the used results. A carried value also stays if, in a later iteration, another one
+    that stays depends on it.
     """
     condition, body = operation.regions
     needed = _reached(condition, condition.outputs)

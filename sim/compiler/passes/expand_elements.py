@@ -26,7 +26,7 @@ def _expanded(operation: Operation, to: Expansion) -> Value | None:
 
 
 def _mapped(operation: Operation, to: Expansion) -> Value | None:
-    """Apply the region's operations to whole arrays; None if any of them is not elementwise."""
+    """Apply the region's operations to whole arrays; None if an operation is not elementwise."""
     [region], shape = operation.regions, operation.result.shape
     if any(inner.kind not in ELEMENTWISE | _SCALAR for inner in region.operations):
         return None

@@ -5,7 +5,8 @@
   two vectors is an exception: the array computes it.
 - In other products, an operand without a free dimension gets one of size 1.
 
-These multiplications of floats are in fp32, whatever precision the product requests.
+A multiplication in place of a product of floats is in fp32, whatever precision the product
+requests.
 """
 
 from sim.compiler.graph.ir import DType, Graph, Operation, TensorType, Value
@@ -16,7 +17,7 @@ __all__ = ["expand_products", "finished", "widened"]
 
 
 def expand_products(graph: Graph) -> None:
-    """Rewrite each ``dot_general`` of a graph that has no kernel by operations that have kernels.
+    """Replace each ``dot_general`` without a kernel by operations that have kernels.
 
     The graph is changed in place.
     """

@@ -133,8 +133,8 @@ def _view(operation: Operation, views: dict[Value, _View]) -> _View | None:
 class _Draft:
     """A fusion to which operations can be appended.
 
-    Most groups grow by one operation at a time; expanding all of them each time would take a time
-    that grows with the square of their number.
+    Most groups grow by one operation at a time. A draft expands only the new operation into
+    expressions. To expand all of them each time would take time quadratic in their number.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ class _Draft:
         self._expanded: Region | None = None
 
     def append(self, operation: Operation) -> None:
-        """Append an operation that none of the others reads."""
+        """Append an operation whose result no operation of the draft reads."""
         sources = [self._read(value) for value in operation.operands]
         copy = self._region.add(operation.kind, sources, operation.result.type,
                                 operation.attributes, operation.regions, operation.location)
@@ -164,7 +164,7 @@ class _Draft:
         self.operations.append(operation)
 
     def fusion(self, results: Sequence[Value]) -> Operation:
-        """Return the fusion of the appended operations; ``results`` are those that it returns."""
+        """Return the fusion of the appended operations, with the values ``results`` as results."""
         self._region.inputs = list(self._operands.values())
         self._region.outputs = [self._inside[value] for value in results]
         return Operation("fusion", tuple(self._operands), tuple(results), {}, (self._region,),
@@ -341,8 +341,8 @@ class _Fusion:
     def _room(self, operations: Sequence[Operation]) -> int:
         """Return the most vectors that a fusion's operands and results may take.
 
-        This is half of vector memory; or, if one of the operations alone takes more than that,
-        slightly more than that operation takes.
+        This is half of vector memory, or slightly more than the largest of the operations takes
+        alone: whichever is more.
         """
         half = self._config.vmem_vectors // 2
         return max([half, *(self._vectors(operation) + half // 64 for operation in operations)])
@@ -373,7 +373,7 @@ class _Fusion:
         return self._fused(group.draft or self._draft(group.operations))
 
     def _used(self, operations: list[Operation]) -> list[Operation]:
-        """Return the operations without the constants, iotas and broadcasts that are not read."""
+        """Leave out constants, iotas and broadcasts that are not read; return all others."""
         read, kept = set(self._returned), []
         for operation in reversed(operations):
             if not operation.results or operation.results[0] not in self._views or (

@@ -14,20 +14,22 @@ from sim.compiler.tiling import standard
 __all__ = ["join_sums"]
 
 _SHARE = 0.6
-"""Estimated share of a sum's cycles that products hide: the rest is code, which holds the core."""
+"""Estimated share of a sum's cycles that products can hide. In the rest, the core executes code for
+the sum."""
 _STEPS = 1000
-"""Estimated cycles that it takes to divide a sum."""
+"""Estimated cycles that a sum takes longer if it is divided into an early and a late one."""
 
 
 def join_sums(graph: Graph, config: Config) -> None:
     """Join sums over all devices of a pod (``pod_sum``) in a graph, and in its regions.
 
-    Sums with the same number of sums before them, on the longest chain of dependences, form a
-    group: none of them depends on another. A group becomes one sum if at least one of its sums has
-    the attribute ``large``, and all of them fit vector memory together; or two sums, if the first
-    one can be computed behind products that only the second one needs (`_early`). Then the first
-    one gets the attribute ``early``. The sums of other groups are replaced by the operations of
-    their regions, which exchange values. Operations may change their order.
+    Sums may depend on other sums. Each sum has a longest chain of such dependences. Sums for which
+    it has the same length form a group, so none of them depends on another of its group. A group is
+    joined if at least one of its sums has the attribute ``large``, and all of them fit vector
+    memory together. It becomes one sum, or two if the first can be computed during products that
+    only the second one needs (`_early`); the first one then gets the attribute ``early``. The sums
+    of other groups are replaced by the operations of their regions, which exchange values.
+    Operations may change their order.
     """
     if graph.sharding is not None and graph.sharding.pod is not None:
         # Programs with control flow are not ordered such that kernels follow an early sum.
@@ -73,7 +75,7 @@ def _join(graph: Graph, torus: Torus, config: Config, *, divides: bool) -> None:
 
 
 def _streams(group: Sequence[Operation], torus: Torus, config: Config) -> bool:
-    """Return whether a sum of the group is ``large``, and all sums fit vector memory together."""
+    """Return whether any sum of the group is ``large``, and all together fit vector memory."""
     if not any(operation.attributes["large"] for operation in group):
         return False
     shares = _shares(group, torus, config)
@@ -82,9 +84,9 @@ def _streams(group: Sequence[Operation], torus: Torus, config: Config) -> bool:
 
 def _early(graph: Graph, group: Sequence[Operation], torus: Torus, config: Config
            ) -> list[Operation]:
-    """Return the sums of a group that are computed first, behind products that the others need.
+    """Return the sums of a group to compute early: during products that only its other sums need.
 
-    They are those that save the most cycles; the list is empty if none do.
+    The choice is the one that saves the most cycles; the list is empty if no choice saves any.
     """
     # For each value, a bit for each product that it depends on; and the cycles of the products.
     needed: dict[Value, int] = {}

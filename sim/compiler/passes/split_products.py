@@ -1,4 +1,4 @@
-"""Divides products whose results are divided, so that parts can be exchanged early."""
+"""Divides products whose results are divided: devices can then exchange the first parts early."""
 
 from itertools import pairwise
 
@@ -13,8 +13,8 @@ def split_products(graph: Graph) -> None:
 
     This is done if all uses of the product are slices that divide its rows into parts without
     overlap: then no element is computed twice. The sums of a pod make such slices
-    (`sim.compiler.importer.sharding.rings`). Columns are not divided: each product of some columns
-    would transpose the left operand again, if it has to be transposed.
+    (`sim.compiler.importer.sharding.rings`). Columns are not divided: if the left operand must be
+    transposed, the product for each part of the columns would transpose it again.
     """
     if graph.sharding is None or graph.sharding.pod is None:
         return
@@ -42,7 +42,7 @@ def split_products(graph: Graph) -> None:
 
 
 def _has_rows(product: Operation) -> bool:
-    """Return whether a product multiplies two matrices to a third: its rows are the left one's."""
+    """Return whether operands and result are matrices: the result's rows come from the left one."""
     return len(product.result.shape) == 2 and all(
         len(value.shape) == 2 for value in product.operands)
 

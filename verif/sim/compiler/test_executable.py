@@ -1,4 +1,4 @@
-"""Executables: what they name, link, keep and refuse."""
+"""Executables: their names, their programs for given addresses, their files, their errors."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ LAYOUT = RawRows(2, 4)
 
 @pytest.fixture(scope="module")
 def executable() -> Executable:
-    """A product: buffers input0, input1, output0 and code."""
+    """The executable of a product: its buffers are input0, input1, output0 and code."""
     kinds = (LayerKind(4, False, False, False),)
     return compile_graph(layers_graph(4, 4, kinds, Division.NONE), TINY)
 
@@ -55,7 +55,7 @@ def test_unpacking_copies(executable: Executable) -> None:
      "buffers must have different names, not 'x' twice"),
     ((BufferSpec("x", Role.CONSTANT, LAYOUT),), "buffer 'x' must have a value if it is a constant"),
     ((BufferSpec("x", Role.SCRATCH, LAYOUT, np.zeros((2, 4), np.uint32)),),
-     "buffer 'x' must have a value if it is a constant, and only then, not role scratch"),
+     "buffer 'x' must have a value if it is a constant, and otherwise none, not role scratch"),
 ])
 def test_contradictory_buffers_are_named(buffers: tuple[BufferSpec, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -1,4 +1,4 @@
-"""Interpreter rules for loops, conditionals, fusions, streams, sorts, and two devices."""
+"""Interpreter rules for loops, conditionals, fusions, streams, sorts, and several devices."""
 
 import numpy as np
 
@@ -9,8 +9,8 @@ from sim.compiler.graph.semantics.rules import Context, evaluates
 __all__: list[str] = []
 
 _PAIRS = 1 << 20
-"""Maximum number of comparisons of a sort that one numpy call evaluates, except that a call always
-evaluates all comparisons of at least one line."""
+"""Maximum number of comparisons that one numpy call evaluates in a sort. A call evaluates more if
+a single line of the operand needs more."""
 
 
 @evaluates("while")

@@ -3,9 +3,9 @@
 Floats are accumulated in float64, and the result is rounded once. With `Context.passes`, each
 float32 operand is first split into bfloat16 parts whose sum is about the operand, as on the device.
 The product's precision determines the number of parts: one for DEFAULT, two for HIGH, three for
-HIGHEST. As on the device, the result is the sum of the products of part i of one operand and part j
-of the other, counted from 0, with i + j less than the number of parts. Where the product of the
-unsplit operands is infinite or NaN, the result is that product.
+HIGHEST. As on the device, part i of one operand is multiplied by part j of the other, counted from
+0, if i + j is less than the number of parts. The result is the sum of these products. Where the
+product of the unsplit operands is infinite or NaN, the result is that product.
 """
 
 from collections.abc import Callable

@@ -52,7 +52,8 @@ def fold(region: Graph, totals: list[Array], terms: list[list[Array]],
         Initial value of each accumulator.
     terms : list of list of array
         Terms in the order in which they are combined; each is a list with one array for each
-        accumulator, of the accumulator's shape. The reducer gets the accumulators first.
+        accumulator, of the accumulator's shape. The reducer's first inputs are the accumulators,
+        the others are a term.
     context : Context
         The interpreter.
 

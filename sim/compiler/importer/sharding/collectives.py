@@ -1,8 +1,8 @@
 """Collective operations between devices, written with ``exchange``.
 
-In this module, a *team* says which devices execute a collective operation together: it has groups
+In this module, a *team* says which devices execute a collective operation together. It has groups
 of devices, each in the order of its replica group in StableHLO. Where a result joins the values of
-a group, that of the group's first device comes first. If a group consists of whole rings of the
+a group, the first device's value comes first. If a group consists of whole rings of the
 torus, the devices exchange values ring by ring: first the cores of each chip, then the chips along
 X, then those along Y. The order of all additions depends only on the groups, the shapes and the
 torus, so all devices of a group get the same bits. Functions append operations to the graph of
@@ -33,10 +33,10 @@ __all__ = ["COLLECTIVES", "LARGE", "PAIR", "Groups", "Team", "all_reduced", "ass
            "device_groups", "device_number", "divided", "is_reducer", "joined", "part", "swapped"]
 
 Groups = tuple[tuple[int, ...], ...]
-"""Groups of devices, all of one size; each device is in one group."""
+"""Groups of equally many devices; each device is in exactly one group."""
 _HANDLE = re.compile(r"handle = (\d+)")
 LARGE = 1 << 13
-"""Least number of elements of a value that an all-reduce over several rings divides between the
+"""Least number of elements that a value must have for an all-reduce to divide it between the
 devices of a ring (`_scattered`).
 """
 _NARROW = 64
@@ -82,11 +82,11 @@ class Team:
         return tuple(found[device] for device in sorted(found))
 
     def rings(self) -> "list[Team]":
-        """Return teams whose groups are rings; all rings together connect each group of this team.
+        """Return teams whose groups are rings of the torus, within the groups of this team.
 
         There is a team for each kind of ring that connects several devices, in this order: the
-        cores of a chip, chips along X, chips along Y. If the groups do not consist of such rings,
-        return only this team.
+        cores of a chip, chips along X, chips along Y. Together, these rings connect all devices of
+        a group. If the groups do not consist of such rings, return only this team.
         """
         found = []
         for axis in range(len(RINGS)):
@@ -140,7 +140,7 @@ def joined(at: Expansion, value: Value, dimension: int, team: Team = PAIR) -> Va
 def part(at: Expansion, value: Value, dimension: int, team: Team = PAIR) -> Value:
     """Return the part of a value, along a dimension, that belongs to the executing device.
 
-    The value is divided into as many parts as a group has devices, in the order of the group.
+    The value is divided into one part for each device of a group, in the order of the group.
     """
     return _part(at, value, dimension, team.size, team.positions)
 
@@ -187,10 +187,10 @@ def _all_exchanged(at: Expansion, region: Graph, value: Value, team: Team) -> Va
     """Do what `all_reduced` does, by exchanges.
 
     The values are combined ring by ring (`_total`). Values of `LARGE` elements or more are divided
-    where that is possible, so that less data crosses the links, but in more steps: over whole rings
-    of chips by `ring_sum`; in other cases, between the devices of one ring (`_scattered`), if the
-    size of the ring divides a dimension. The remaining rings then reduce only the parts, and the
-    ring that divided the value gathers them in the end.
+    where that is possible: less data then crosses the links, but in more steps. Over whole rings
+    of chips, `ring_sum` divides them. In other cases, `_scattered` divides them between the devices
+    of one ring, if the size of a dimension is a multiple of the ring's size. The remaining rings
+    then reduce only the parts, and the ring that divided the value gathers them in the end.
     """
     if value.type.size >= LARGE and reducer_kind(region) is not None:
         kinds = team.whole_rings()
@@ -217,10 +217,10 @@ def _reduced(at: Expansion, region: Graph, value: Value, rings: Sequence[Team]) 
 def _total(at: Expansion, region: Graph, value: Value, ring: Team) -> Value:
     """Combine the values of all devices of a ring by ``region``; each device gets the result.
 
-    If the order of the operands of ``region`` does not matter (`reducer_kind`) and the ring's size
-    is even, each device combines its value with that of the device on the opposite side of the
-    ring. Both then hold the same value, so a ring of half the size is left, for which this is
-    repeated. In all other cases, the values are combined in the order of the group.
+    If the order of the operands of ``region`` matters (`reducer_kind`), or the ring's size is odd,
+    the values are combined in the order of the group. Otherwise, each device combines its value
+    with that of the device on the opposite side of the ring. These two then hold the same value. So
+    a ring of half the size is left, in which the values are combined in the same way.
     """
     if reducer_kind(region) is None:
         return _in_order(at, region, _gathered(at, value, ring))
@@ -422,10 +422,9 @@ def _scattered(at: Expansion, region: Graph, value: Value, dimension: int, team:
 
 
 def _combined(at: Expansion, region: Graph, received: Value, own: Value, team: Team) -> Value:
-    """Apply ``region`` to a value from the device before the executing one, and to its own value.
+    """Apply ``region`` to this device's ``own`` value and one ``received`` from the device before.
 
-    In a group of two devices, the operands are in the order of the group, unless their order does
-    not matter.
+    In a group of two devices, the operands are in the order of the group if their order matters.
     """
     both = own, received
     if team.size == 2 and reducer_kind(region) is None:

@@ -1,5 +1,5 @@
-"""Reads meshes of devices and shardings from MLIR's attributes. The text of an error is only the
-name of what is not supported, such as ``a mesh of 3 devices``: the caller makes a sentence of it.
+"""Reads meshes of devices and shardings from MLIR's attributes. The text of an error only names an
+unsupported thing, such as ``a mesh of 3 devices``: the caller makes a sentence of it.
 """
 
 import math
@@ -47,7 +47,7 @@ def _mesh(module: Any, reference: Any, devices: int = 2) -> tuple[dict[str, int]
     Raises
     ------
     ValueError
-        If the mesh has neither one device nor ``devices``.
+        If the mesh's number of devices is neither 1 nor ``devices``.
     """
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import sdy
@@ -71,8 +71,8 @@ def mesh_sizes(module: Any, devices: int) -> tuple[int, ...]:
     Raises
     ------
     ValueError
-        If several meshes differ in these sizes, or a mesh has neither one device nor ``devices``,
-        or does not have its devices in ascending order.
+        If several meshes differ in these sizes. Also if a mesh's number of devices is neither 1
+        nor ``devices``, or its devices are not in ascending order.
     """
     found = {_large(axis_sizes(module, operation.attributes["mesh"], devices))
              for operation in module.body.operations
@@ -134,14 +134,16 @@ def division_of(module: Any, attribute: Any, axes: set[str] | None, devices: int
     attribute : jaxlib.mlir.ir.Attribute
         The value's sharding.
     axes : set of str or None
-        The mesh axes to consider. With None, all; then the mesh may have its devices in any order.
+        The mesh axes to consider. None means all axes; the mesh may then have its devices in any
+        order.
     devices : int
         Number of devices that the mesh must have, unless it has only one.
 
     Raises
     ------
     ValueError
-        If the mesh has another number of devices or, with ``axes``, not in ascending order.
+        If the mesh has another number of devices. With ``axes``, also if its devices are not in
+        ascending order.
     """
     from jaxlib.mlir.dialects import sdy
 

@@ -31,12 +31,13 @@ ADVICE = "write what each device does with jax.shard_map, or shard another dimen
 class Mesh:
     """The mesh of a global program.
 
-    A dimension that is split along several axes is split along the first of them first.
+    If several axes split a dimension, the first of them splits it first, and the next ones split
+    its parts.
 
     Attributes
     ----------
     axes : tuple of int
-        Sizes of the mesh axes; devices are numbered along the last one first.
+        Sizes of the mesh axes. Devices with consecutive numbers are neighbours along the last axis.
     torus : Torus
         The chips whose cores are the devices.
     """
@@ -79,7 +80,10 @@ class Mesh:
         return Division(counts, tuple(parts))
 
     def moved(self, at: Expansion, value: Value, cuts: Cuts, to: Cuts) -> Value:
-        """Convert ``value``, the device's part of a value with cuts ``cuts``, to cuts ``to``."""
+        """Return the device's part of a value that is cut as ``to`` says.
+
+        ``value`` is the device's part of the same value, cut as ``cuts`` says.
+        """
         axes = range(len(self.axes))
         changed = [axis for axis in axes if cuts[axis] != to[axis]]
         # An axis that splits a dimension within the parts of a changed one is joined, too.
@@ -116,8 +120,8 @@ def partition(graph: Graph, cuts: Mapping[Value, Cuts], mesh: Mesh
         The global program, which may contain operations of the kinds `RESHARD` and `ALL_REDUCE`. It
         is changed in place.
     cuts : mapping of Value to Cuts
-        How each value is split. A value that is missing is not split, except that the result of a
-        ``convert`` then has the cuts of its operand.
+        How each value is split. If the mapping lacks the result of a ``convert``, this result has
+        the cuts of the operand. All other values that the mapping lacks are not split.
     mesh : Mesh
         The mesh.
 
@@ -166,7 +170,10 @@ class _Device:
         self._local[value], self._cut[value] = local, cuts
 
     def _refuse(self, operation: Operation) -> None:
-        """Record that an operation cannot be divided, unless it depends on another such one."""
+        """Record that an operation cannot be divided.
+
+        An operation is not recorded if it depends on another one that cannot be divided.
+        """
         if not self._refused.intersection(operation.operands):
             self.found.append(Unsupported(f"{operation.kind} along a sharded dimension",
                                           str(operation.location or ""), ADVICE))
@@ -199,7 +206,7 @@ class _Device:
             self._divide(operation, at)
 
     def _made(self, operation: Operation) -> list[Cuts]:
-        """Return the cuts of an operation's results: those that `partition` was given."""
+        """Return the cuts of an operation's results, from the parameter ``cuts`` of `partition`."""
         default = (self._cut[operation.operands[0]] if operation.kind == "convert"
                    else self._mesh.whole)
         return [self._wanted.get(value, default) for value in operation.results]
@@ -240,7 +247,7 @@ class _Device:
 
     def _part_of(self, operation: Operation, attributes: dict[str, object], given: Sequence[Cuts],
                  made: Sequence[Cuts], axis: int) -> Operation:
-        """Return the operation, divided along the mesh axes before number ``axis``.
+        """Return the operation, divided along the mesh axes whose numbers are below ``axis``.
 
         Its operands and results have the types of the parts; ``given`` and ``made`` are the cuts of
         the whole operands and results. ``attributes`` are the attributes of the divided operation.

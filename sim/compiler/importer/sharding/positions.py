@@ -31,9 +31,9 @@ def device_scalar(at: Expansion, numbers: Sequence[float], dtype: DType) -> Valu
 
 def part_of(at: Expansion, value: Value, starts: Sequence[tuple[int, ...]],
             shape: tuple[int, ...]) -> Value:
-    """Return, on device number d, the part of ``value`` of this shape that begins at ``starts[d]``.
+    """Return, on device number d, the slice of ``value`` that begins at ``starts[d]``.
 
-    ``starts[d]`` has the first index along each dimension.
+    ``starts[d]`` has the first index along each dimension; ``shape`` is the shape of the slice.
     """
     if _depends_on_core(starts):
         parts = {start: _slice(at, value, start, shape) for start in dict.fromkeys(starts)}
@@ -65,8 +65,8 @@ def chosen(at: Expansion, values: Sequence[Value], candidates: Sequence[Value] =
 def sent(at: Expansion, value: Value, sources: Sequence[int], way: int = 1) -> Value:
     """Return, on device number d, the ``value`` of device number ``sources[d]``.
 
-    ``way`` does not change the result. -1 says that ``sources`` moves values backward by one step
-    along rings.
+    ``way`` is -1 if ``sources`` moves values one step backward along rings, otherwise 1. It does
+    not change the result.
     """
     operands = [value] * len(sources)
     if way == 1:
@@ -75,7 +75,10 @@ def sent(at: Expansion, value: Value, sources: Sequence[int], way: int = 1) -> V
 
 
 def _depends_on_core(items: Sequence[Hashable]) -> bool:
-    """Return whether an item depends only on the core number of its device, not on the chip."""
+    """Return whether items of devices with the same core number, on different chips, are equal.
+
+    ``items`` has an item for each device.
+    """
     return all(len(set(items[core::CORES])) == 1 for core in range(CORES))
 
 

@@ -96,8 +96,8 @@ def propagate(module: Any, main: Any, devices: int) -> Propagated | None:
     Raises
     ------
     ShardingError
-        If a mesh has another number of devices, a dimension cannot be divided into equal parts, or
-        jaxlib's passes fail.
+        If a mesh does not have ``devices`` devices, a dimension cannot be divided into equal parts,
+        or jaxlib's passes fail.
     """
     from jaxlib.mlir import ir
     from jaxlib.mlir.passmanager import PassManager

@@ -1,12 +1,12 @@
 """Sums of large values over whole rings of chips, with all links of each chip busy.
 
-The division of a value is that of `sim.compiler.collectives.plan`: each core has a half of the
-value or, if the values of a chip's two cores are not added, a value of its own. Core 0 reduces its
-half along X first and then along Y, core 1 the other way round. A half has two quarters, which go
-round the rings in opposite directions. Along the first axis, a quarter has a segment for each chip,
-and along the second axis, a segment has a block for each chip. The blocks are reduced along both
-axes, and travel on along both, until all chips have all of them. Functions append operations to the
-graph of their parameter ``at``.
+A value is divided as in `sim.compiler.collectives.plan`: each core of a chip reduces one half of
+it. If the values of a chip's two cores are not added, a core's half is its whole own value. Core 0
+reduces its half along X first and then along Y, core 1 the other way round. A half has two
+quarters, which go round the rings in opposite directions. Along the first axis, a quarter has a
+segment for each chip, and along the second axis, a segment has a block for each chip. The blocks
+are reduced along both axes. The totals then travel along both axes until all chips have all of
+them. Functions append operations to the graph of their parameter ``at``.
 """
 
 import math
@@ -30,8 +30,8 @@ _TILE = 8, 128
 numbers cost fewer cycles.
 """
 _MOST_PADDED = 2
-"""A part's rows are padded, to a multiple of the chips' number times the sublanes in `_TILE`, only
-if their number grows at most by this factor."""
+"""Greatest ratio of a part's rows with padding to those without it. Padding makes the number of
+rows a multiple of the number of chips times the sublanes in `_TILE`."""
 
 
 def ring_sum(at: Expansion, combine: Combine, value: Value, torus: Torus, kinds: Sequence[str]
@@ -44,7 +44,7 @@ def ring_sum(at: Expansion, combine: Combine, value: Value, torus: Torus, kinds:
     combine : Combine
         The reduction.
     value : Value
-        What each device contributes.
+        The value that each device contributes.
     torus : Torus
         The torus of chips.
     kinds : sequence of str
@@ -114,7 +114,7 @@ def _over_chips(at: Expansion, combine: Combine, pieces: Sequence[Value], torus:
                 axes: Sequence[str], rows: int) -> list[Value]:
     """Reduce a core's quarters, one for each of `_WAYS`, over the chips along ``axes``.
 
-    ``rows`` is their number of rows with padding, a multiple of the number of chips.
+    ``rows`` is the number of rows of a quarter with its padding, a multiple of the number of chips.
     """
     given, columns = pieces[0].shape
     padded = [_padded(at, piece, rows) for piece in pieces]

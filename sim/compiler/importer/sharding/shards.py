@@ -15,7 +15,7 @@ __all__ = ["Shards", "advice", "manual_axes", "module_devices"]
 
 
 def advice(torus: Torus) -> str:
-    """Return what to do about a mesh that the chips of a torus cannot have."""
+    """Return the advice for an error about a mesh that does not fit the devices of ``torus``."""
     if torus.chips == 1:
         return "use a mesh of one or two devices: a device is a core, and a chip has two"
     return (f"use a mesh of all {torus.devices} devices of the pod: a device is a core, and a chip "
@@ -43,9 +43,9 @@ class Shards:
 
     Inside a ``manual_computation``, each device computes on its parts; all other operations are
     computed on whole values by every device. At the border, a device takes its part of a whole
-    value; to join the parts, the devices exchange them. The host does this instead for inputs that
-    only manual computations use, and for outputs that a manual computation returns. Methods append
-    the operations for this to the graph of their parameter ``at``.
+    value; to join the parts, the devices exchange them. The host, however, splits inputs that only
+    manual computations use, and joins outputs that a manual computation returns. Methods append
+    operations to the graph of their parameter ``at``.
 
     Attributes
     ----------
@@ -73,7 +73,8 @@ class Shards:
         Raises
         ------
         ValueError
-            If the mesh has neither one device nor all, or does not have them in ascending order.
+            If the mesh contains several but not all devices, or does not have them in ascending
+            order.
         """
         from jaxlib.mlir.dialects import sdy
 
@@ -148,7 +149,7 @@ class Shards:
 
     def sharding(self, inputs: Sequence[Division | None],
                  outputs: Sequence[Division | None]) -> Sharding:
-        """Return the sharding of a program whose inputs and outputs are divided in these ways."""
+        """Return the sharding of a program, given how each input and each output is divided."""
         given, made = tuple(map(self._cut, inputs)), tuple(map(self._cut, outputs))
         if self.torus.chips == 1:
             return Sharding(given, made)

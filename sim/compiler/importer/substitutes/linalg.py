@@ -51,8 +51,8 @@ def _turned(a: Any) -> Any:
 def _scaled(a: Any) -> tuple[Any, Any]:
     """Scale a matrix so that squares of its elements neither overflow nor underflow.
 
-    Return the scaled matrix, and the factor, shape (..., 1, 1), with which it must be multiplied to
-    get ``a``. The factor is a power of two, so that no bits are lost.
+    Return the scaled matrix, and the factor by which it must be multiplied to get ``a``. The factor
+    has shape (..., 1, 1). It is a power of two, so that no bits are lost.
     """
     largest = jnp.max(jnp.abs(a), (-2, -1), keepdims=True, initial=0)
     # Exponent bits of the largest element; the factor and its reciprocal must be normal numbers.
@@ -89,8 +89,8 @@ def triangular_solve(a: Any, b: Any, *, left_side: bool, lower: bool, transpose_
                      conjugate_a: bool, unit_diagonal: bool) -> Any:
     """Solve t x = b, or x t = b without ``left_side``, for a triangular matrix t.
 
-    t is the lower triangle of ``a`` or, without ``lower``, the upper one; with ``transpose_a``, the
-    transpose of this triangle. The other triangle of ``a`` is not read. With ``unit_diagonal``, the
+    t is the lower triangle of ``a`` or, without ``lower``, the upper one. With ``transpose_a``, it
+    is the transpose of this triangle. The other triangle is not read. With ``unit_diagonal``, the
     diagonal of ``a`` counts as ones and is not read. ``conjugate_a`` has no effect, because
     elements are real.
     """
@@ -171,7 +171,7 @@ def householder_product(a: Any, taus: Any) -> Any:
 
 
 def _pairs(size: int) -> tuple[Any, Any]:
-    """Return all pairs of indices i < j below ``size``, as two arrays; a sweep takes each once."""
+    """Return all pairs of indices i < j below ``size``, as an array of i and an array of j."""
     return jnp.triu_indices(size, 1)
 
 
@@ -217,8 +217,8 @@ def eigh(a: Any, *, lower: bool, sort_eigenvalues: bool, subset_by_index: Any,
     """Return eigenvectors, as columns, and eigenvalues of a symmetric matrix, by Jacobi's method.
 
     Only the lower triangle of ``a`` is read if ``lower``, else only the upper. Eigenvalues ascend
-    if ``sort_eigenvalues``. ``subset_by_index`` is a range (start, end) of the eigenvalues to
-    return, without ``end``; None for all. ``algorithm`` is ignored.
+    if ``sort_eigenvalues``. ``subset_by_index`` is the range (start, end) of the eigenvalues to
+    return, where end is excluded; None for all. ``algorithm`` is ignored.
     """
     size = a.shape[-1]
     half = jnp.tril(a) if lower else jnp.triu(a)
@@ -250,11 +250,11 @@ def svd(a: Any, *, full_matrices: bool, compute_uv: bool, subset_by_index: Any,
         algorithm: Any) -> tuple[Any, ...]:
     """Return singular values, and left and right singular vectors, by Jacobi's one-sided method.
 
-    Singular values are in descending order; ``subset_by_index`` is a range (start, end) of those to
-    return, without ``end``; None for all. Vectors are returned only if ``compute_uv``: left ones as
-    columns of a matrix, right ones as rows; with ``full_matrices``, both matrices are square.
-    ``algorithm`` is ignored. Columns of ``a`` are rotated until they are orthogonal; their lengths
-    are the singular values.
+    Singular values are in descending order; ``subset_by_index`` is the range (start, end) of those
+    to return, where end is excluded; None for all. Vectors are returned only if ``compute_uv``:
+    left ones as columns of a matrix, right ones as rows. With ``full_matrices``, both matrices are
+    square. ``algorithm`` is ignored. Columns of ``a`` are rotated until they are orthogonal; their
+    lengths are the singular values.
     """
     rows, columns = a.shape[-2:]
     if rows < columns:

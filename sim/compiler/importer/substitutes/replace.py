@@ -78,7 +78,7 @@ def _replace(operation: Any, module: Any, names: dict[Any, str]) -> None:
     """Replace an operation of ``module`` by a call.
 
     ``names`` has the names of the functions that were added to the module, by the operation's kind,
-    attributes and operand types; a new one is added to it.
+    attributes and operand types. A function that is missing is added to ``module`` and ``names``.
     """
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import func
@@ -150,8 +150,8 @@ def _add_function(module: Any, name: str, function: Callable[..., Any],
                   operands: list[Any]) -> None:
     """Lower ``function`` for operands of the types of ``operands``; add it to ``module``.
 
-    Its entry gets the name ``name``; functions that it calls get names that begin with it. Source
-    lines are dropped, so that all operations get the line of the call.
+    The function gets the name ``name``; functions that it calls get names that begin with ``name``.
+    Source lines are dropped, so that all operations get the line of the call.
     """
     import jax
     from jaxlib.mlir import ir

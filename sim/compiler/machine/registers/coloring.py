@@ -1,8 +1,8 @@
 """Register allocation: physical vector, mask and scalar registers for virtual ones, by coloring.
 
 The allocator works on bundles in their final order. Two registers interfere if one is written in a
-bundle after which the other is live. A bundle reads before it writes, so a bundle's result can take
-a register that this bundle is the last to read.
+bundle after which the other is live. A bundle reads before it writes. So its result can go to a
+register whose present value no later bundle reads.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,9 +31,9 @@ _NOUNS: dict[type[Any], str] = {VReg: "vector", MReg: "mask", SReg: "scalar"}
 _ENDS = ("jump", "halt")
 _COPIES = {"move", "add", "mand"}
 _LATE = (8, 5, 3, 1)
-"""For how many bundles after a push the pushed physical register should not be written again.
+"""For how many bundles after a push the pushed physical register should not be written.
 
-The largest distance for which coloring succeeds is used."""
+Coloring uses the largest of these numbers with which it succeeds."""
 
 
 class RegisterPressureError(Exception):
@@ -47,13 +47,13 @@ class RegisterPressureError(Exception):
 
 @dataclass(frozen=True)
 class Allocation:
-    """Physical registers of all virtual ones, and the scalar registers that are live between lines.
+    """Physical registers of all virtual ones, and the scalar registers live between bundles.
 
     Attributes
     ----------
     physical : mapping of Register to sim.asm register
     live : tuple of frozenset of int
-        Numbers of the physical scalar registers that are live before each line, and after the last.
+        Numbers of the physical scalar registers live before each bundle, and after the last one.
     """
 
     physical: Mapping[Register, Any]
@@ -63,7 +63,7 @@ class Allocation:
 def successors(lines: Sequence[Line], labels: Mapping[str, int], number: int) -> list[int]:
     """Return the numbers of the bundles that can follow bundle ``number``.
 
-    ``labels`` maps each label to a bundle's number; the end of the code is ``len(lines)``.
+    ``labels`` maps each label to a bundle's number. The number ``len(lines)`` stands for the end.
     """
     found = [number + 1]
     for _, op in lines[number]:
@@ -169,11 +169,11 @@ class _Interference:
 
     @staticmethod
     def _liveness(reads: list[int], writes: list[int], follow: list[list[int]]) -> list[int]:
-        """Compute the sets of registers that are live before each line, and after the last.
+        """Compute the sets of registers that are live before each bundle, and after the last.
 
         A set is an integer: register n is in it if bit n is 1. ``reads`` and ``writes`` have the
-        set that each line reads and the set that it writes. ``follow`` has, for each line, the
-        numbers of the lines that can follow it.
+        set that each bundle reads and the set that it writes. ``follow`` has, for each bundle, the
+        numbers of the bundles that can follow it.
         """
         live = [0] * (len(reads) + 1)
         changed = True
@@ -230,12 +230,13 @@ class _Interference:
 
     def _greedy(self, members: Sequence[int], colors: range, *, spread: bool = False,
                 also: Mapping[int, int] = MappingProxyType({})) -> dict[int, int] | None:
-        """Assign a color to each register, in the order of ``members``; None if none is left.
+        """Assign a color to each register, in the order of ``members``.
 
-        A color is the number of a physical register. With ``spread``, the color that has been
-        unused for longest is preferred. The reason: a unit that reads a register row by row delays
-        a bundle that overwrites the register too early. ``also`` has, for each register, the set of
-        further registers from which it must differ.
+        Return None if no color is left for a register. A color is the number of a physical
+        register. With ``spread``, the color that has been unused for longest is preferred. The
+        reason: a unit that reads a register row by row delays a bundle that overwrites the register
+        too early. ``also`` has, for each register, the set of further registers from which it must
+        differ.
         """
         chosen: dict[int, int] = {}
         holders = dict.fromkeys(colors, 0)

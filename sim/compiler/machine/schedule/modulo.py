@@ -1,9 +1,9 @@
 """Modulo scheduling: iterations of a loop overlap, and a new one starts every few cycles.
 
 Iterative modulo scheduling (Rau, "Iterative modulo scheduling: an algorithm for software pipelining
-loops", MICRO-27, 1994): operations are placed by priority in a table of as many cycles as the
-initiation interval; an operation that finds no free slot displaces others, which are then scheduled
-again.
+loops", MICRO-27, 1994): operations are placed by priority in a table that has one row for each
+cycle of the initiation interval. An operation that finds no free slot displaces others, which are
+then scheduled again.
 """
 
 import heapq
@@ -19,8 +19,8 @@ from sim.compiler.machine.schedule.resources import Node, Table
 __all__ = ["Modulo", "feasible_interval", "least_interval", "modulo_schedule", "pressure"]
 
 _ATTEMPTS = 6
-"""An interval is given up after this number of attempts to place an operation, times the number of
-operations of the loop."""
+"""Maximum average number of attempts to place an operation; with more attempts in all, the search
+gives up the interval."""
 
 
 @dataclass(frozen=True)
@@ -188,10 +188,10 @@ class _Search:
 
 
 def _delay_sources(graph: Graph, table: Table) -> None:
-    """Delay operations that read no register that the loop writes, as far as their users allow.
+    """Delay operations that read no register written in the loop, such as loads.
 
-    Loads are examples. Their results then occupy registers for fewer cycles. ``table`` has the
-    schedule, and is changed.
+    Their results then occupy registers for fewer cycles. An operation can be delayed until just
+    before the operations that use its result. ``table`` has the schedule, and is changed.
     """
     interval = table.period
     written = {register for node in graph.nodes for register in node.writes}

@@ -103,6 +103,7 @@ class Pipeline:
                distance: Callable[[int, SReg, int], int]) -> list[Line]:
         """Return the bundles from cycle ``start`` to ``end``, exclusive; some may be empty.
 
+        They contain the operations of the first ``iterations`` iterations.
         ``distance(iteration, register, cycle)`` is the number of steps by which ``register``, one
         of `steps`, lags behind ``iteration`` in ``cycle``.
         """
@@ -123,8 +124,8 @@ class Pipeline:
         """Return operation ``number`` of the graph, as iteration ``iteration`` executes it.
 
         ``cycle`` is the cycle of this execution. Registers in `copies` are replaced by those of the
-        iteration. An offset from a register of `steps` makes up for the steps that the register has
-        not yet taken: ``distance(iteration, register, cycle)``.
+        iteration. ``distance(iteration, register, cycle)`` is the number of steps by which a
+        register of `steps` lags behind the iteration; an offset from the register makes up for it.
         """
         op = self.graph.nodes[number].op
         operands = list(op.operands)
@@ -145,7 +146,7 @@ class Pipeline:
         return Op(_ADD, (register, register, self._steps[register] * self.unroll & _WORD))
 
     def _advance(self, rows: int) -> tuple[list[tuple[int, Slot, SReg]], list[Line]]:
-        """Find slots for the operations that add to each register of `steps` its step.
+        """Find slots for the operations that advance the registers of `steps`.
 
         ``rows`` is the number of bundles of the steady state. Returns (number of the bundle, slot,
         register) for each operation that fits a free slot of the steady state. Also returns extra

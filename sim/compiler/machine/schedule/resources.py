@@ -24,7 +24,7 @@ _REDUCE = (MiscOp.SUM_LANES, MiscOp.MAX_LANES)
 _ADDING = ("add", "load", "store")
 _VECTOR_UNITS = (Unit.SIMPLE, Unit.FLOAT, Unit.TRANSCENDENTAL)
 _PORTS = {slot: f"{slot}.port" for slot in Slot}
-"""Key in `Table` of the write port through which the results of a slot are written."""
+"""For each slot, the name in `Table` of the write port through which its results are written."""
 
 
 def latency(op: Op, config: Config) -> int:
@@ -115,7 +115,8 @@ class Node:
         Whether it writes its result through the write port of its slot.
     constants : set
         The immediates that it needs. An operation that adds an offset to a scalar register that
-        `sim.compiler.machine.schedule.pipeline` advances needs an immediate for the changed offset.
+        `sim.compiler.machine.schedule.pipeline` advances needs one of its own: when the pipeline
+        changes the register, it also changes the offset.
     """
 
     op: Op
@@ -160,9 +161,9 @@ class Table:
     taken : dict of (str, int) to int
         For each resource and row that is occupied, the number of an operation that occupies it.
     rows : dict of str to int
-        For each resource, the rows that are occupied: row r is if bit r is 1.
+        For each resource, the rows in which it is occupied: row r if bit r is 1.
     constants : dict of int to list of (int, set)
-        For each row, the operations that need immediates, with these.
+        For each row, the operations that need immediates: pairs (number, its immediates).
     scheduled : dict of int to (Node, Slot, int)
         For each scheduled operation, its node, slot and cycle.
     """
@@ -215,8 +216,8 @@ class Table:
     def first_room(self, node: Node, cycles: range) -> tuple[int, Slot] | None:
         """Find the first of ``cycles`` in which the operation ``node`` fits, and a slot for it.
 
-        ``cycles`` are consecutive, in ascending or descending order; those after a whole period are
-        not looked at. Return None if the operation fits in none of them.
+        ``cycles`` are consecutive, in ascending or descending order; only the first ``period`` of
+        them are looked at. Return None if the operation fits in none of them.
         """
         slot = self.room(node, cycles[0]) if cycles else None
         if slot is not None:
@@ -262,7 +263,7 @@ class Table:
     def put_loop(self) -> None:
         """Occupy the slot and the immediate of the branch at the loop's end, in the last row.
 
-        Its number is -1.
+        The branch has number -1.
         """
         self._occupy(-1, [(Slot.S1, self.period - 1)])
         self.constants[self.period - 1] = [(-1, {"loop"})]

@@ -11,8 +11,8 @@ once for each offset of the filter along that dimension, and the slices are conc
 features, which lie in the lanes. Further dimensions are packed if this reduces the number of weight
 tiles (`_GAIN`).
 
-If the result of a convolution has fewer spatial positions than its filter, it is computed by one
-product for each position of the result. An example is the gradient of a filter.
+If the result of a convolution has fewer spatial positions than the filter, one product computes
+each position of the result. An example is the gradient of a filter.
 """
 
 import math
@@ -32,10 +32,10 @@ __all__ = ["expand_convolutions"]
 _FULL = 0.8
 """If at least this share of the sublanes is used, no dimension is packed to fill them."""
 _POSITIONS = 64
-"""Maximum number of spatial positions of a result for which each of them gets its own product."""
+"""Maximum number of spatial positions of a result that gets a product for each position."""
 _GAIN = 1.4
-"""A further dimension of the window is packed (its offsets become features) if this divides the
-number of weight tiles by at least this factor."""
+"""A further dimension of the window is packed (its offsets become features) if the number of weight
+tiles then becomes smaller by at least this factor."""
 
 
 def expand_convolutions(graph: Graph, config: Config) -> None:
@@ -202,9 +202,10 @@ class _Convolution:
                                (*before, size * times, *behind))
 
     def _depthwise_gradient(self, outputs: int) -> Value:
-        """Write a gradient of a depthwise filter.
+        """Write a convolution that computes the gradient of a depthwise filter.
 
-        Each spatial position of the result is a sum over the filter's positions and features.
+        Each spatial position of the result is a sum of products. The sum runs over the positions
+        and features of the filter of this convolution, which is not the depthwise filter.
         ``outputs`` is the number of output features of a group.
         """
         to = self.to

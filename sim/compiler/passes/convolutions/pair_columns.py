@@ -69,7 +69,7 @@ class Pairing:
         return -(-(width + 1) // together) < 2 * -(-width // together)
 
     def _stays_paired(self, result: Value) -> bool:
-        """Return whether all uses of a result accept paired columns, and one is a convolution.
+        """Return whether all uses of a result accept paired columns, and one use is a convolution.
 
         A 1 x 1 convolution accepts them (`takes_pairs`). An elementwise operation accepts them if
         its other operands can be paired, and all uses of its result accept them. Other operations,

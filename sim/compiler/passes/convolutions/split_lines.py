@@ -6,10 +6,10 @@ The columns of the result are sorted by phase. With *S* sublanes and *Q* phases,
 *p* holds column *p* · *Q* + *q*: position *p* of phase *q*. So a transpose of the tiled dimensions
 gives a value split into phases (`split_phases`).
 
-The input's columns are brought to that order by products with constant matrices of ones and zeros,
-one for each distance between the columns of the input and of the result. The products lose no
-precision, because the array rounds the input to bf16 in any case. But they multiply all columns of
-a line by zeros, so an infinity or a NaN makes further results of its line NaN.
+The input's columns are brought to that order by products with constant matrices of ones and zeros.
+There is a matrix for each distance between the columns of the input and of the result. The products
+lose no precision, because the array rounds the input to bf16 in any case. But they multiply all
+columns of a line by zeros, so an infinity or a NaN makes further results of its line NaN.
 """
 
 import math
@@ -94,8 +94,9 @@ def line_convolution(operation: Operation, takes: Order, positions: int, config:
 def _lines(operation: Operation, takes: Order, config: Config, to: Expansion) -> Value:
     """Reshape the input to (images, padded lines, features of a group, columns of the result).
 
-    As many adjacent columns of the input as the stride of columns form a group. Zeros pad its
-    features to a multiple of the sublanes. ``takes`` are the numbers of the input's dimensions.
+    Adjacent columns of the input form a group; the number of columns in a group is the stride of
+    columns. Zeros pad the features of a group to a multiple of the sublanes. ``takes`` has the
+    numbers of the input's dimensions: lines, images, columns, features.
     """
     a, (lhs, rhs) = operation.attributes, operation.operands
     stride = a["window_strides"][1]
@@ -114,8 +115,9 @@ def _lines(operation: Operation, takes: Order, config: Config, to: Expansion) ->
 def _filters(operation: Operation, low: int, columns: int, features: int, to: Expansion) -> Value:
     """Reshape the filter to (outputs, lines * (columns / stride) * features).
 
-    Zeros pad the filter to ``columns`` columns, ``low`` of them before its own. As many columns as
-    the stride form a group; zeros also pad the input features of a group to ``features``.
+    Zeros pad the filter to ``columns`` columns; ``low`` columns of zeros precede its own. Adjacent
+    columns form a group; the number of columns in a group is the stride. Zeros also pad the input
+    features of a group to ``features``.
     """
     a, rhs = operation.attributes, operation.operands[1]
     order = (*a["kernel_spatial_dimensions"], a["kernel_input_feature_dimension"],

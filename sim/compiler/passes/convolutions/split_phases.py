@@ -47,8 +47,8 @@ _ROOM = 0.5
 _SHARE = 0.4
 """A filter that takes at least this share of vector memory is multiplied line by line."""
 _OFFSETS = 9
-"""Columns are split only if a filter has at most this many offsets, or at most as many as the
-result has spatial positions."""
+"""Columns are split only if a filter has at most this many offsets, or does not have more offsets
+than the result has spatial positions."""
 
 
 def split_phases(graph: Graph, config: Config) -> None:
@@ -281,10 +281,10 @@ class _Splitter:
 
     def _filter_parts(self, filters: Value, type: TensorType, attributes: dict[str, Any],
                       to: Expansion) -> list[tuple[Value, dict[str, Any]]]:
-        """Return a convolution's filter, or each of its lines if it fills much of vector memory.
+        """Return a convolution's filter, or its lines if the filter fills much of vector memory.
 
-        A line is then a filter of its own, so it is read from HBM while the line before is
-        multiplied. Each filter comes with the attributes of the convolution that change with it.
+        A line is then a filter of its own, so it is read from HBM while the previous line
+        is multiplied. Each filter comes with the attributes of the convolution that change with it.
         ``type`` is the type of the result, and ``attributes`` are those of the convolution.
         """
         spatial, config = attributes["kernel_spatial_dimensions"], self._config
@@ -461,7 +461,7 @@ class _Splitter:
         return value
 
     def _as_lines(self, value: Value, form: _Lines, to: Expansion) -> Value | None:
-        """Return ``value`` with columns along lanes, like ``form``; None if a copy is needed."""
+        """Return ``value`` in the layout of ``form``; None if that takes a copy of elements."""
         known = self._lines.get(value)
         if not value.shape:
             return value
@@ -484,8 +484,8 @@ class _Splitter:
                ) -> tuple[Value, ...]:
         """Split the columns of a value into ``phases`` phases; return the parts of the result.
 
-        ``order`` has the value's dimensions, and ``count`` is the number of parts: 1 if one part
-        has all images, otherwise the number of images.
+        ``order`` has the value's dimensions. ``count`` is the number of parts: 1 for a part with
+        all images, or the number of images for a part of each image.
         """
         known = self._splits.get(value)
         if known is not None and known.form == (order, phases):
@@ -504,7 +504,7 @@ class _Splitter:
         return self._images((whole,), count, to)
 
     def _images(self, parts: tuple[Value, ...], count: int, to: Expansion) -> tuple[Value, ...]:
-        """Return the images of ``parts`` as ``count`` parts: a single one, or one an image."""
+        """Return the images of ``parts`` in ``count`` parts: all in one, or each in its own."""
         if len(parts) == count:
             return parts
         whole = to.concatenate(parts, 1)
@@ -516,12 +516,12 @@ class _Splitter:
     @staticmethod
     def _repeated(value: Value, order: Order, shape: tuple[int, ...], columns: int,
                   to: Expansion) -> Value | None:
-        """Return a splat, or a broadcast whose columns are equal, in another layout; else None.
+        """Write ``value`` in another layout, if it is a splat, or a broadcast with equal columns.
 
-        If ``shape`` has four dimensions, dimension ``order[n]`` of the value becomes dimension n of
-        ``shape``; ``columns`` is the n of the image columns. If ``shape`` has five dimensions, the
-        image columns become two, ``columns`` and ``columns + 1``, and dimensions with a greater n
-        become dimension n + 1.
+        Return None for any other value. If ``shape`` has four dimensions, dimension ``order[n]`` of
+        the value becomes dimension n of ``shape``. The image columns are dimension n = ``columns``.
+        If ``shape`` has five dimensions, the image columns become the dimensions ``columns`` and
+        ``columns + 1``, and dimensions with a greater n become dimension n + 1.
         """
         producer = to.producers.get(value)
         if producer is not None and producer.kind == "constant":
@@ -542,7 +542,7 @@ class _Splitter:
         return to.broadcast(source, shape, targets)
 
     def _merged(self, split: _Split, to: Expansion) -> Value:
-        """Record the split form of a value; write the value in its original layout, return it."""
+        """Record the split form of a value; write and return the value in its original layout."""
         whole = self._whole(split, to)
         lines, images, phases, positions, features = whole.shape
         flat = to.reshape(to.transpose(whole, (0, 1, 3, 2, 4)),

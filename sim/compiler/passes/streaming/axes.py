@@ -1,5 +1,7 @@
 """Axes: the ways to compute an operation block by block.
 
+A rule yields the axes of an operation:
+
     @axes("negate")
     def negate(operation: Operation) -> Iterator[Axis]:
         ...
@@ -51,7 +53,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Block:
-    """What the function that writes the operations of a block (`Write`) must know about it.
+    """Facts about a block for the function that writes its operations (`Write`).
 
     Attributes
     ----------
@@ -65,8 +67,8 @@ class Block:
     carried : tuple of Value
         Values of the carried results before this block.
     extra : tuple of int
-        For each operand, the number of indices by which its part begins earlier than the block
-        needs, in order to begin at a whole vector; always 0 unless the axis is `loose`.
+        For each operand, the number of indices that its part has before those that the block needs:
+        with them, the part begins at a whole vector. 0 unless the axis is `loose`.
     """
 
     size: int
@@ -161,8 +163,9 @@ def trimmed(at: Expansion, operand: Value, along: int, padding: int, extra: int
             ) -> tuple[Value, int]:
     """Remove ``extra`` indices (`Block.extra`) from the beginning of an operand's part.
 
-    ``operand`` is the part, along dimension ``along``; ``padding`` indices of padding precede it,
-    which are removed first. Return the remaining part, and the remaining number of padding indices.
+    ``operand`` is the part, which is cut along dimension ``along``. ``padding`` indices of padding
+    precede it; they are removed first. Return the remaining part, and the remaining number of
+    padding indices.
     """
     removed = max(extra - padding, 0)
     return (at.slice(operand, along, removed, operand.shape[along] - removed),

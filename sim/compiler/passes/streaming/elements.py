@@ -59,9 +59,9 @@ class _FusionAxis:
                     numbered=self._numbered)
 
     def _cut(self, inner: Operation, value: Value) -> int | None:
-        """Return the dimension along which blocks divide ``value``, an operand of ``inner``.
+        """Return the dimension along which blocks divide ``value``; None if each needs the whole.
 
-        None if each block needs the whole operand.
+        ``inner`` is the operation of the fusion's region that reads the value.
         """
         if inner.kind == "broadcast_in_dim":
             dimensions = inner.attributes["broadcast_dimensions"]
@@ -147,9 +147,9 @@ def _transpose(operation: Operation) -> Iterator[Axis]:
 def _reshape(operation: Operation) -> Iterator[Axis]:
     """Yield the axes of a reshape.
 
-    Each axis divides one dimension of the result and one of the operand. The sizes of the
-    dimensions before these two have the same product in both shapes. So each of the two is the
-    first of a range of successive dimensions, and both ranges hold the same elements.
+    Each axis divides one dimension of the result and one of the operand. The dimensions before
+    these two have the same number of indices in both shapes. So the two dimensions begin ranges of
+    successive dimensions, one in each shape, that hold the same elements.
     """
     [value], result = operation.operands, operation.result
     ends = {prod(value.shape[:at]): at for at in range(value.type.rank, -1, -1)}
@@ -174,8 +174,8 @@ def _elements_at_index(shape: Sequence[int], at: int, other: Sequence[int],
                        cut: int) -> tuple[int, int]:
     """Count the elements at one index of dimension ``at``, and at one index of dimension ``cut``.
 
-    Only some dimensions count: those of ``shape`` from ``at`` on, and those of ``other`` from
-    ``cut`` on, as few of each as give the same product of sizes.
+    Dimension ``at`` belongs to ``shape``, and ``cut`` to ``other``. Only a range of dimensions
+    counts, from this one on: the shortest ranges of both shapes that have equally many elements.
     """
     a, b = shape[at], other[cut]
     i, j = at + 1, cut + 1

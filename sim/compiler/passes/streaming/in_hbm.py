@@ -27,10 +27,12 @@ def leave_in_hbm(graph: Graph, config: Config) -> None:
       indices are reshaped to one dimension;
     - concatenations along any dimension but the last, if the values do not fit vector memory;
     - dynamic slices, if the values take more than half of vector memory, and updates of slices, if
-      they do not fit vector memory; if a slice holds only parts of rows, operations on whole rows
-      in HBM and one operation within these rows replace it;
+      the values do not fit vector memory;
     - dynamic slices of an input of the graph in a counted loop, even if the input fits vector
       memory, because a transfer can load them while the loop runs.
+
+    If a slice holds only parts of rows, its operation is replaced by operations on whole rows,
+    which are marked, and one operation within these rows.
 
     Parameters
     ----------
@@ -97,10 +99,11 @@ def _expanded(operation: Operation, at: Expansion, config: Config) -> Value | No
 
 
 def _slice(operation: Operation, at: Expansion) -> Value | None:
-    """Mark a dynamic slice, or an update of a slice, that consists of whole rows.
+    """Let transfers compute a dynamic slice, or an update of a slice.
 
-    If it holds parts of rows, replace it by operations on whole rows, which are marked, and one
-    operation within these rows; return the result. Return None if the operation stays.
+    If the slice consists of whole rows, the operation only gets the attribute ``in_hbm``. If it
+    consists of parts of rows, return the result of the operations that replace it: some on whole
+    rows, which have this attribute, and one within these rows. Return None if the operation stays.
     """
     updates = operation.kind == "dynamic_update_slice"
     value, starts = operation.operands[0], operation.operands[2 if updates else 1:]

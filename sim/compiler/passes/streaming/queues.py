@@ -19,10 +19,10 @@ __all__ = ["connect_queues"]
 _SLOTS = 8
 """Maximum number of batches in HBM that the host has written and no iteration has used yet."""
 _WHOLE = 8
-"""A stacked result of at most this many vectors is written to HBM as a whole in each iteration; of
-a larger one, iteration *n* writes only index *n*."""
+"""Each iteration writes a stacked result of at most this many vectors to HBM as a whole. If the
+result is larger, iteration *n* writes only its index *n*."""
 _LEAST_RANK = 3
-"""Least rank of an input for which each index of its first dimension takes whole vectors."""
+"""If an input has at least this rank, each index of its first dimension takes whole vectors."""
 
 
 def connect_queues(graph: Graph, fed: Sequence[int], outfeed: bool, config: Config) -> Queues:
@@ -47,8 +47,8 @@ def connect_queues(graph: Graph, fed: Sequence[int], outfeed: bool, config: Conf
     Raises
     ------
     UnsupportedError
-        If no loop takes a batch from each of these inputs in each iteration, or stacks a result
-        that the program returns.
+        If there is no loop that takes a batch from each of these inputs in each iteration and, if
+        there is an outfeed, stacks a result that the program returns.
     """
     for operation, loop in counted_loops(graph):
         if loop.limit == 1:
@@ -170,7 +170,7 @@ def _carry(operation: Operation, initial: Value) -> tuple[Value, Value]:
     """Add a carried value to a loop; return the body's input for it, and the loop's result.
 
     ``operation`` is the loop, and ``initial`` the value before the first iteration. The caller
-    appends the output of the body.
+    appends the value for the next iteration to the body's outputs.
     """
     condition, body = operation.regions
     inner, result = Value(initial.type), Value(initial.type)
@@ -184,10 +184,9 @@ def _carry(operation: Operation, initial: Value) -> tuple[Value, Value]:
 def _stacked(graph: Graph, operation: Operation, loop: Counted) -> dict[Value, Operation]:
     """Find the results that a loop stacks and that the program returns.
 
-    Return a mapping from each of them to its update: the operation of the body that changes, in
-    iteration *n*, index *n* of the result's first dimension and nothing else. In a
-    loop of one iteration, passes have removed the update; then the result is mapped to the
-    operation that computes its value.
+    Map each of them to its update: in iteration *n*, this operation of the body changes index *n*
+    of the result's first dimension and nothing else. In a loop of one iteration, passes have
+    removed the update; the result is then mapped to the operation that computes its value.
     """
     body, found = operation.regions[1], dict[Value, Operation]()
     makers, users = body.producers(), body.users()

@@ -1,8 +1,8 @@
 """Rewrites large operations that cannot be divided into blocks as operations that can be divided.
 
 Blocks begin at whole vectors, so a dimension along the lanes can only be divided at multiples of
-the lanes. Operations that move elements by other distances are rewritten here: most of the work is
-done on rows of `lanes` elements, which are a dimension of their own.
+the lanes. Operations that move elements by other distances are rewritten here. The new operations
+do most of the work on rows of `lanes` elements; the number of the row is a dimension of its own.
 """
 
 from bisect import bisect_right
@@ -279,9 +279,9 @@ def _rows_at(at: Expansion, rows: Value, first: Value, count: int) -> Value:
 
 
 def _shifted(at: Expansion, parts: Sequence[Value], shift: Value) -> Value:
-    """Join corresponding rows of two values; of each joined row, take a row's width of elements.
+    """Join corresponding rows of two values; of each joined row, take elements from ``shift`` on.
 
-    These are the elements from place ``shift`` of the joined row on. ``parts`` has the two values.
+    ``parts`` has the two values. Rows of the result are as wide as those of one value.
     """
     [one, _], last = parts, parts[0].type.rank - 1
     pairs = at.concatenate(parts, last)

@@ -31,8 +31,8 @@ kernel's largest operand or result."""
 _DENSER = frozenset({"dot_general", "line_convolution"})
 """Kinds whose rules choose tilings that may need fewer vectors than the standard tilings."""
 _BLOCKS = 16
-"""Preferred number of blocks. With few blocks, the first read and the last write of a stream, which
-do not overlap with computation, take a large share of the time."""
+"""Preferred number of blocks. The first read and the last write of a stream do not overlap with
+computation. With few blocks, they take a large share of the time."""
 _MOST_PARTS = 8
 """Maximum number of regions of a stream (`_Blocks`): each has code of its own, for blocks of one
 shape."""
@@ -74,8 +74,8 @@ class _Way(Enum):
 class _Plan:
     """An axis and the size of its blocks.
 
-    Of several plans, the one with the smallest ``waste`` is chosen: a tuple of costs, of which the
-    first is the most important.
+    ``waste`` is a tuple of costs, of which the first is the most important. Of several plans, the
+    one with the smallest ``waste`` is chosen.
     """
 
     axis: Axis
@@ -172,10 +172,11 @@ class _Streams:
         return standard(kind.shape, self._config).vectors
 
     def _aligned(self, axis: Axis) -> Axis:
-        """Return a `loose` axis with operand parts that begin at lane 0; any other axis unchanged.
+        """If an axis is `loose`, let its operands' parts begin at lane 0; return the new axis.
 
         Where a part is cut along the lanes, its start moves down to a multiple of ``lanes``, and
-        its window grows as much. The result's ``extra`` has this number for each operand.
+        its window grows by the same number. The new axis's ``extra`` has this number for each
+        operand. An axis that is not `loose` is returned unchanged.
         """
         if not axis.loose:
             return axis
