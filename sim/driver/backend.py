@@ -65,14 +65,14 @@ class Backend(Protocol):
         at, count : int
             First row, and number of rows.
         keep : bool
-            Whether the array initially holds the rows' contents; otherwise its contents are
-            undefined.
+            Whether the array that the context yields begins as a copy of the rows; otherwise its
+            contents are undefined.
 
         Returns
         -------
         context manager
-            It gives an array, shape (count, lanes), whose contents are in the rows when the context
-            ends.
+            It yields an array of shape (count, lanes), whose contents the rows have after the
+            context.
         """
 
     @property
@@ -439,7 +439,9 @@ def rtl_backend(chip: ChipModel) -> Backend:
 
 def open_backend(name: str, config: Config, memory: HbmOptions | None,
                  trace: str | os.PathLike[str] | None, port: str | None, baud: int) -> Backend:
-    """Open the backend called ``name``, one of `BACKENDS`; other arguments as of `Device.open`.
+    """Open the backend called ``name``, one of `BACKENDS`.
+
+    `Device.open` documents the other arguments.
 
     Raises
     ------

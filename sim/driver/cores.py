@@ -69,8 +69,8 @@ class Cores(Memory, Counters):
     def start(self, core: int, pc: int = 0) -> None:
         """Start a core at bundle ``pc``, and clear its fault.
 
-        The program makes progress only while a method advances simulated time: `wait`, `run`, and,
-        for the few cycles that they take, others such as `read_vmem`.
+        The program makes progress only while a method advances simulated time. `wait` and `run` do
+        so until programs have ended; others, such as `read_vmem`, for a few cycles.
 
         Raises
         ------
@@ -203,7 +203,7 @@ class Cores(Memory, Counters):
     def stop(self, core: int | None = None) -> None:
         """Stop a core, or all cores if none is given, before the next bundle.
 
-        `start` at the ``pc`` that `state` returns resumes the program.
+        To resume the program, `start` the core at the ``pc`` that `state` returns.
         """
         with self._open() as backend:
             for number in self._cores(core):
@@ -359,8 +359,8 @@ class Cores(Memory, Counters):
                        before: Sequence[int]) -> None:
         """Raise a `CoreStoppedError` if a program on one of ``cores`` was stopped or reset.
 
-        ``_kills`` counts such programs for each core; ``before`` is an earlier copy of it, and only
-        programs that were ended after this copy count.
+        ``_kills`` counts such programs for each core. ``before`` is an earlier copy of ``_kills``:
+        only programs that were ended after the copy was made raise the error.
         """
         for core in cores:
             if self._kills[core] != before[core]:

@@ -34,10 +34,10 @@ class Counters(Session):
         -------
         dict of str to int
             ``cycles`` counts all cycles. Each cycle also counts as the first of these that applies:
-            ``mxu_active_cycles`` (an activation row entered the array), ``weight_load_cycles`` (a
-            weight row did), ``vector_wait_cycles``, ``memory_wait_cycles``,
-            ``semaphore_wait_cycles``, ``instruction_wait_cycles`` (a bundle waited for the vector
-            unit, memory, a semaphore or its fetch), ``idle_cycles``. The golden backend has no
+            ``mxu_active_cycles`` (an activation row entered the array); ``weight_load_cycles`` (a
+            weight row did); ``vector_wait_cycles`` (a bundle waited for the vector unit),
+            ``memory_wait_cycles`` (for memory), ``semaphore_wait_cycles`` (for a semaphore),
+            ``instruction_wait_cycles`` (for its fetch); ``idle_cycles``. The golden backend has no
             clock: all are 0.
 
         Raises
@@ -55,7 +55,7 @@ class Counters(Session):
             return {name: sum(count[name] for count in counts) for name in _NAMES}
 
     def _taken(self, backend: Backend, cores: Iterable[int]) -> dict[int, dict[str, int]]:
-        """Return each core's counts at its last snapshot, those before resets included."""
+        """Return each core's counts at its last snapshot; resets do not clear these counts."""
         result = {}
         for core in cores:
             taken, before = backend.taken_counters(core), self._before_reset[core]

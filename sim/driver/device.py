@@ -210,8 +210,8 @@ class Device(Residents):
         """Compute dense layers; the results of each layer are the input of the next.
 
         All layers are one program on each core, which runs without the host. The results are those
-        of the golden product, of fp32 addition and of `fmax` (docs/numerics.md): of the chip, only
-        the array's size affects them. Otherwise as `matmul`.
+        of the golden product, of fp32 addition and of `fmax` (docs/numerics.md). The only parameter
+        of the chip that affects them is the array's size. Otherwise as `matmul`.
 
         Parameters
         ----------
@@ -247,7 +247,7 @@ class Device(Residents):
 
     def _layers(self, x: npt.NDArray[Any], layers: Sequence[Dense],
                 progress: bool) -> list[Float32]:
-        """Compile and run checked layers; without a run, return the results of empty operands.
+        """Compile and run checked layers; if an operand is empty, return the results without a run.
 
         ``x`` has the shape (M, K), each result the shape (M, N of its layer).
         """

@@ -25,8 +25,8 @@ from sim.driver.queues import Batches, Outfeed, QueueHost, check_array
 __all__ = ["OBSERVERS", "Execution", "Observer", "Placed", "check_arrays", "difference"]
 
 Observer = Callable[[Executable, Mapping[Any, Mapping[str, int]], float], object]
-"""Function that gets an executable that has run, each core's counters, and the host time of the run
-in seconds.
+"""Function that is called after a run, with the executable, each core's counters, and the host time
+of the run in seconds.
 
 For a run of a pod, it gets the executable of the pod's first chip, and the counters of all cores.
 """
@@ -119,8 +119,8 @@ class Execution(Cores):
         CoreFaultError
             If a program has a fault.
         RuntimeError
-            If a program is running, or the device is closed; also if a function that another run
-            calls, such as ``outfeed``, calls this.
+            If a program is running, or the device is closed; also if a function that a run calls,
+            such as ``outfeed``, calls `execute`.
         """
         self._check(executable, arrays, progress)
         _check_queues(executable, infeed, outfeed)
@@ -196,7 +196,7 @@ class Execution(Cores):
                     if self._loaded.get(core) is not program})
 
     def finish_placed(self, placed: "Placed") -> None:
-        """Note that the programs of a placed executable have ended, and left nothing behind.
+        """Note that the programs of a placed executable have ended, and that no reset is needed.
 
         All chips of the pod must have run such programs, and all packets must have arrived.
         """

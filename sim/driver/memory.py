@@ -33,9 +33,10 @@ class Memory(Session):
     def free_bytes(self) -> int:
         """Number of free bytes of HBM, which need not be contiguous.
 
-        Initially ``config.hbm_bytes`` minus the last 1,024 rows (16 KiB of 1 MiB at `tiny`, 32 KiB
-        of 16 MiB at `small`, 512 KiB of 4 GiB at `v2`; at most a quarter of HBM). The device uses
-        these rows to load programs and to read and write vector memory, even while other cores run.
+        Initially, all rows of HBM are free except the staging rows: its last 1,024 rows, but at
+        most a quarter of HBM. They take 16 KiB of 1 MiB at `tiny`, 32 KiB of 16 MiB at `small`,
+        512 KiB of 4 GiB at `v2`. The device uses the staging rows to load programs and to read and
+        write vector memory, even while other cores run.
 
         Raises
         ------

@@ -43,7 +43,7 @@ __all__ = ["Pod", "with_links"]
 _T = TypeVar("_T")
 
 _MAX_LINK_BYTES = 128
-"""Largest ``link_bytes`` (bytes of data in a flit) that a pod gives to a chip without links."""
+"""Largest ``link_bytes`` (bytes of data in a flit) that `with_links` sets."""
 
 
 def _parts(executable: PodExecutable, arrays: Sequence[npt.NDArray[Any]],
@@ -107,9 +107,9 @@ class PodCores(Closeable):
         memory : HbmOptions, optional
             For ``"rtl"``: behaviour of each chip's memory.
         communicator : mpi4py.MPI.Comm, optional
-            For ``"rtl"``: the ranks that simulate the pod together, each a part of the chips
-            (docs/links.md). By default all ranks, if a launcher of MPI has started several. All of
-            them call the same methods with the same arguments, and get the same results.
+            For ``"rtl"``: the ranks that simulate the pod together; each simulates a part of the
+            chips (docs/links.md). By default all ranks, if a launcher of MPI has started several.
+            All ranks call the same methods with the same arguments, and get the same results.
             ``MPI.COMM_SELF`` makes a pod of this rank alone.
         trace : path, optional
             For ``"rtl"``: write a trace (docs/tracing.md) to this path with ``.json`` added. It is
@@ -168,7 +168,7 @@ class PodCores(Closeable):
 
     @property
     def model(self) -> ChipTorus | None:
-        """The chips in RTL, whose wires can be given faults; None for the golden backend."""
+        """The chips in RTL, which can add faults to wires; None for the golden backend."""
         return self._model
 
     def __getitem__(self, place: tuple[int, int]) -> Device:
@@ -202,12 +202,12 @@ class PodCores(Closeable):
         dict
             For each core that ran, by (x, y, core), its counters during the run. All cores start in
             the same cycle. ``cycles``, equal for all of them, counts from the host's command until
-            all cores and packets rest.
+            all programs have ended and all packets have arrived.
 
         Raises
         ------
         TypeError, ValueError
-            If a key names no core, or a program is not one.
+            If a key names no core, or its value is not a program.
         CoreFaultError, DeviceTimeoutError, RuntimeError
             As `wait`.
         """
@@ -223,8 +223,8 @@ class PodCores(Closeable):
     def wait(self, *, cycles: int | None = None, seconds: float | None = None) -> None:
         """Wait until all programs of all chips have ended, and all packets have arrived.
 
-        The limits apply to the programs only: the packets that are under way when these have ended
-        always arrive, or a link is found to be down.
+        The limits apply to the programs only. When the programs have ended, the pod runs on until
+        each packet that is under way arrives, or a link is found to be down.
 
         Parameters
         ----------
@@ -313,9 +313,9 @@ class PodCores(Closeable):
 
     def _chosen(self, programs: Mapping[Any, Program | Sequence[int]],
                 ) -> Iterator[tuple[Place, Program | Sequence[int]]]:
-        """Yield (place of a core, its program) for ``programs``, as in `run`.
+        """Yield ((x, y, core), program) for each core in ``programs``, as in `run`.
 
-        If a core occurs twice, its later program is the one that counts.
+        If a core occurs twice, its later program takes precedence.
         """
         for key, program in programs.items():
             if not isinstance(key, tuple):
@@ -350,9 +350,9 @@ class PodCores(Closeable):
         return counts
 
     def _start(self, places: Sequence[Place]) -> int:
-        """Start cores whose programs are loaded, in RTL all in the same cycle.
+        """Start cores whose programs are loaded; in RTL, all in the same cycle.
 
-        Returns the number of the cycle, in RTL, in which the host gives the command.
+        Returns the number of the cycle in which the host gives the command; 0 without RTL.
         """
         for x, y, _ in places:
             self[x, y].note_start()
@@ -363,14 +363,14 @@ class PodCores(Closeable):
         return 0
 
     def _counters(self) -> dict[Place, dict[str, int]]:
-        """Return the counters of all cores since their last resets, by place."""
+        """Return the counters of all cores since their last resets, by (x, y, core)."""
         if self._model is not None:
             return self._by_place(self._model.counters())
         return {(*place, core): backend.taken_counters(core)
                 for place, backend in self._backends.items() for core in range(self.config.cores)}
 
     def _states(self) -> dict[Place, CoreState]:
-        """Return the states of all cores, by place."""
+        """Return the states of all cores, by (x, y, core)."""
         if self._model is None:
             return {(*place, core): backend.state(core)
                     for place, backend in self._backends.items()
@@ -379,12 +379,12 @@ class PodCores(Closeable):
                 self._by_place(self._model.read_cores(["STATUS", "PC"])).items()}
 
     def _by_place(self, cores: Sequence[Sequence[_T]]) -> dict[Place, _T]:
-        """Return ``cores``, a value for each core of each chip, as a dict by place (x, y, core)."""
+        """Return ``cores``, a value for each core of each chip, as a dict by (x, y, core)."""
         return {(chip % self._shape[0], chip // self._shape[0], core): value
                 for chip, values in enumerate(cores) for core, value in enumerate(values)}
 
     def _unfinished(self) -> dict[Place, CoreState]:
-        """Return the states of all cores that are running or have transfers, by place.
+        """Return the states of all cores that are running or have transfers, by (x, y, core).
 
         If any core has a fault, raise a `CoreFaultError`.
         """
@@ -398,7 +398,8 @@ class PodCores(Closeable):
     def _advance(self, steps: int) -> bool:
         """Run all chips for at most ``steps``; return whether nothing more can happen in any.
 
-        Each golden backend has its turn, because it expires only the watchdogs of its own chip.
+        A golden backend runs all chips, but lets only the watchdogs of its own chip expire. So all
+        golden backends are called, until one reports that something can still happen.
         """
         backends = list(self._backends.values())
         return all(backend.advance(steps, interrupt=False)
@@ -526,7 +527,11 @@ class Pod(PodCores):
                       cycles: int | None = None, seconds: float | None = None,
                       progress: Progress | None = None,
                       ) -> list[tuple[npt.NDArray[Any], ...]]:
-        """Run an executable whose chips' programs the contexts place; return the chips' outputs."""
+        """Run an executable on all chips; return each chip's outputs.
+
+        ``contexts`` has a context for each chip. While it is open, the executable's buffers are in
+        the HBM of this chip.
+        """
         devices = self.devices
         with ExitStack() as stack:
             self._last_run = {}
@@ -559,11 +564,11 @@ class Pod(PodCores):
         Returns
         -------
         dict
-            By (x, y, direction), for the link by which chip (x, y) sends in that direction:
-            ``cycles``; ``frames``, of which at most 11 leave in 16 cycles; ``flits``, sent for the
-            first time; ``repeated_flits``, sent again after an error; ``credit_stall_cycles``, in
-            which a flit waits because the other end's buffer has no room. The golden backend has
-            no clock and no frames: all are 0.
+            A dict for each link. The key of a link is (x, y, direction): chip (x, y) sends by this
+            link in this direction. The counters are ``cycles``; ``frames``, of which at most 11
+            leave in 16 cycles; ``flits``, sent for the first time; ``repeated_flits``, sent again
+            after an error; ``credit_stall_cycles``, in which a flit waits because the other end's
+            buffer has no room. The golden backend has no clock and no frames: all are 0.
 
         Raises
         ------
@@ -610,7 +615,7 @@ class Pod(PodCores):
 
 @contextmanager
 def _memory_of(place: tuple[int, int]) -> Iterator[None]:
-    """Context whose errors for lack of memory name the chip at ``place``."""
+    """Context in which the message of a `MemoryError` gets the name of the chip at ``place``."""
     try:
         yield
     except MemoryError as error:

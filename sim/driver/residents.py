@@ -23,7 +23,7 @@ __all__ = ["Resident", "Residents"]
 
 @dataclass(frozen=True, eq=False)
 class _Addresses:
-    """The words of a constant into which the address of a byte of some buffer is written.
+    """Words of a constant that hold addresses of bytes in a buffer; each run writes them.
 
     The compiler plans one buffer (an input, an output or scratch), with a part for each core. In
     `run_placed`, each core has a separate buffer for its part.
@@ -35,9 +35,9 @@ class _Addresses:
     part_start : int
         Bytes from the start of the planned buffer to the part of this core.
     offsets : array of uint64
-        For each word, the offset in the planned buffer of the byte to which the word refers. The
-        byte's address in a run is this offset, minus ``part_start``, plus the address of the core's
-        own buffer.
+        For each word, the offset from the start of the planned buffer to the byte that the word
+        refers to. The address that a run writes is this offset, minus ``part_start``, plus the
+        address of the core's own buffer.
     """
 
     relocations: Relocations
@@ -125,8 +125,9 @@ class Residents(Execution):
 
     def _placed(self, backend: Backend, executable: Executable, core: int,
                 buffers: dict[str, Buffer]) -> Resident:
-        """Copy an executable's constants to HBM; if it is for one core, that is ``core``.
+        """Copy an executable's constants to HBM.
 
+        If the executable is for one core, ``core`` is the number of the core that runs it.
         Buffers are added to ``buffers`` as soon as they are allocated.
         """
         constants = [spec for spec in executable.buffers if spec.value is not None]
@@ -192,7 +193,8 @@ class Residents(Execution):
         CoreFaultError
             If a program has a fault.
         RuntimeError
-            If a program is running, or the device is closed; or as `execute`, within another run.
+            If a program is running, or the device is closed; also if a function that a run calls,
+            such as ``progress``, calls this.
         """
         with self.pointed(resident, inputs, outputs) as placed:
             self._run_programs(resident.executable, placed.programs, progress)
@@ -209,8 +211,8 @@ class Residents(Execution):
         resident : Resident
             The placed executable.
         inputs, outputs : sequences of sequences of Buffer
-            For each core of the executable, in order, the buffers that hold the core's inputs, and
-            the buffers that receive its outputs.
+            For each core of the executable, in order: in ``inputs``, the buffers that hold the
+            core's inputs; in ``outputs``, the buffers that receive its outputs.
 
         Raises
         ------

@@ -54,7 +54,7 @@ class Session(Closeable):
         return integer("core", core, 0, self._config.cores - 1)
 
     def _cores(self, core: int | None) -> Sequence[int]:
-        """Return the number of a core, checked, as a sequence; without a number, all cores."""
+        """Check a core's number, and return it as a sequence; return all cores if it is None."""
         return range(self._config.cores) if core is None else [self._core(core)]
 
     @staticmethod

@@ -28,7 +28,7 @@ class Kernel:
         ``{module}_step``. A parallel kernel has ``{module}_post``, ``{module}_posted`` and
         ``{module}_finish`` in place of ``{module}_step``. The source includes ``vec.hpp``.
     shim : str
-        Verilog module with the grid's name and ports that calls these functions.
+        Verilog module that has the grid's name and ports, and calls these functions.
     can_skip : bool
         Whether idle tiles are skipped (`sim.kernel.plan.idle`).
     """

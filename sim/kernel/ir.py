@@ -2,10 +2,9 @@
 
 There are two kinds of values. A *number* is unsigned and has at most 64 bits; arithmetic is modulo
 2**64, and a narrower width in the netlist becomes an explicit mask. Each number records which of
-its bits can be one, so a mask that clears no such bit is never built; `narrow` removes masks whose
-effect no used bit shows. A *bit* is a truth value. Numbers are evaluated on SIMD lanes of 16, 32 or
-64 bits. The narrowest lanes are taken that hold every bit that can be one and that a used bit
-depends on (`lane_bits`).
+its bits can be one, so a mask that clears no such bit is never built; `narrow` removes masks that
+affect no used bit. A *bit* is a truth value. Numbers are evaluated on SIMD lanes of 16, 32 or 64
+bits: the narrowest that hold all bits that can be one and that affect a used bit (`lane_bits`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -429,8 +428,8 @@ class Graph:
     def _test_or(self, x: Node, mask: int) -> Node | None:
         """A simpler node for ``test(x, mask)``, where ``x`` is a bitwise or; None if there is none.
 
-        An operand without bits under the mask is dropped; a choice between constants is tested by
-        itself.
+        An operand without bits under the mask is dropped. If an operand is a choice between
+        constants, each of the two operands gets a test of its own.
         """
         for one, other in (x.args, x.args[::-1]):
             if not other.bits & mask:
@@ -516,7 +515,7 @@ def demands(roots: Iterable[tuple[Node, int]], stop: Callable[[Node], bool] = la
 
     ``roots`` pairs each root with a mask of its used bits. The search does not continue to the
     operands of nodes for which ``stop`` is true. A mask in the result can include a bit that is
-    always zero: its zero may be what makes a used bit correct.
+    always zero, if a used bit is correct only because of this zero.
     """
     roots = list(roots)
     nodes = topological([root for root, _ in roots], stop)
@@ -531,10 +530,7 @@ def demands(roots: Iterable[tuple[Node, int]], stop: Callable[[Node], bool] = la
 
 
 def _demand(node: Node, mask: int) -> list[int]:
-    """For each operand of ``node``, a mask of the operand's bits on which some result bits depend.
-
-    Those result bits are the bits of the node under ``mask``.
-    """
+    """For each operand of ``node``, a mask of its bits that affect the node's bits in ``mask``."""
     up_to = low(mask.bit_length())
     match node.op:
         case "and":

@@ -58,7 +58,7 @@ def with_kernels(top: str, make: Callable[[], wiring.Component], grids: Sequence
     Returns
     -------
     ModelSources
-        Verilog by module name, a shim for each grid; C++ by file name.
+        Verilog by module name, where a grid's module is its shim; C++ by file name.
     """
     verilog = VerilogLibrary().write(top, make, leave_out=[grid.module for grid in grids])
     files: dict[str, str] = {}

@@ -29,8 +29,8 @@ class AllReduce(Closeable):
             reduction.run()
             total = reduction.read((0, 0))
 
-    Each chip gets the sum. Its bits depend only on the arrays, the torus and the sizes of ``plan``
-    (`golden.torus.reduce`).
+    Each chip gets the sum. The bits of the sum depend only on the arrays, the torus and the sizes
+    of ``plan`` (`golden.torus.reduce`).
 
     Parameters
     ----------
@@ -81,8 +81,8 @@ class AllReduce(Closeable):
         Raises
         ------
         TypeError, ValueError
-            If ``values`` is not an array of float32 with as many elements as were declared,
-            ``place`` is not a pair of integers, or there is no such array.
+            If ``values`` is not an array of float32, or does not have ``elements`` elements; if
+            ``place`` is not a pair of integers; if there is no such array.
         IndexError
             If there is no such chip.
         RuntimeError

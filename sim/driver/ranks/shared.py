@@ -27,7 +27,7 @@ class SharedBackend:
     Parameters
     ----------
     torus : ChipTorus
-        The chips, which have ``ranks``.
+        The chips of the pod, which several ranks simulate.
     place : tuple of int
         The chip's coordinates.
     """
@@ -131,5 +131,8 @@ class SharedBackend:
         pass
 
     def _lead(self, action: Callable[[Any], Any]) -> Any:
-        """Return what ``action`` returns for the chip's own backend, on all ranks."""
+        """Call ``action`` with the chip's backend on the rank that simulates the chip.
+
+        Return the result on all ranks.
+        """
         return self._torus.lead(self._number, lambda: action(self._own))

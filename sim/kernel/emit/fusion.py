@@ -19,7 +19,7 @@ def is_zero(node: Node) -> bool:
 
 
 class Fusion:
-    """Finds the nodes of a group that are computed as part of the node that uses them.
+    """Finds nodes of a group that are computed by the same instruction as their only user.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class Fusion:
         Nodes that are computed only as part of their user.
     logic : dict of Node to list of Node
         For each bitwise operation, the two or three values that its instruction combines: its
-        operands, where each merged operand is replaced by the operands of that operand.
+        operands or, in place of a merged operand, the operands of the merged one.
     conditional : dict of Node to Node
         For each fused sum or bitwise or, its operand that is a choice between a value and zero. One
         instruction adds (or ORs) the value, only in the lanes that choose it.
@@ -114,7 +114,7 @@ class Fusion:
     def _fuse(self, node: Node) -> None:
         """Lets one processor instruction compute ``node`` and operands that only it uses.
 
-        It must have been called for the operands before.
+        Call it for the operands of ``node`` first.
         """
         if node.op == "notb" and self._single(node.args[0]) and node.args[0].op in COMPARES:
             self.merged.add(node.args[0])

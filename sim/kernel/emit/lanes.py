@@ -98,7 +98,7 @@ class LaneValues:
         return self._scope.constants.name(self._lane, value) if value else f"zero<{self._lane}>()"
 
     def _conditional(self, node: Node) -> str:
-        """C++ expression of the sum or bitwise or ``node`` with a conditional operand.
+        """C++ expression of ``node``, a sum or a bitwise OR that has a conditional operand.
 
         The conditional operand (`Fusion.conditional`) is a choice between a value and zero.
         """
@@ -122,7 +122,11 @@ class LaneValues:
                 f"{self._names[c]}, {self._nested(node)})")
 
     def _nested(self, node: Node) -> str:
-        """C++ expression of a bitwise operation as nested calls, which include merged operands."""
+        """C++ expression of a bitwise operation, with a call for each of its operations.
+
+        An operand that has no C++ name, because only ``node`` uses it, becomes a call within the
+        call.
+        """
         args = [self._names[arg] if arg in self._names else self._nested(arg) for arg in node.args]
         return f"{node.op}_({args[0]}, {args[1]})"
 

@@ -82,7 +82,7 @@ def storage_type(width: int) -> str:
 
 
 def padding(width: int) -> int:
-    """Number of entries before tile 0 in each row of the array of a register of ``width`` bits.
+    """Number of entries before tile 0, in each row of the array of a register with ``width`` bits.
 
     They take 64 bytes, the alignment of rows, so that tile 0 is aligned, too. The last of them is
     the value beyond the west edge.
@@ -97,8 +97,9 @@ def input_index(plan: Plan, name: str) -> int:
 
 def register_pointer(plan: Plan, register: int | None, row: str = "row + 1",
                      lane: str = "lane") -> str:
-    """C++ pointer to an entry in the array of register number ``register``, wider than one bit.
+    """C++ pointer to an entry in the array of register number ``register``.
 
+    The register is wider than one bit.
     ``row`` and ``lane`` are C++ expressions: a row of the array, and the column of a tile. Row 0
     holds the values that enter the grid at its north edge, and row n + 1 those of the grid's row n.
     """

@@ -12,7 +12,7 @@ _COMMA = ",\n"
 
 
 def verilog_shim(grid: TileGrid, plan: Plan, *, parallel: bool) -> str:
-    """Verilog of a module with the grid's name and ports that calls the kernel's functions.
+    """Verilog of a module that has the grid's name and ports, and calls the kernel's functions.
 
     ``parallel``: the kernel's steps may run on another thread.
     """

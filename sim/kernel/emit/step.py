@@ -3,7 +3,7 @@
 Rows are stepped from the last to the first, and chunks from right to left. So a tile's neighbours
 to the north and the west still show their registers as they were before the clock edge.
 
-A kernel that skips idle chunks keeps, for each row, a flag for each chunk that has active tiles
+A kernel that skips idle chunks keeps a flag for each chunk: whether the chunk has active tiles
 (`Plan.active`). A chunk is stepped if its flag is set, if the flag of its neighbour to the north or
 the west is set, or if an input wakes it.
 """
@@ -63,8 +63,8 @@ class _Loads:
     north_bits : list of str
         Values of 1-bit registers beyond the north edge: copied once, before any row is stepped.
     north : list of str
-        Values of wider registers beyond the north edge: copied just before row 0 is stepped, the
-        last of all rows.
+        Values of wider registers beyond the north edge: copied just before row 0, which is the last
+        of all rows, is stepped.
     west : list of str
         Values of registers beyond the west edge: copied before each row is stepped.
     slices : list of str
@@ -114,8 +114,9 @@ def _edge_registers(plan: Plan, ports: Ports,
 def _packing(function: str, width: int) -> tuple[str, str]:
     """Name and last argument of the C++ function that packs or unpacks elements of ``width`` bits.
 
-    ``function`` is the function's name for elements of several bits. The argument is a comma and
-    the width; for elements of one bit, the function takes no width, and the argument is empty.
+    ``function`` is the name of the function for elements of several bits; for these, the argument
+    is a comma and the width. The function for elements of one bit has another name and takes no
+    width, so the argument is empty.
     """
     return (f"{function}_bits", "") if width == 1 else (function, f", {width}")
 
@@ -185,9 +186,10 @@ def _step_active(grid: TileGrid, plan: Plan, ports: Ports, loads: _Loads) -> lis
 def _wake_up(grid: TileGrid, plan: Plan, west: list[str]) -> list[str]:
     """C++ statements that find which chunks the grid's inputs wake.
 
-    A shared input wakes all chunks. An input at the north edge wakes the chunks of row 0 whose bits
-    are set. An input at the west edge wakes the first chunk of each row whose bit is set. ``west``
-    lists the C++ names of the ports at the west edge, which have one bit for each row.
+    A shared input wakes all chunks. An input at the north edge has a bit for each tile of row 0,
+    and wakes the chunks of the tiles whose bits are set. An input at the west edge has a bit for
+    each row, and wakes the first chunk of each row whose bit is set. ``west`` lists the C++ names
+    of the ports at the west edge.
     """
     shared = [f"port{input_index(plan, name)}" for name, source in plan.inputs.items()
               if source.kind == "shared" and name in wakers(plan)]

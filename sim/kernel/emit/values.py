@@ -24,7 +24,7 @@ _BITWISE = {
     "andb": "{0} & {1}", "orb": "{0} | {1}", "xorb": "{0} ^ {1}", "notb": "~{0}",
     "selb": "({0} & {1}) | (~{0} & {2})",
 }
-"""C++ expression of each bit operation for the 64 tiles of a chunk: a mask has a bit for each."""
+"""C++ expression of each bit operation on masks, which have a bit for each tile of a chunk."""
 
 
 class UniformValues:

@@ -10,7 +10,7 @@ __all__ = ["COMBINATIONAL", "LOW_BITS", "Cells", "parameter"]
 
 LOW_BITS = ("$not", "$neg", "$pos", "$buf", "$and", "$or", "$xor", "$xnor", "$add", "$sub", "$mul",
            "$mux", "$pmux", "$bmux", "$shl", "$sshl")
-"""Cells whose output's low bits depend on no higher bits of their (data) operands."""
+"""Types of cells in which output bit n depends only on bits 0 to n of the (data) operands."""
 _COMPARES = ("$eq", "$ne", "$eqx", "$nex", "$lt", "$le", "$gt", "$ge")
 _SHIFTS = ("$shl", "$sshl", "$shr", "$sshr", "$shift", "$shiftx")
 _REDUCTIONS = ("$reduce_and", "$reduce_or", "$reduce_xor", "$reduce_xnor", "$reduce_bool",
@@ -49,7 +49,7 @@ class Cells:
         self._wires = wires
 
     def value(self, name: str, cell: Mapping[str, Any], width: int) -> Node:
-        """The lowest ``width`` bits of the output of ``cell``, which are all that is used of it.
+        """The lowest ``width`` bits of the output of ``cell``; the tile uses no others.
 
         ``name`` is the cell's name, for messages.
 

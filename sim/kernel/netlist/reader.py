@@ -134,7 +134,7 @@ class _Reader:
                     self._drivers[bit] = Driver(name, port, index)
 
     def _index_uses(self) -> None:
-        """Finds, for each cell output, the least number of low bits that include all bits read."""
+        """Counts the low bits of each cell output, up to the highest bit that is read."""
         readers = [bits for _, bits in self._ports("output")]
         readers += [bits for name in self._cells for bits in self._operands(name)]
         readers += [bits for _, ports in self._write_cells for bits in ports.values()]
@@ -146,7 +146,7 @@ class _Reader:
                     self._used[key] = max(self._used.get(key, 0), driver.index + 1)
 
     def _registers(self) -> list[tuple[Register, dict[str, Any]]]:
-        """Make a register for each flip-flop cell; return the pairs.
+        """Make a register for each flip-flop cell; return pairs (register, cell).
 
         The register's next value is its own value until `_next` reads it from the cell.
         """
@@ -169,7 +169,7 @@ class _Reader:
         return registers
 
     def _nets(self) -> tuple[dict[Bit, str], dict[Bit, str]]:
-        """Initial value of each net that has one, as a binary digit, and the names of nets."""
+        """Initial values, as binary digits, of the nets that have one, and the names of nets."""
         init: dict[Bit, str] = {}
         names: dict[Bit, str] = {}
         for name, net in self._netlist["netnames"].items():
@@ -256,7 +256,7 @@ class _Reader:
                 self._values[name, self._output(name)] = self._cell(name)
 
     def _missing(self, name: str) -> list[str]:
-        """Cells whose outputs cell ``name`` reads, and that have not been evaluated yet."""
+        """Cells that cell ``name`` reads and that have not been evaluated yet."""
         missing: dict[str, None] = {}
         for bits in self._operands(name):
             for bit in bits:
@@ -377,7 +377,7 @@ def _read_cells(name: str, cell: Mapping[str, Any]) -> dict[str, dict[str, Any]]
 
 
 def _write_ports(cell: Mapping[str, Any]) -> list[dict[str, list[Bit]]]:
-    """Connections of each write port of the memory ``cell``, by port: EN, ADDR and DATA."""
+    """Connections of the write ports of the memory ``cell``: for each port, EN, ADDR and DATA."""
     parameters, connections = cell["parameters"], cell["connections"]
     width, address_bits = parameter(parameters["WIDTH"]), parameter(parameters["ABITS"])
     return [{"EN": connections["WR_EN"][width * index:][:width],

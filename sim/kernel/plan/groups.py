@@ -2,9 +2,9 @@
 
 Each group (`sim.kernel.plan.plan.Group`) reads the state before the clock edge and overwrites it.
 So a group that reads a register is executed before the group that writes the register. Where these
-dependencies form a cycle, it is broken by groups that *store late*, after all others. All groups of
-a cycle are merged instead if none has an enable that is the same in all tiles, or if none can store
-late, because all of them write memories.
+dependencies form a cycle, it is broken by groups that *store late*, after all others. In two cases,
+all groups of a cycle are merged instead: if none has an enable that is the same in all tiles, and
+if none can store late, because each of them writes a memory.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ def order_groups(plan: Plan, groups: Sequence[Group]) -> tuple[list[list[int]], 
             break
 
         def cost(index: int) -> tuple[int, int, int]:
-            """Cost of storing group ``index`` late: number of groups that remain in cycles.
+            """Cost of storing group ``index`` late: number of groups still in dependence circles.
 
             Ties are broken by the number of registers stored late, then by the group's number.
             """
@@ -81,7 +81,7 @@ def _successors(reads: Sequence[set[_Storage]], stores: Sequence[set[_Storage]],
     """Return, for each group, a mask of the groups that must be executed after it.
 
     ``reads`` and ``stores`` list the registers and memories that each group reads and stores.
-    Groups in ``late`` store after all groups have read, so they need not follow any reader.
+    A group in ``late`` stores only after all groups have read, so it need not follow any reader.
     """
     result = []
     for reader, seen in enumerate(reads):

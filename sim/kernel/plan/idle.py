@@ -19,23 +19,24 @@ simplifies, and accepts the sets only if
   that function of their values before the edge;
 - each write enable is the constant 0.
 
-Simplification only replaces expressions by equal ones, and leaves what it does not know free, so
-this holds for all values of everything else.
+Simplification only replaces expressions by equal ones, and assumes nothing about other registers,
+memories and inputs. So (1) holds whatever they contain.
 
 **The search.** It begins with all 1-bit inputs as activity. First it adds registers whose next
-value becomes 0 given those found before: a valid bit whose input is invalid, then the next stage's.
-Registers that still change, and registers that drive a neighbour's activity input, may depend on
-each other in cycles. So all of them are assumed to be 0, and those that would not stay 0 are
-dropped, until none is. An input cannot be an activity input if a register that may be 1 in an idle
-tile drives it; then the search starts again without that input.
+value becomes 0 if all registers found before are 0: a valid bit whose input is invalid, then the
+valid bit of the next stage. Registers that still change, and registers that drive a neighbour's
+activity input, may depend on each other in cycles. So all of them are assumed to be 0. Those that
+would not stay 0 are dropped, until all that remain do. An input cannot be an activity input if a
+register that may be 1 in an idle tile drives it; then the search starts again without that input.
 
 **Skipping is exact.** The step (`sim.kernel.emit.step`) works on chunks of tiles and keeps a flag
-for each. It skips a chunk if its own flag and those of its neighbours to the west and the north are
-clear. In addition, the reset, the activity inputs that all tiles share, and the port bits that
-drive activity inputs of the chunk must be 0.
+for each. It skips a chunk if the flag of the chunk and those of its neighbours to the west and the
+north are clear. In addition, the reset, the activity inputs that all tiles share, and the port bits
+that drive activity inputs of the chunk must be 0.
 
 - A clear flag means that all tiles of the chunk are idle. All flags are set at first. Stepping a
-  chunk derives its flag from the new values of the active registers; skipping it changes none.
+  chunk derives its flag from the new values of the active registers. A skipped
+  chunk keeps its flag and these registers.
 - Rows are stepped from the last to the first, and a row's flags are read before any of them is
   written. So all flags that are consulted are those before the edge.
 - An activity input of a tile in a skipped chunk is therefore 0. It is a port bit that was tested,

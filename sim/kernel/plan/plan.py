@@ -3,7 +3,7 @@
 A *pure* bit depends only on bits and on values that are the same in all tiles. Pure bits are
 computed for 64 tiles at once. Everything else belongs to a group: the registers and memory writes
 that share an enable, with the logic that only they use. Where no tile of a vector enables a group,
-the vector does not compute it. (A vector here is the processor's: `sim.kernel`.)
+the vector does not compute it. Here, a vector is a SIMD vector (`sim.kernel`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -177,8 +177,8 @@ def lane_for(plan: Plan, roots: Sequence[tuple[Node, int]], widths: Sequence[int
     """Width in bits of the SIMD lanes in which ``roots`` are computed.
 
     ``roots`` pairs each value with a mask of its used bits. A lane is wide enough for all bits on
-    which these depend. It is also as wide as the storage (`storage`) of each register, input and
-    memory entry that the roots read, and of numbers of ``widths`` bits.
+    which the used bits depend. It is also at least as wide as the storage (`storage`) of each
+    register, input and memory entry that the roots read, and of numbers of ``widths`` bits.
     """
     needed = demands(roots, lambda node: plan.pure(node) or plan.uniform(node))
     widths = [*widths]

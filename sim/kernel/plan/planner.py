@@ -65,9 +65,10 @@ def _narrowed(tile: Tile, registers: Sequence[Register], added: Mapping[int, Nod
               ) -> tuple[list[Node], list[MemoryWrite], dict[int, Node]]:
     """Remove bits that nothing uses from all values that a tile computes.
 
-    Returns the next values of ``registers``, the memory writes, and the narrowed ``added``. In
-    ``added``, the number of each register that `_outputs` added maps to the function that the
-    register always equals. All values are narrowed together, so that they still share nodes.
+    Returns the next values of ``registers``, the memory writes, and the narrowed ``added``. A
+    register that `_outputs` has added always equals an expression of other registers: ``added``
+    maps the register's number to this expression. All values are narrowed together, so they still
+    share nodes.
     """
     graph = tile.graph
     writes = [(index, write) for index, memory in enumerate(tile.memories)

@@ -21,7 +21,7 @@ __all__ = ["clamps"]
 
 
 def clamps(graph: Graph, nodes: Sequence[Node]) -> dict[Node, Node]:
-    """Replacements for all sticky shifts by a clamped distance among ``nodes``.
+    """Map each node of ``nodes`` that is a sticky shift by a clamped distance to its replacement.
 
     ``nodes`` lists each node after its operands.
     """
@@ -38,7 +38,8 @@ def clamps(graph: Graph, nodes: Sequence[Node]) -> dict[Node, Node]:
 def _unclamped(graph: Graph, clamped: Node, width: int) -> Node | None:
     """Return a shift distance without the clamp; None if ``clamped`` does not match the pattern.
 
-    A sticky shift by it gives the same result as one by ``clamped``, for numbers of ``width`` bits.
+    For numbers of ``width`` bits, a sticky shift by this distance gives the same result as one by
+    ``clamped``.
     """
     kept = ALL
     if clamped.op == "and" and clamped.args[1].op == "const":

@@ -39,9 +39,9 @@ def comparisons(graph: Graph, nodes: Sequence[Node]) -> dict[Node, Node]:
 def _shifted(node: Node) -> tuple[Node, int, int] | None:
     """Splits a right shift by a constant: the number that it shifts, the distance, and a mask.
 
-    An `and` of the shift with a constant of ones in its lowest bits counts as part of it. The mask
-    has the bits of the number before the shift that the `and` does not clear; those that the shift
-    drops are included. None for other nodes.
+    The shift may be an operand of an `and` with a constant whose ones are its lowest bits. The mask
+    is for the number before the shift: its zeros are the bits that this `and` clears, and it has
+    ones for the bits that the shift drops. None for other nodes.
     """
     mask = ALL
     if node.op == "and" and node.args[1].op == "const":
@@ -56,7 +56,7 @@ def _shifted(node: Node) -> tuple[Node, int, int] | None:
 def _shl(graph: Graph, y: Node, distance: int) -> Node:
     """``y`` shifted to the left by ``distance`` bits.
 
-    A bitwise or is shifted operand by operand: the netlist does the same, so the result is the same
+    A bitwise or is shifted operand by operand, as in the netlist, so the result is the netlist's
     node.
     """
     if y.op == "or":

@@ -3,7 +3,7 @@
 **Pattern.** Successive steps on a number w of N bits, which shift it by distances s = 2**k, ...,
 2**j, each half of the one before, where 2**k < N::
 
-    w = w                  if any of the s highest bits of the N is one
+    w = w                  if one of the s highest of the N bits is one
         w << s             if none is
 
 **Replacement.** c = `clz` (w; N, 2**(k+1) - 1), the number of zeros above the highest one, at most
@@ -38,7 +38,9 @@ _FEWEST_STEPS = 3
 
 
 def normalisers(graph: Graph, nodes: Sequence[Node]) -> dict[Node, Node]:
-    """Replacements for the numbers and conditions of all normalisers among ``nodes``.
+    """Map nodes of the normalisers among ``nodes`` to their replacements.
+
+    These nodes are the number after each step, and each step's condition.
 
     Parameters
     ----------

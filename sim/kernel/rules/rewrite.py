@@ -13,7 +13,7 @@ from sim.kernel.transform import substitute
 __all__ = ["RULES", "Rule", "rewrite"]
 
 Rule = Callable[[Graph, Sequence[Node]], dict[Node, Node]]
-"""A rule: takes nodes, each after its operands; returns a replacement for each that it replaces."""
+"""A rule: takes nodes, each after its operands; returns replacements, by the node replaced."""
 
 RULES: Mapping[str, Rule] = {"normaliser": normalisers, "sticky": stickies,
                              "sticky_series": series, "clamp": clamps, "compare": comparisons}

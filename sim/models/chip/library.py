@@ -20,9 +20,9 @@ __all__ = ["chip_cpp", "chip_library"]
 
 _TOP = "chip"
 _ARRIVED = 'public_flat_rd -module "arrivals" -var "write__payload"\n'
-"""Statement for Verilator: the row that arrives for a core over the links stays a variable. Its
-value changes only with the clock of the links. Without the statement, the logic that chooses the
-row would be repeated wherever the row is used, and evaluated in every cycle."""
+"""Statement that makes Verilator keep a variable for the row that arrives for a core over links.
+Its value changes only with the clock of the links. Without the statement, the logic that chooses
+the row would be repeated wherever the row is used, and evaluated in every cycle."""
 _CPP = pathlib.Path(__file__).resolve().parents[1] / "cpp"
 
 

@@ -73,9 +73,10 @@ class Together(Protocol):
         """Note that the chips have run ``cycles`` cycles since the last call."""
 
     def blocks(self, chip: "ChipSimulation") -> "Callable[[Run], object]":
-        """Return a function whose calls make up a run of ``chip``; they run all chips.
+        """Return a function that runs all chips for a block of cycles; its calls make up one run.
 
-        A call runs at most ``run.limit`` cycles, and sets ``run.done`` and ``run.ended``.
+        `Until.INTERRUPT` refers to ``chip``. A call runs at most ``run.limit`` cycles, and sets
+        ``run.done`` and ``run.ended``.
         """
 
 
@@ -333,9 +334,9 @@ class ChipSimulation(Closeable):
         self._recording = one_chip(writer, self._config, Recorded(self._model, chip))
 
     def record(self, recording: Recording | None) -> None:
-        """Drains ``recording``, which has this chip and others, whenever the clock has run.
+        """Sets the recording that is drained whenever the clock has run; None for no recording.
 
-        With None, drains nothing any more.
+        It records this chip and may record others.
         """
         self._recording = recording
 

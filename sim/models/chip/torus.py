@@ -39,10 +39,10 @@ _T = TypeVar("_T")
 _RATE = 1 << 16
 _MAX_THREADS = 1024
 _PERIOD = 64
-"""Number of cycles after which a run looks whether it ends."""
+"""Number of cycles after which a run that waits for an event is checked again for its end."""
 _STILL = 8
-"""The chips rest if all of them have been inactive for more cycles than this: what one core does to
-another one shows in the status of that core a few cycles later."""
+"""The chips rest if all of them have been inactive for more cycles than this: the status of a core
+shows what another core does to it only a few cycles later."""
 _TURNAROUND = 16
 """Maximum number of cycles that a frame and its acknowledgement together spend outside of wires."""
 
@@ -55,8 +55,8 @@ flits sent again; cycles in which a flit waits because the other end's buffer ha
 def longest_wire(config: Config) -> int:
     """Return the greatest latency of a wire between chips, in cycles.
 
-    An acknowledgement must return before the sender repeats by itself. On longer wires, every flit
-    would be sent several times, and on still longer ones the link would be given up.
+    An acknowledgement must return before the sender repeats unacknowledged flits. On longer wires,
+    every flit would be sent several times, and on still longer ones the link would go down.
     """
     return (link_config(config).retry_cycles - _TURNAROUND) // 2
 
@@ -135,9 +135,10 @@ def _declare(library: ctypes.CDLL) -> None:
 class _Blocks:
     """A run of all chips, in blocks that end every `_PERIOD` cycles of the torus.
 
-    The run ends one such block after the event was seen at the end of a block. So the end depends
-    on nothing but the event's cycle, and ranks that simulate parts of the torus need not wait for
-    each other's states at the end of each block.
+    A run that waits for an event (an interrupt, or rest) ends as follows. At the end of each block,
+    a rank tells the others whether it has seen the event. It reads their answers at the end of the
+    next block, so ranks need not wait for each other. If the event has happened, the run ends
+    there. Without ranks it ends there, too: its end depends only on the cycle of the event.
     """
 
     def __init__(self, torus: "_TorusSimulation", chip: ChipSimulation) -> None:
@@ -225,7 +226,7 @@ class _TorusSimulation(Closeable):
             raise
 
     def _place(self, number: int, chip: ChipModel) -> None:
-        """Tell a chip its place, and let `prepare` write its memories."""
+        """Tell a chip its coordinates, and let `prepare` write its memories."""
         columns, rows = self.shape
         chip.write("TORUS", WIDTH=columns, HEIGHT=rows)
         chip.write("POSITION", X=number % columns, Y=number // columns)
@@ -293,7 +294,7 @@ class _TorusSimulation(Closeable):
     def least(self, values: Sequence[int]) -> Callable[[], list[int]]:
         """Begin to find, for each index of ``values``, the least value of all ranks.
 
-        The function that is returned waits for the list of them; see `Ranks.least`.
+        Returns a function that waits for these values and returns them; see `Ranks.least`.
         """
         return (lambda: list(values)) if self.ranks is None else self.ranks.least(values)
 
@@ -360,7 +361,10 @@ class _TorusSimulation(Closeable):
             chip.record(self._recording)
 
     def _follow(self, cycles: int) -> None:
-        """Run the chips of this rank for so many cycles, at most `room`, as another rank did."""
+        """Run this rank's chips for ``cycles`` cycles, for which another rank has run its own.
+
+        ``cycles`` is at most `room`.
+        """
         run = self.chips[0].new_run(Until.NEVER)
         run.limit = cycles
         self.chips[0].advance("advance", run)
@@ -391,7 +395,10 @@ class _TorusSimulation(Closeable):
                                           self._quantum, words.ctypes.data, len(words))
 
     def blocks(self, chip: ChipSimulation) -> Callable[[Run], object]:
-        """Return a function that runs all chips for a block of cycles of a run of ``chip``."""
+        """Return a function that runs all chips for a block of cycles; its calls make up one run.
+
+        `Until.INTERRUPT` refers to ``chip``.
+        """
         return _Blocks(self, chip)
 
     def _handle(self) -> int:
@@ -404,9 +411,9 @@ class _TorusSimulation(Closeable):
 class ChipTorus(_TorusSimulation):
     """Equal chips on a torus, which run together: a call that runs one of them runs all.
 
-    Each chip knows the torus and its own place (registers TORUS and POSITION). `ChipModel.run` of
-    any chip until rest runs until all chips rest and no packet is under way. A run ends at a
-    multiple of 64 cycles, up to 128 cycles after its event.
+    Each chip knows the size of the torus and its own coordinates (registers TORUS and POSITION).
+    If one chip runs until rest, all chips run until all of them rest and no packet is under way. A
+    run ends at a multiple of 64 cycles, up to 128 cycles after its event.
 
     Parameters
     ----------
@@ -422,19 +429,19 @@ class ChipTorus(_TorusSimulation):
     seed : int
         Seed of the wires' faults.
     quantum : int, optional
-        Maximum number of cycles that a chip runs before another chip runs the same cycles, from 1
+        Maximum number of cycles that a chip runs before another chip runs the same cycles. From 1
         to the shortest latency, which is the default; numbers above 64 count as 64. A frame that is
         sent in these cycles arrives after them, so results do not depend on the number.
     threads : int, optional
         Number of threads that run chips; by default the number of processors, divided by the
         number of ranks on this host. More threads than chips make no difference.
     communicator : mpi4py.MPI.Comm, optional
-        Ranks that simulate the torus together, each of them a part of the chips. All ranks call the
-        same methods with the same arguments, and get the same results.
+        Ranks that simulate the torus together: each simulates a part of the chips. All ranks call
+        the same methods with the same arguments, and get the same results.
     trace : path, optional
-        Write a trace of all chips and packets to this path with ``.json`` added, whose cycle 0 is
-        `cycle` 0. The file is complete when the torus is closed. Requires ``kernels``, and a single
-        rank.
+        Write a trace of all chips and packets to this path with ``.json`` added. Cycle 0 of the
+        trace is `cycle` 0. The file is complete when the torus is closed. Requires ``kernels``, and
+        a single rank.
 
     Attributes
     ----------
@@ -447,7 +454,7 @@ class ChipTorus(_TorusSimulation):
     cycle : int
         Number of cycles since the torus was created.
     rested : int
-        The first cycle of the rest of all chips that ended the last run until rest.
+        The cycle from which on all chips were at rest when the last run until rest ended.
 
     Raises
     ------

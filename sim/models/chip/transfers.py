@@ -22,7 +22,7 @@ __all__ = ["DescriptorError", "TransferPort", "staging_rows"]
 
 _POLL_CYCLES = 64
 STAGING_ROWS = 1024
-"""Number of staging rows, unless memory has fewer than four times as many rows."""
+"""Maximum number of staging rows; a small memory has fewer (`staging_rows`)."""
 
 
 class DescriptorError(Exception):
@@ -45,8 +45,8 @@ def staging_rows(config: Config) -> int:
     Returns
     -------
     int
-        1024, or a quarter of the rows of a memory with fewer than 4096 rows, rounded down to
-        whole vectors and whole bundles, but at least one of each.
+        1024 or, in a memory with fewer than 4096 rows, a quarter of the rows. This is rounded down
+        to whole vectors and whole bundles, but is at least one of each.
 
     Raises
     ------
@@ -143,9 +143,10 @@ class TransferPort(RegisterPort):
     def _keeping_events(self, core: int) -> Iterator[int]:
         """Context for transfers: clears a core's transfer events in INTERRUPT_STATUS at its start.
 
-        Yields the mask of the event "done", which these transfers set. If "done" was set before the
-        context, it stays set at the end, because a host cannot set it itself; otherwise it is
-        cleared. An earlier event "failed" is lost.
+        Yields the mask of the event "done", which these transfers set. At the end, "done" is
+        cleared, unless it was set before the context: then it is left as the transfers set it,
+        because the host, which cannot set it, could not restore it. An earlier event "failed" is
+        lost.
         """
         done, failed = self._transfer_events(core)
         before = self.read("INTERRUPT_STATUS") & (done | failed)
@@ -173,7 +174,7 @@ class TransferPort(RegisterPort):
 
     @contextmanager
     def _borrowed(self, rows: slice) -> Iterator[None]:
-        """Restores the contents of these rows of HBM when the context ends."""
+        """Context that gives ``rows`` of HBM back, at its end, the contents of its start."""
         kept = self._data[rows].copy()
         try:
             yield
@@ -199,7 +200,7 @@ class TransferPort(RegisterPort):
                         rows=part.stop - part.start))
 
     def _get_rows(self, core: int, rows: int, place: Callable[[int], Place]) -> Words:
-        """Reads rows of a core by transfers, shape (rows, lanes): row r from ``place(r)``."""
+        """Reads rows of a core by transfers, as shape (rows, lanes); row r is at ``place(r)``."""
         result = np.zeros((rows, self._config.lanes), np.uint32)
         with self._lock:
             for part, used in self._parts(rows):

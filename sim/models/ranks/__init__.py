@@ -1,1 +1,1 @@
-"""The processes of a pod that is simulated by several: ranks of MPI."""
+"""The processes (ranks of MPI) that simulate a pod together."""

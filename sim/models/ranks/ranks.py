@@ -1,4 +1,4 @@
-"""Ranks of MPI that simulate a pod together, each of them a part of the chips."""
+"""Ranks of MPI that simulate a pod together: each rank simulates a part of the chips."""
 
 import functools
 import os
@@ -47,7 +47,7 @@ def _size(name: str) -> int:
 
 @functools.cache
 def _key() -> int:
-    """Return the key of the attribute of a communicator in which `_private` keeps its duplicate."""
+    """Return the key of the attribute in which a communicator keeps its duplicate (`_private`)."""
     from mpi4py import MPI
 
     return int(MPI.Comm.Create_keyval())
@@ -112,7 +112,7 @@ class Ranks:
         return int(np.searchsorted(self._bounds, chip, side="right")) - 1
 
     def connect(self, wires: Sequence[tuple[int, int]], words: int) -> None:
-        """Tell which wires join chips: for each wire, the chips that it leaves and arrives at.
+        """Note which chips each wire joins: the chip that it leaves, and the one it arrives at.
 
         A wire's number is its index in ``wires``. ``words`` is the largest number of words that
         `exchange` takes from a wire.
@@ -134,11 +134,11 @@ class Ranks:
         Parameters
         ----------
         take : callable
-            Function of an array of numbers of wires, which leave this rank, and of an array of
-            words, into which it writes the frames on these wires. It returns the number of words.
+            Called with two arrays: the numbers of wires that leave this rank, and words. It writes
+            the frames on these wires to the words, and returns the number of words written.
         put : callable
-            Function of an array of numbers of wires, which arrive at this rank, and of the words
-            that ``take`` has written on the rank that these wires leave.
+            Called with two arrays: the numbers of wires that arrive at this rank, and the words
+            that ``take`` wrote on the rank that these wires leave.
         """
         received = {other: self._communicator.Irecv(buffer, other)
                     for other, (_, buffer) in self._buffers.items()}
@@ -152,7 +152,7 @@ class Ranks:
         self._life.wrap(self._mpi.Request.Waitall, sent)
 
     def broadcast(self, value: _T | None, root: int) -> _T:
-        """Return on all ranks the ``value`` of rank ``root``; those of other ranks are ignored."""
+        """Return on all ranks the ``value`` that rank ``root`` gives; other values are ignored."""
         result: _T = self._life.wrap(self._communicator.bcast, value, root)
         return result
 
@@ -164,8 +164,8 @@ class Ranks:
     def least(self, values: Sequence[int]) -> Callable[[], list[int]]:
         """Return a function that returns the least of all ranks' values, element by element.
 
-        This method does not wait for other ranks, unless the result of its last call is still
-        outstanding. The function that it returns waits for them.
+        The function waits for the other ranks. This method itself waits for them only if the result
+        of its last call is still outstanding.
         """
         if self._pending is not None:
             self._life.wrap(self._pending.Wait)
@@ -187,12 +187,12 @@ class Ranks:
 
 
 def join(communicator: Any, shape: tuple[int, int]) -> Ranks | None:
-    """Return the ranks of a communicator, or None if there is none or it has this rank only.
+    """Return the ranks of a communicator; None if it has only this rank, or is None itself.
 
     Raises
     ------
     TypeError, ValueError
-        If the communicator is not one, or has more ranks than there are chips.
+        If ``communicator`` is of another type, or has more ranks than there are chips.
     """
     if communicator is None:
         return None
