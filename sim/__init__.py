@@ -1,1 +1,1 @@
-"""Simulation of the hardware, the compiler for it, and the host's driver."""
+"""The simulated hardware, the compiler for the hardware, and the host's driver."""

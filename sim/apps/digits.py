@@ -55,7 +55,7 @@ class Digits:
 def load() -> Digits:
     """Load the data set, and split it at random with a fixed seed.
 
-    The test set is a share `TEST_SHARE` of the images.
+    The test set has the fraction `TEST_SHARE` of the images.
 
     Raises
     ------
@@ -156,7 +156,7 @@ def report(config: str = "v2", *, progress: bool = False, trace: pathlib.Path | 
     """Train a network, classify the test set in RTL and on the golden model, and compare.
 
     ``progress`` shows progress bars. If ``trace`` is given, the run in RTL is traced: to this path
-    with ``.json`` and with ``.vcd`` added.
+    with ``.json`` added, and to this path with ``.vcd`` added.
 
     Returns
     -------

@@ -1,9 +1,9 @@
-"""``make pod``: trains perceptrons on all cores of a pod in RTL, data parallel by model parallel.
+"""``make pod``: trains perceptrons on all cores of a pod in RTL.
 
-The images are digits of MNIST. The chips divide each batch; the two cores of a chip divide the
-hidden layers: the columns of one weight matrix, and the rows of the next one. Sums over cores and
-chips are all-reduces. The golden pod runs the same programs; all losses and weights must have the
-same bits. A picture shows the traffic on the torus.
+The images are digits of MNIST. The chips divide each batch (data parallelism). The two cores of a
+chip divide the hidden layers (model parallelism): the columns of one weight matrix, and the rows of
+the next one. Sums over cores and chips are all-reduces. The golden pod runs the same programs; all
+losses and weights must have the same bits. A picture shows the traffic on the torus.
 """
 
 import argparse
@@ -38,8 +38,8 @@ EXAMPLES = 128
 """Number of a batch's examples that each chip gets."""
 SMALL = (16, 12, CLASSES), (16, 24, 16, CLASSES)
 SMALL_EXAMPLES = 8
-"""In place of `SIZES` and `EXAMPLES` on chips with an array smaller than 128 x 128, whose vector
-memory is small. Images are scaled to 4 x 4 pixels."""
+"""`SMALL` and `SMALL_EXAMPLES` replace `SIZES` and `EXAMPLES` on chips with an array smaller than
+128 x 128, whose vector memory is small. Images are then scaled to 4 x 4 pixels."""
 
 _LINK = LinkConfig()
 Float32 = npt.NDArray[np.float32]
@@ -110,8 +110,8 @@ def _step(weights: Any, x: Any, wanted: Any) -> Any:
 def training_step(layers: int, parts: int, model: int = CORES) -> JitFunction:
     """Return the function (weights, images, wanted) -> (loss, new weights) of a training step.
 
-    ``layers`` is the number of weight matrices. The batch is divided in ``parts``; ``model`` cores
-    with consecutive numbers divide the layers.
+    ``layers`` is the number of weight matrices. The batch is divided into ``parts`` parts. For each
+    part, ``model`` cores with consecutive numbers divide the layers.
 
     Raises
     ------
@@ -231,7 +231,7 @@ def main() -> int:
 
 
 def _draw(shares: npt.NDArray[np.float64], shape: tuple[int, int], path: pathlib.Path) -> None:
-    """Draw the links of a torus to ``path``, with the share of the peak that each has carried.
+    """Draw the links of a torus to ``path``, with the share of the peak rate that each carried.
 
     ``shares`` has shape (chips, 4): the links of each chip in the directions X+, X-, Y+, Y-.
     """

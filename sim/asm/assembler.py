@@ -63,8 +63,8 @@ _BY_NAME: dict[tuple[Slot, str], Operation] = {
 _M = TypeVar("_M", bound=SlotMethods)
 _Code = tuple[int, int | str | Immediate | None]
 """An operand's code in its field, and the immediate that it needs. The latter is None if it needs
-none; an `Immediate` if the program names one; otherwise the word or label that an immediate must
-hold. In that case, the number of this immediate is later added to the code.
+none; an `Immediate` if the program names one, whose number is in the code; otherwise the word or
+label that an immediate must hold. The number of the latter immediate is later added to the code.
 """
 
 
@@ -104,8 +104,8 @@ class Program(Sequence[int]):
         """Return the bundles as rows of HBM, from which a transfer loads the program as an overlay.
 
         After the program's last bundle, the last row is filled with empty bundles, which the
-        transfer also writes to instruction memory. Of the last empty bundle, the row may hold only
-        the first words.
+        transfer also writes to instruction memory. The row may hold only the first words of the
+        last empty bundle.
 
         Returns
         -------
@@ -184,7 +184,7 @@ class Assembler:
         self._labels[name] = self.here
 
     def bundle(self) -> "Bundle":
-        """Open the next bundle, a context manager; leaving it appends the bundle to the program."""
+        """Return the next bundle, for a ``with`` statement, whose end adds it to the program."""
         return Bundle(self)
 
     def assemble(self) -> Program:
@@ -447,7 +447,7 @@ class Bundle:
         _check_bits(f"{where}: {field}", value, isa.SLOTS[slot][field])
 
     def _code(self, where: str, operand: Operand, value: Any) -> _Code:
-        """Return the code of ``value`` in an operand's field, and what it needs from immediates."""
+        """Return the code of ``value`` in an operand's field, and the immediate that it needs."""
         kind = operand.kind
         if kind is Kind.VECTOR_SOURCE and isinstance(value, Vector):
             return isa.VECTOR_FLAG | value.number, None

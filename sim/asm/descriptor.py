@@ -40,7 +40,7 @@ class Place:
         First address: in bytes for HBM, in words for scalar and instruction memory, otherwise in
         vectors; for vector registers, the number of the first one.
     run : int
-        Number of consecutive rows (HBM) or vectors (other spaces) in a run; 0 for a single run.
+        Number of consecutive rows (HBM) or vectors (other spaces) in a run; 0 if there is one run.
     stride : int
         Distance from the start of one run to the start of the next, in the address's unit.
     remote : int
@@ -79,7 +79,7 @@ def hbm(address: int, *, run: int = 0, stride: int = 0) -> Place:
     address : int
         Address of the first row, in bytes; a multiple of ``config.row_bytes``.
     run : int
-        Number of consecutive rows in a run; 0 for a single run.
+        Number of consecutive rows in a run; 0 if all rows are one run.
     stride : int
         Bytes from the start of one run to the start of the next; a multiple of
         ``config.row_bytes``, possibly negative.
@@ -100,7 +100,7 @@ def vmem(address: int, *, run: int = 0, stride: int = 0) -> Place:
     address : int
         Address of the first vector, as for loads and stores.
     run : int
-        Number of consecutive vectors in a run; 0 for a single run.
+        Number of consecutive vectors in a run; 0 if all vectors are one run.
     stride : int
         Vectors from the start of one run to the start of the next; possibly negative.
 
@@ -296,7 +296,7 @@ def _check_place(name: str, place: Place, allowed: frozenset[DmaSpace], rows: in
         raise ValueError(f"core of the {name} must be less than {config.cores}, "
                          f"not {place.remote >> 16}")
     if side.info.vector and rows % config.sublanes:
-        raise ValueError(f"rows must be a multiple of {config.sublanes}, the rows of a vector, as "
+        raise ValueError(f"rows must be a multiple of {config.sublanes}, the rows of a vector, if "
                          f"{name} is in {place.space.name}, not {rows!r}")
     if place.space is DmaSpace.HBM:
         for what, value in (("address", place.address), ("stride", place.stride)):

@@ -114,7 +114,7 @@ class Scalar1Methods(ScalarMethods):
         self._put(ScalarOp.JUMP, target)
 
     def call(self, d: Scalar, target: Source) -> None:
-        """d = the address of the following bundle; the next bundle is the one at target."""
+        """d = the address of this bundle + 1; the next bundle is the one at target."""
         self._put(ScalarOp.CALL, d, target)
 
     def beq(self, a: Scalar, b: Source, target: Target) -> None:
@@ -184,58 +184,58 @@ class Vector0Methods(SlotMethods):
         self._put(VectorOp.FMUL, d, a, b)
 
     def fmin(self, d: Vector, a: Vector, b: VectorSource) -> None:
-        """d = the smaller of a and b, fp32; -0 is smaller than +0; NaN if an operand is; a
-        subnormal operand is the zero of its sign.
+        """d = the smaller of a and b, fp32; -0 is smaller than +0; NaN if an operand is NaN; a
+        subnormal operand counts as the zero of its sign.
         """
         self._put(VectorOp.FMIN, d, a, b)
 
     def fmax(self, d: Vector, a: Vector, b: VectorSource) -> None:
-        """d = the larger of a and b, fp32; +0 is larger than -0; NaN if an operand is; a subnormal
-        operand is the zero of its sign.
+        """d = the larger of a and b, fp32; +0 is larger than -0; NaN if an operand is NaN; a
+        subnormal operand counts as the zero of its sign.
         """
         self._put(VectorOp.FMAX, d, a, b)
 
     def fabs(self, d: Vector, a: Vector) -> None:
-        """d = |a|, fp32; a subnormal is +0, NaN is 7FC00000."""
+        """d = |a|, fp32; +0 if a is subnormal, 7FC00000 if a is NaN."""
         self._put(VectorOp.FABS, d, a)
 
     def fneg(self, d: Vector, a: Vector) -> None:
-        """d = -a, fp32; a subnormal is the zero of the other sign, NaN is 7FC00000."""
+        """d = -a, fp32; the zero of the other sign if a is subnormal, 7FC00000 if a is NaN."""
         self._put(VectorOp.FNEG, d, a)
 
     def feq(self, d: Mask, a: Vector, b: VectorSource) -> None:
-        """d is set where a = b as numbers: -0 equals +0, subnormals are zeros; if an operand is
-        NaN, d is not set.
+        """d is set where a = b as numbers: -0 equals +0, subnormals count as zeros; if an operand
+        is NaN, d is not set.
         """
         self._put(VectorOp.FEQ, d, a, b)
 
     def fne(self, d: Mask, a: Vector, b: VectorSource) -> None:
-        """d is set where a != b as numbers: -0 equals +0, subnormals are zeros; if an operand is
-        NaN, d is set.
+        """d is set where a != b as numbers: -0 equals +0, subnormals count as zeros; if an operand
+        is NaN, d is set.
         """
         self._put(VectorOp.FNE, d, a, b)
 
     def flt(self, d: Mask, a: Vector, b: VectorSource) -> None:
-        """d is set where a < b as numbers: -0 equals +0, subnormals are zeros; if an operand is
-        NaN, d is not set.
+        """d is set where a < b as numbers: -0 equals +0, subnormals count as zeros; if an operand
+        is NaN, d is not set.
         """
         self._put(VectorOp.FLT, d, a, b)
 
     def fle(self, d: Mask, a: Vector, b: VectorSource) -> None:
-        """d is set where a <= b as numbers: -0 equals +0, subnormals are zeros; if an operand is
-        NaN, d is not set.
+        """d is set where a <= b as numbers: -0 equals +0, subnormals count as zeros; if an operand
+        is NaN, d is not set.
         """
         self._put(VectorOp.FLE, d, a, b)
 
     def fgt(self, d: Mask, a: Vector, b: VectorSource) -> None:
-        """d is set where a > b as numbers: -0 equals +0, subnormals are zeros; if an operand is
-        NaN, d is not set.
+        """d is set where a > b as numbers: -0 equals +0, subnormals count as zeros; if an operand
+        is NaN, d is not set.
         """
         self._put(VectorOp.FGT, d, a, b)
 
     def fge(self, d: Mask, a: Vector, b: VectorSource) -> None:
-        """d is set where a >= b as numbers: -0 equals +0, subnormals are zeros; if an operand is
-        NaN, d is not set.
+        """d is set where a >= b as numbers: -0 equals +0, subnormals count as zeros; if an operand
+        is NaN, d is not set.
         """
         self._put(VectorOp.FGE, d, a, b)
 
@@ -324,7 +324,7 @@ class Vector0Methods(SlotMethods):
         self._put(VectorOp.MOR, d, a, b)
 
     def mxor(self, d: Mask, a: Mask, b: Mask) -> None:
-        """d = a ^ b; with m0 as a or b, the inverse."""
+        """d = a ^ b; if one operand is m0, d is the inverse of the other."""
         self._put(VectorOp.MXOR, d, a, b)
 
     def mandn(self, d: Mask, a: Mask, b: Mask) -> None:
@@ -380,21 +380,21 @@ class PushMethods(SlotMethods):
     """Operations of slot push: vectors to the array."""
 
     def weights(self, a: Vector) -> None:
-        """Sublanes of a, rounded to bf16, are the next rows of the next weight tile W."""
+        """The sublanes of a, rounded to bf16, become further rows of the next weight tile."""
         self._put(PushOp.WEIGHTS, a)
 
     def weights_t(self, a: Vector) -> None:
-        """Sublanes of a, rounded to bf16, are the next columns of the next weight tile W."""
+        """The sublanes of a, rounded to bf16, become further columns of the next weight tile."""
         self._put(PushOp.WEIGHTS_T, a)
 
     def rows(self, a: Vector) -> None:
-        """Each sublane x of a, rounded to bf16, gives a result row x @ W."""
+        """Each sublane x of a, rounded to bf16, gives a result row x @ W; W is the active weight
+        tile.
+        """
         self._put(PushOp.ROWS, a)
 
     def rows_swap(self, a: Vector) -> None:
-        """Makes the next weight tile active; then, like rows, each sublane x of a gives a result
-        row x @ W.
-        """
+        """Makes the next weight tile the active one; then does the same as operation rows."""
         self._put(PushOp.ROWS_SWAP, a)
 
 
@@ -431,7 +431,8 @@ class MiscMethods(SlotMethods):
 
     def sum_lanes(self, d: Vector, a: Vector) -> None:
         """d[s, l] = the fp32 sum of a[s, :]: neighbours are added in pairs (0 and 1, 2 and 3, ...),
-        then neighbouring sums, and so on; absent elements up to the next power of two count as -0.
+        then neighbouring sums, and so on; missing elements, up to the next power of two, count as
+        -0.
         """
         self._put(MiscOp.SUM_LANES, d, a)
 
@@ -440,19 +441,21 @@ class MiscMethods(SlotMethods):
         self._put(MiscOp.MAX_LANES, d, a)
 
     def transpose_in(self, a: Vector, b: Source) -> None:
-        """Sublanes of a become rows b * sublanes and following of the transposer's lanes x lanes
-        tile; b < lanes / sublanes, unsigned.
+        """The sublanes of a become consecutive rows of the transposer's tile, the first of them row
+        b * sublanes; b < lanes / sublanes, unsigned.
         """
         self._put(MiscOp.TRANSPOSE_IN, a, b)
 
     def transpose_out(self, d: Vector, b: Source) -> None:
-        """Sublanes of d = columns b * sublanes and following of the transposer's tile; b < lanes /
-        sublanes, unsigned.
+        """The sublanes of d = consecutive columns of the transposer's tile, the first of them
+        column b * sublanes; b < lanes / sublanes, unsigned.
         """
         self._put(MiscOp.TRANSPOSE_OUT, d, b)
 
     def wait(self, d: Semaphore, b: Source) -> None:
-        """Holds the whole bundle until semaphore d is at least b, unsigned; then subtracts b."""
+        """Holds the whole bundle until semaphore d is at least b, unsigned; then subtracts b from
+        it.
+        """
         self._put(MiscOp.WAIT, d, b)
 
     def signal(self, d: Semaphore, b: Source) -> None:
@@ -464,15 +467,15 @@ class MiscMethods(SlotMethods):
         self._put(MiscOp.READ_SEMAPHORE, d, a)
 
     def signal_other(self, d: Semaphore, b: Source) -> None:
-        """Adds b, unsigned, to semaphore d of the other core. A result above 2**32 - 1 is the other
-        core's fault (SEMAPHORE). ILLEGAL on a chip with one core.
+        """Adds b, unsigned, to semaphore d of the other core. If the sum exceeds 2**32 - 1, the
+        other core has the fault SEMAPHORE. ILLEGAL on a chip with one core.
         """
         self._put(MiscOp.SIGNAL_OTHER, d, b)
 
     def signal_remote(self, d: Semaphore, a: Scalar, b: Source) -> None:
-        """Adds b, unsigned, to semaphore d of a core of another chip, which a names as the high
-        word of a remote address does. A result above 2**32 - 1 is that core's fault (SEMAPHORE).
-        ILLEGAL on a chip without links.
+        """Adds b, unsigned, to semaphore d of a core of another chip. Operand a names that core, in
+        the format of the high word of a remote address. If the sum exceeds 2**32 - 1, that core has
+        the fault SEMAPHORE. ILLEGAL on a chip without links.
         """
         self._put(MiscOp.SIGNAL_REMOTE, d, a, b)
 

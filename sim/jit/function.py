@@ -147,9 +147,9 @@ class JitFunction:
             If the function itself raises a TypeError.
         UnsupportedError
             If the function uses unsupported operations or types; the message lists all of them,
-            with lines of the function's source. Also if a call has an infeed or an outfeed, but no
-            ``lax.scan`` outside other loops takes its ``xs`` from the infeeds and stacks the
-            results for the outfeed.
+            with lines of the function's source. Also if a call has an infeed or an outfeed without
+            a ``lax.scan`` for them: one outside other loops that takes its ``xs`` from the infeeds
+            and stacks the results for the outfeed.
         ValueError
             If an infeed ends before the loop, or is passed as several arguments.
         MemoryError
@@ -248,7 +248,7 @@ class JitFunction:
         if not isinstance(chosen, Pod):
             instance("device", chosen, Device)
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arguments)):
-            raise TypeError(f"{self._name} must not be traced by JAX, since it runs on a device: "
+            raise TypeError(f"{self._name} must not be traced by JAX, because it runs on a device: "
                             f"apply jax.grad, jax.vmap and the like to the function, and "
                             f"systolith.jit to what they return")
         return chosen

@@ -63,7 +63,7 @@ class Infeed:
 
 
 class Stacked:
-    """Shape and type of the stack, along a new first dimension, of one array from all batches.
+    """Shape and type of an array that stacks one array of each batch along a new first dimension.
 
     The batches are those of an `Infeed`. JAX traces a function with this object in place of the
     stacked array.

@@ -12,8 +12,8 @@ def initialize() -> None:
     """Register the platform with JAX, if the user has selected it.
 
     The user selects it in ``JAX_PLATFORMS`` or ``jax.config.jax_platforms``. The first platform in
-    that list is JAX's default. If the platform is not selected, this function does nothing: JAX
-    opens all registered platforms at first use, and would build a simulation.
+    that list is JAX's default. If the platform is not selected, this function does nothing. The
+    reason: JAX opens all registered platforms at first use, and would then build a simulation.
     """
     import jax
 

@@ -73,8 +73,7 @@ class _Loaded:
     _pairs: dict[tuple[int, ...], dict[int, int]] = field(default_factory=dict)
 
     def reused(self, donated: tuple[int, ...]) -> dict[int, int]:
-        """Map each output that lies in the memory of a donated input to that input, both as
-        indices.
+        """Map the index of each output that reuses a donated input's memory to the input's index.
 
         ``donated`` lists the indices of the inputs that a call donates.
         """
@@ -135,7 +134,7 @@ class Chips:
     machine : Device or Pod
         The chip, or the pod of chips.
     note_memory : callable
-        Called after changes of a HBM's use with the number of the chip, and six integers
+        Called when the use of a chip's HBM has changed, with the chip's number and six integers
         (`_Memory`).
     """
 
@@ -219,7 +218,7 @@ class Chips:
     def _drop(self, value: _Value | Status | None) -> None:
         """Remove one JAX buffer from a value; if no other shares it, free the value's memory.
 
-        The status of a failed call, or None, in place of a value is ignored.
+        Nothing is done if ``value`` is the status of a failed call, or None.
         """
         if isinstance(value, _Value):
             value.names -= 1
@@ -229,10 +228,10 @@ class Chips:
 
     @contextmanager
     def _makes(self, *targets: int) -> Iterator[None]:
-        """Context of a call that makes the values of the JAX buffers with the numbers ``targets``.
+        """Context of a call that makes values, for the JAX buffers with the numbers ``targets``.
 
         On an exception, the memory of these values is freed. In their place, the exception's status
-        is kept, with which later calls that use the JAX buffers fail.
+        is kept: later calls that use the JAX buffers fail with this status.
         """
         try:
             yield
@@ -270,9 +269,14 @@ class Chips:
         return self._devices[value.chip].unpack(value.buffer, value.layout)
 
     def _argument(self, index: int, number: int, chip: int, layout: TiledArray) -> Buffer:
-        """Return the buffer of JAX buffer ``number``; ValueError unless it fits chip and layout.
+        """Return the HBM buffer of JAX buffer ``number``, after a check of its chip and layout.
 
         ``index`` is the argument's number in the program, for messages.
+
+        Raises
+        ------
+        ValueError
+            If the JAX buffer is not on chip ``chip``, or has another layout.
         """
         value = self._value(number)
         if value.chip != chip:
@@ -356,7 +360,7 @@ class Chips:
 
     def _try_run(self, loaded: _Loaded, arguments: list[list[Buffer]],
                  results: list[list[Buffer]]) -> None:
-        """Run a program, after its code has been copied to HBM if it is not there."""
+        """Run a program; before, copy its code to HBM if HBM does not hold it."""
         program = loaded.program
         first, executable = program.assignment.devices[0], program.executable
         if isinstance(executable, Executable):

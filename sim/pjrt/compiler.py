@@ -97,8 +97,8 @@ def compile_program(code: bytes, options: bytes, config: Config, torus: Torus) -
     UnsupportedError
         If the program has unsupported parts; the message lists all of them.
     ValueError
-        If the program is for more devices than there are, or for other ones than a core, the cores
-        of a chip, or all cores.
+        If the program is for more devices than there are, or its devices are neither one core, nor
+        the cores of one chip, nor all cores.
     """
     assignment = read_assignment(options)
     count = assignment.replicas * assignment.partitions
@@ -115,7 +115,9 @@ def compile_program(code: bytes, options: bytes, config: Config, torus: Torus) -
 
 
 def _torus(devices: tuple[int, ...], config: Config, torus: Torus) -> Torus | None:
-    """Return the chips of a program's devices, whose order may be any; None for a single core.
+    """Return the torus of a program's devices; None if the program has a single device, a core.
+
+    ``devices`` may have any order.
 
     Raises
     ------

@@ -9,10 +9,10 @@ __all__ = ["Assignment", "read_assignment"]
 _BUILD_OPTIONS = 3
 """Field number of the ExecutableBuildOptionsProto in CompileOptionsProto."""
 _REPLICAS, _PARTITIONS, _ASSIGNMENT = 4, 5, 9
-"""Field numbers in ExecutableBuildOptionsProto: of the number of replicas, of the number of
-partitions, and of the DeviceAssignmentProto."""
+"""Field numbers in ExecutableBuildOptionsProto: replicas, partitions, and the
+DeviceAssignmentProto."""
 _COMPUTATIONS, _DEVICE_IDS = 3, 1
-"""Field numbers: of the computations in DeviceAssignmentProto, of the devices in a computation."""
+"""Field numbers: computations in DeviceAssignmentProto, and devices in a computation."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def _ids(computation: bytes) -> list[int]:
 
 
 def _last(message: bytes, wanted: int, default: Any) -> Any:
-    """Return the final value of field number ``wanted`` in ``message``, which is the valid one.
+    """Return the value of field number ``wanted`` in ``message``: the last one, if it is repeated.
 
     If there is no such field, return ``default``.
     """

@@ -60,7 +60,7 @@ def _keep_clients() -> None:
     """Prevent the destruction of JAX's clients in the child of a fork.
 
     The destruction would wait for threads that exist only in the parent, so the child would never
-    end. With this, a process that has used JAX may fork children that do not use it.
+    end. Afterwards, a process that has used JAX may fork children that do not use it.
     """
     from jax._src import xla_bridge
 
@@ -112,8 +112,8 @@ def _open_machine() -> Device | Pod:
         raise ValueError("SYSTOLITH_TRACE must not be set with SYSTOLITH_POD: JAX programs on a "
                          "pod cannot be traced")
     if (cores := Config.preset(config).cores) != CORES:
-        raise ValueError(f"SYSTOLITH_CONFIG must name a chip with {CORES} cores in a pod, not "
-                         f"{config}, which has {cores}")
+        raise ValueError(f"SYSTOLITH_CONFIG must name a chip with {CORES} cores if SYSTOLITH_POD "
+                         f"is set, not {config}, which has {cores}")
     return Pod.open((int(sides[1]), int(sides[2])), config, backend)
 
 

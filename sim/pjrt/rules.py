@@ -14,8 +14,8 @@ __all__ = ["approx_top_k", "register_rules", "rng_bit_generator"]
 def register_rules(platform: str) -> None:
     """Register lowering rules with JAX: those of this module, and two of linear algebra.
 
-    JAX itself has no rules for these primitives on this platform; for singular values it has one,
-    but with longer code. Other factorisations are replaced when a program is imported
+    For this platform, JAX itself has no rule for most of these primitives; its rule for singular
+    values generates longer code. Other factorisations are replaced when a program is imported
     (`sim.compiler.importer.substitutes`).
 
     Parameters
@@ -41,11 +41,12 @@ def register_rules(platform: str) -> None:
 
 def approx_top_k(a: Any, *, k: int, reduction_dimension: int, recall_target: float, is_max_k: bool,
                  reduction_input_size_override: int, aggregate_to_topk: bool) -> tuple[Any, Any]:
-    """Return the k greatest (``is_max_k``) or least elements along a dimension, and their indices.
+    """Return the k greatest or the k least elements along a dimension, and their indices.
 
-    The result is exact, not approximate. Without ``aggregate_to_topk``, it has more than k
-    elements: as many as the intermediate result of an approximation, which JAX derives from
-    ``recall_target`` and ``reduction_input_size_override``.
+    ``is_max_k`` selects the greatest. The result is exact, not approximate. Without
+    ``aggregate_to_topk``, it has more than k elements: the number that the intermediate result of
+    an approximation would have, which JAX derives from ``recall_target`` and
+    ``reduction_input_size_override``.
     """
     if not aggregate_to_topk:
         from jaxlib import _jax

@@ -1,4 +1,4 @@
-"""`OneProgram`: a callback of Keras that makes the steps of an execution one program."""
+"""`OneProgram`: a callback of Keras that runs several training steps as one program."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ __all__ = ["OneProgram"]
 
 
 class OneProgram(keras.callbacks.Callback):
-    """Callback that runs the ``steps_per_execution`` steps of an execution as one program.
+    """Callback of Keras that runs ``steps_per_execution`` training steps as one program.
 
         model.compile(..., steps_per_execution=8)
         model.fit(x, y, callbacks=[systolith.keras.OneProgram()])

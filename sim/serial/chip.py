@@ -33,10 +33,11 @@ __all__ = ["SerialChip"]
 Words = npt.NDArray[np.uint32]
 
 _SECONDS = 2.0
-"""Time limit for a stop, a reset or a transfer, each of which takes microseconds on a board."""
+"""Time limit in seconds for a stop, a reset or a transfer; on a board, each takes microseconds."""
 _MARK = sum(1 << EVENTS.index(event) for event in ("STOPPED", "FAULT"))
-"""The mark: the value that `SerialChip.reset` writes to INTERRUPT_ENABLE. After a power cycle, the
-register is 0. No interrupt reaches the host, so the register has no other use."""
+"""The mark: the value that `SerialChip.reset` writes to INTERRUPT_ENABLE. A power cycle or a reset
+clears the register, so a missing mark shows that the board has lost its state. No interrupt reaches
+the host, so the register has no other use."""
 
 
 class SerialChip(Closeable):
@@ -121,9 +122,10 @@ class SerialChip(Closeable):
             If the board holds another chip.
         """
         if self._unmarked("ID") != IDENTITY or self._unmarked("VERSION") >> 16 != MAP_VERSION[0]:
-            raise BoardError(f"wrong bitstream: the chip of the board at {self._name} must be "
-                             f"{IDENTITY:#x} with version {MAP_VERSION[0]} of the registers, not "
-                             f"{self._unmarked('ID'):#x} with {self._unmarked('VERSION') >> 16}")
+            raise BoardError(f"wrong bitstream: the chip of the board at {self._name} must be of "
+                             f"ID {IDENTITY:#x} with registers of version {MAP_VERSION[0]}, not "
+                             f"of ID {self._unmarked('ID'):#x} with version "
+                             f"{self._unmarked('VERSION') >> 16}")
         found = {name: self._unmarked(name) for name in parameters(config)}
         size = found["HBM_BYTES_HI"] << 32 | found["HBM_BYTES_LO"]
         own = parameters(replace(config, hbm_bytes=size))
@@ -140,7 +142,7 @@ class SerialChip(Closeable):
         return replace(config, hbm_bytes=size)
 
     def _unmarked(self, register: str) -> int:
-        """Read ``register`` without a check of the mark, which `reset` has not written yet."""
+        """Read ``register``, but do not check the mark: `reset` may not have written it yet."""
         return int(self._read(address(register), 1, False)[0])
 
     # ---- Words
@@ -201,9 +203,9 @@ class SerialChip(Closeable):
 
     def set(self, register: str, core: int | None = None, value: int | None = None,
             **fields: int) -> None:
-        """Write ``value``, or ``fields`` and zeros elsewhere, to a register.
+        """Write a register: with ``core``, that of this core.
 
-        With ``core``, this is the core's register.
+        The register gets ``value`` or, if that is None, ``fields`` and zeros in all other fields.
         """
         table = GLOBAL_REGISTERS if core is None else CORE_REGISTERS
         self.write(address(register, core),
@@ -280,7 +282,10 @@ class SerialChip(Closeable):
             raise RuntimeError(f"memory answered a transfer of core {core} with an error")
 
     def _queued(self, core: int) -> bool:
-        """Try to start the transfer in the core's descriptor registers; False without room."""
+        """Try to start the transfer that the core's registers describe.
+
+        Return False if the queue of transfers has no room.
+        """
         try:
             self.set("DMA_START", core, GO=1)
         except RegisterError:

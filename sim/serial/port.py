@@ -1,4 +1,4 @@
-"""Ports of this machine, and the interface that a `SerialLink` needs of one."""
+"""Serial ports of the host: how to open one, and the methods that a `SerialLink` calls."""
 
 import contextlib
 import time

@@ -1,4 +1,4 @@
-"""An SPI bus of this machine as the port of a board."""
+"""An SPI bus of the host as the port of a board."""
 
 import importlib
 import re
@@ -11,7 +11,7 @@ from sim.errors import BoardError
 __all__ = ["SPI_DEVICE", "SpiPort", "open_spi"]
 
 SPI_DEVICE = re.compile(r"/dev/spidev(\d+)\.(\d+)")
-"""Name of an SPI bus, with the numbers of the bus and of its select line."""
+"""Pattern of the names of SPI buses; its groups are the numbers of the bus and its select line."""
 _READ_BYTES = 64
 _FLAG = bytes([FLAG])
 
@@ -19,8 +19,8 @@ _FLAG = bytes([FLAG])
 class SpiPort:
     """A `sim.serial.port.Port` on SPI: each byte sent brings a byte from the board.
 
-    To read, the port sends flags. The board sends flags while it has nothing else to send; `read`
-    returns none of them if no frame is under way.
+    To read, the port sends flags, the bytes between frames. The board sends flags while it has
+    nothing else to send. If no frame is under way, `read` leaves the board's flags out.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class SpiPort:
         self._received, self._idle = b"", True
 
     def close(self) -> None:
-        """Do nothing: who made ``transfer`` closes the bus."""
+        """Do nothing: the code that made ``transfer`` closes the bus."""
 
 
 class _Bus(SpiPort):

@@ -1,4 +1,4 @@
-"""The packets between the chips of a torus in a trace: slices where they leave and arrive."""
+"""Shows the packets of a torus in a trace: a slice where a packet leaves, one where it arrives."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -40,8 +40,8 @@ class PacketTracks:
     packet.
 
     No field of a packet tells who sent it, so this class follows the last flit of each packet from
-    router to router: packets of a virtual channel stay in order. After a link has gone down, which
-    drops flits, arrows of packets that wanted to pass it are missing.
+    router to router: packets of a virtual channel stay in order. A link that goes down drops flits.
+    Arrows of packets whose way leads over this link are missing from then on.
 
     Parameters
     ----------
@@ -74,8 +74,8 @@ class PacketTracks:
         Parameters
         ----------
         records : sequence of array of uint32, shape (records, 2 + words)
-            Records of the links of each chip since the last call, as `Tracer.feed` takes those of a
-            core.
+            For each chip, the records of its links since the last call, in the format of
+            `Tracer.feed`.
         now : int
             Number of the next cycle.
         """
@@ -107,7 +107,11 @@ class PacketTracks:
                 for cycle in range(int(cycles[index]), int(ends[index]))]
 
     def _follow(self, cycle: int, chip: int, way: Direction, sends: dict[str, int]) -> None:
-        """Follow the flits that leave by the link in direction ``way``, or arrived by it."""
+        """Follow the flits of a chip that move in a cycle and use its link in direction ``way``.
+
+        These are flits that leave by the link, and flits that arrived by it and are ejected.
+        ``sends`` has the values of the fields `_SENDS` for this link.
+        """
         pid = self._pids[chip]
         sent = None
         if sends["inject"]:
@@ -131,9 +135,9 @@ class PacketTracks:
 
     def _slice(self, cycle: int, pid: int, way: Direction, arrives: bool, tail: bool,
                name: str) -> Place | None:
-        """Note a flit on the track of direction ``way``; with a packet's last one, write its slice.
+        """Note a flit on the track of direction ``way``; if it is a packet's last, write a slice.
 
-        Returns the end of that slice; None if the flit is not the last one, which ``tail`` tells.
+        ``tail`` tells whether the flit is the last one. Returns the end of the slice, or None.
         """
         tid = self._tid(pid, way, arrives)
         began = self._began.setdefault((pid, tid), cycle)

@@ -38,7 +38,7 @@ LINKS_PORT = "trace_links"
 
 _WORD_BITS = 32
 _WIDE = 64
-"""Width in bits from which signals are left out of waveforms, because such signals carry data."""
+"""Signals of at least this width, in bits, are left out of waveforms, because they carry data."""
 _DECLARATION = re.compile(r"\s*(?:input|output|wire|reg)\b(?:\s+(?:wire|reg|signed))*"
                           r"(?:\s+\[(\d+):0\])?\s+\\?([^\s;,=]+)")
 _DULL = re.compile(r".*\$|(?:.*_)?cycles(?:_lo|_hi)?$")
@@ -129,10 +129,10 @@ def record_layout(config: Config) -> data.StructLayout:
 
 
 def link_inputs(way: Direction) -> list[tuple[Direction, int] | None]:
-    """Return what may leave by the link in a direction, in the order of the router's inputs.
+    """Return the sources of packets that may leave by a link, in the order of the router's inputs.
 
-    An element is a port and a virtual channel of the packets that arrived there, or None for the
-    packets of this chip.
+    A source is the direction and the virtual channel of packets that arrived from other chips, or
+    None for the packets of this chip. ``way`` is the direction of the link by which they leave.
     """
     return [*((side, channel) for side in Direction
               if side == way.opposite or (side.is_x and not way.is_x) for channel in range(2)),
@@ -151,8 +151,8 @@ def link_record_layout() -> data.StructLayout:
         The last flit of a packet leaves by this link, on this virtual channel; a bit for each of
         `link_inputs`, set for the one from which it comes.
     ``eject``, ``eject_tail``, ``eject_channel``
-        A flit that arrived by this link leaves the router for this chip, it is the last one of its
-        packet, and it arrived on this virtual channel.
+        A flit that arrived by this link leaves the router for this chip; it is the last one of its
+        packet; it arrived on this virtual channel.
     """
     fields: dict[str, int] = {}
     for way in Direction:

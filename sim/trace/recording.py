@@ -34,7 +34,7 @@ class Recorded(NamedTuple):
     handle : int
         Address of the chip's C++ object, a ``Chip`` of chip.cpp.
     first : int
-        The chip's cycle at the beginning of the trace's time.
+        The cycle of the chip that is cycle 0 of the trace.
     """
 
     model: Model
@@ -48,7 +48,8 @@ class _Sink(Protocol):
     def feed(self, records: Sequence[Sequence[Words]], now: int) -> None:
         """Take the records of the cycles before ``now`` since the last call.
 
-        ``records[c]`` has those of chip ``c``: of each core, then, if it has links, of its links.
+        ``records[c]`` has the records of chip ``c``: one array for each core and, if the chip has
+        links, a last one for its links.
         """
 
     def close(self) -> None:
@@ -160,7 +161,7 @@ class Recording:
         future.result()
 
     def _words(self, chip: Recorded, number: int) -> tuple[Any, int]:
-        """Pointer to the words of the records of port ``number`` of a chip, and the words' number.
+        """Pointer to the words in which port ``number`` of a chip has its records, and their count.
 
         Ports are numbered in the order of ``_ports``: those of the cores, then that of the links.
         """
@@ -177,7 +178,8 @@ class Recording:
     def _table(self, chip: Recorded, number: int) -> Words:
         """Return the records of port ``number`` of a chip, and remove them from the C++ object.
 
-        The result has the shape (records, words); cycles count from the beginning of the trace.
+        The result has the shape (records, words). The records' cycles count from the beginning of
+        the trace.
         """
         words, count = self._words(chip, number)
         width = 2 + chip.model.ports[self._ports[number]].words

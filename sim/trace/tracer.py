@@ -51,7 +51,7 @@ class _Semaphore:
             self._units.append((amount, origin))
 
     def take(self, amount: int) -> Place | None:
-        """Subtracts ``amount``; returns the place of the newest addition from which it subtracts.
+        """Subtracts ``amount`` from additions; returns the place of the newest of these additions.
 
         None if there is no such addition, or if it has no place in the trace.
         """
@@ -262,7 +262,7 @@ class Tracer:
     def _end_transfer(self, core: int, end: int, how: str = "") -> None:
         """Writes the slice of a core's oldest transfer, up to, but not including, cycle ``end``.
 
-        If the transfer did not complete, ``how`` says how it ended, which the viewer shows.
+        If the transfer did not complete, the viewer shows the text ``how``: how it ended.
         """
         side, tracks = self._sides[core], self._cores[core]
         transfer = side.transfers.popleft()

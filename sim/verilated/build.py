@@ -59,9 +59,9 @@ def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] 
         Sources by file name, or by module name (to which ``.v`` is added).
     cpp : mapping of str to str
         C++ files of the library by file name; files that end in ``.cpp`` are compiled. They can
-        include each other, and three headers. ``Vmodel__Dpi.h`` has prototypes of the functions
-        that the Verilog imports, ``Vmodel.h`` the verilated class, and through ``model.hpp``
-        exported functions use the model. All instances of the model share the files' static
+        include each other, and three headers. ``Vmodel__Dpi.h`` declares the functions that the
+        Verilog imports. ``Vmodel.h`` declares the verilated class, and ``model.hpp`` what exported
+        functions need to use the model. All instances of the model share the files' static
         variables. A file that includes none of the three headers is compiled without the model's
         macros, and once for all models that contain it. The others are compiled together as one
         file, so no two of them may define the same C++ name.
@@ -89,7 +89,7 @@ def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] 
     TypeError, ValueError
         If an argument is not as described.
     RuntimeError
-        If a tool is missing or rejects a source; with the last lines of its output.
+        If a tool is missing or rejects a source; the message has the last lines of its output.
     """
     recipe = _Recipe(top, {name if name.endswith((".v", ".sv")) else f"{name}.v": text
                            for name, text in verilog.items()},
@@ -116,7 +116,7 @@ def build_library(name: str, cpp: Mapping[str, str]) -> pathlib.Path:
     ValueError
         If a name is not as described.
     RuntimeError
-        If a tool is missing or rejects a source; with the last lines of its output.
+        If a tool is missing or rejects a source; the message has the last lines of its output.
     """
     for given in (name, *cpp):
         if not _FILE_NAME.fullmatch(given):
@@ -294,7 +294,7 @@ class _Classes:
                 headers: Sequence[str], tools: Toolchain, log: pathlib.Path) -> pathlib.Path:
         """Return the object file of a block's C++ files ``names``; equal C++ is compiled once.
 
-        Verilator names a block's files, classes and functions by the block alone, so all models
+        The names of a block's files, classes and functions depend on the block alone, so all models
         with the block can share the object. ``part``, such as ``fast``, is added to the name of the
         object. ``flags`` and ``headers`` are arguments of the compiler; only ``flags`` change the
         object.

@@ -22,8 +22,8 @@ _MODEL_HEADERS = ("verilated.h", "algorithm", "atomic", "cstdint", "cstring", "m
                   "string", "thread", "vector")
 """Headers that the C++ files of every model include."""
 _SLOW = "#include <immintrin.h>"
-"""Line of a C++ file that includes this header, whose reading takes longer than the compilation of
-a small kernel."""
+"""Line of a C++ file that includes the header of SIMD instructions. The compiler needs more time to
+read this header than to compile a small kernel."""
 _KERNEL_HEADERS = ("immintrin.h", "atomic", "cstddef", "cstdint", "cstring", "memory", "new",
                    "string", "vector")
 """Headers that are precompiled for units with `_SLOW`: those that kernels include."""

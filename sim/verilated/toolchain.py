@@ -39,11 +39,10 @@ is not split into several files, because each would read all headers.
 
 _CLASS_FLAGS = {True: ("-fno-gcse", "-fno-gcse-after-reload"),
                 False: ("--param=sccvn-max-alias-queries-per-access=10",), None: ()}
-"""Arguments for GCC, by level of optimisation, that avoid queries whether two memory accesses can
-overlap. Without the arguments, queries take a third to a half of a verilated class's compile time.
-
-A class is one function of thousands of assignments to members. With the arguments, the code is as
-fast, and a little smaller.
+"""Arguments for GCC, by level of optimisation, that limit its search for memory accesses that can
+overlap. Without the arguments, this search takes a third to a half of the time to compile a
+verilated class, whose functions have thousands of assignments to members. With the arguments, the
+code is as fast, and a little smaller.
 """
 
 _VERILATOR = 'ulimit -s unlimited 2>/dev/null; exec "$0" "$@"'

@@ -474,7 +474,7 @@ def test_named_descriptor_is_that_of_its_numbers() -> None:
      "source must be a Place, not 0"),
     (lambda: descriptor(TINY, hbm(0), vmem(0), rows=0), ValueError, "rows must be from 1 .* not 0"),
     (lambda: descriptor(TINY, hbm(0), vmem(0), rows=3), ValueError,
-     r"rows must be a multiple of 2, the rows of a vector, as destination is in VMEM, not 3"),
+     r"rows must be a multiple of 2, the rows of a vector, if destination is in VMEM, not 3"),
     (lambda: descriptor(TINY, imem(0), vmem(0), rows=2), ValueError,
      "source must be in one of HBM, VMEM, OTHER_VMEM, SMEM, VREG, MASK, not in IMEM"),
     (lambda: descriptor(TINY, hbm(0), masks(), rows=2), ValueError, "destination .* not in MASK"),

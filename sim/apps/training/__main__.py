@@ -94,7 +94,7 @@ def report(task: Task, config: Config, *, everything: bool = False, progress: bo
     folder : path, optional
         Folder for the pictures; without it, none are drawn.
     trace : path, optional
-        Run one more step, and trace it to this path with ``.json`` and with ``.vcd`` added.
+        Run one more step, and trace it to two files: this path with ``.json``, and with ``.vcd``.
     run : Run, optional
         An interrupted training to continue.
     save : callable

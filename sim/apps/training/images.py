@@ -4,8 +4,8 @@ A digit of 28 x 28 pixels is padded to 32 x 32, and becomes an image of 8 x 8 po
 position has 16 channels, one for each pixel of a block of 4 x 4. The channels of a convolution
 occupy rows of the array, most of which a single channel would leave unused. Images have the shape
 (rows, columns, channels, batch), so examples fill the lanes. A convolution is a product with
-patches, which consist of whole positions. So elements need not move within vectors, forward or
-backward.
+patches, which consist of whole positions. So elements need not move within vectors, neither in the
+forward nor in the backward pass.
 """
 
 from collections.abc import Callable, Mapping

@@ -22,7 +22,7 @@ __all__ = ["GoldenCheck", "Run", "accuracy", "float32_accuracy", "measure_step",
            "show", "step_cycles", "trace_step", "train"]
 
 Progress = Callable[["Run", int, float], object]
-"""Function of the run so far, and of the cycles and host seconds of the call in progress."""
+"""Function that reports progress, given the run so far and the call's cycles and host seconds."""
 
 
 @dataclass
@@ -208,7 +208,7 @@ class GoldenCheck:
 def show(task: Task, state: State, device: Device) -> str | None:
     """Return ``task.show``'s text about what was learned, computed on ``device``.
 
-    The parameters are those of ``state``. None if ``task.show`` is None.
+    The model has the parameters in ``state``. Return None if ``task.show`` is None.
     """
     if task.show is None:
         return None

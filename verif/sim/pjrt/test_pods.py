@@ -208,7 +208,8 @@ def test_interrupts_end_a_wait() -> None:
 
 @pytest.mark.parametrize(("settings", "message"), [
     ({"SYSTOLITH_POD": "4"}, "SYSTOLITH_POD must be like 2x2, not '4'"),
-    ({"SYSTOLITH_POD": "2x2", "SYSTOLITH_CONFIG": "fpga"}, "2 cores in a pod, not fpga"),
+    ({"SYSTOLITH_POD": "2x2", "SYSTOLITH_CONFIG": "fpga"},
+     "2 cores if SYSTOLITH_POD is set, not fpga"),
     ({"SYSTOLITH_POD": "0x2"}, "side of the torus must be"),
     ({"SYSTOLITH_POD": "2x1", "SYSTOLITH_TRACE": "x"}, "SYSTOLITH_TRACE must not be set")])
 def test_wrong_settings_are_named(settings: dict[str, str], message: str) -> None:

@@ -11,7 +11,8 @@ __all__ = ["cnn"]
 FEATURES = 128
 EPOCHS = 8
 KEPT = 0.75
-"""Fraction of the convolution's channels that dropout keeps, each at all positions or at none."""
+"""Fraction of the convolution's channels that dropout keeps; it drops a channel at all positions.
+"""
 
 
 def cnn(batch: int = 256) -> Task:

@@ -1,7 +1,7 @@
 """A perceptron with one hidden layer that reads handwritten digits.
 
-Examples are columns: ``x`` has shape (pixels, batch), so products need no transposes, forward and
-backward.
+Examples are columns: ``x`` has shape (pixels, batch). So products need no transposes, neither in
+the forward nor in the backward pass.
 """
 
 from collections.abc import Mapping
