@@ -3,10 +3,10 @@
     python -m tools.curves --steps 30
 
 trains a perceptron 784-512-512-10 (668,672 parameters) on digits of MNIST twice: on one core, and
-on the four cores of 2 x 1 chips. These divide the layers: the columns of one weight matrix, and the
-rows of the next one. Both trainings begin with the same weights, and have the same batch in each
-step. The command fails if the two losses of a step differ by more than `TOLERANCE`, relative to
-the loss on one core.
+on the four cores of 2 x 1 chips. The four cores divide the columns of one weight matrix between
+them, and the rows of the next one. Both trainings begin with the same weights, and have the same
+batch in each step. The command fails if the two losses of a step differ by more than `TOLERANCE`,
+relative to the loss on one core.
 """
 
 import argparse
@@ -35,7 +35,7 @@ TOLERANCE = 2.0 ** -8
 
 @dataclass(frozen=True)
 class Curve:
-    """A training.
+    """The results of a training.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ def trained(cores: int, work: Task, steps: int, config: Config, backend: str = "
 
 
 def difference(one: Curve, several: Curve) -> float:
-    """Return the largest difference of the two losses of a step, relative to that of ``one``."""
+    """Return the largest difference of a step's two losses, relative to the loss in ``one``."""
     losses = np.array(one.losses)
     return float(np.max(np.abs(np.array(several.losses) - losses) / np.abs(losses)))
 

@@ -211,7 +211,7 @@ def _lend_settings(root: pathlib.Path) -> list[str]:
 
 
 def _pip_files() -> list[pathlib.Path]:
-    """Paths of pip's configuration files, which need not exist; later ones override earlier."""
+    """Paths of pip's configuration files, which need not exist; each overrides those before it."""
     home = pathlib.Path.home()
     folders = os.environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")
     user = pathlib.Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")

@@ -1,4 +1,4 @@
-"""``make roofline``: ResNet-50's kernels against the limits of a core, measured one by one.
+"""``make roofline``: compares each kernel of ResNet-50 with the limits of a core.
 
 The command writes a table of all kernels, and a picture, to ``build/``
 (`sim.apps.resnet.roofline`). The kernels run on one core; cycles are measured in RTL or, with

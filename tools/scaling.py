@@ -33,7 +33,7 @@ SHAPES = {cores: shape_of(cores) for cores in (1, 2, 4, 8, 16)}
 
 @dataclass(frozen=True)
 class Point:
-    """What was measured with some number of cores.
+    """Measurements of a step of training on some number of cores.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ def measured(cores: int, batch: int, config: Config, backend: str = "rtl") -> Po
 
 
 def cycles(device: Device | Pod) -> int:
-    """Return the cycles of the last run, from the start of the cores to the end of the last one."""
+    """Return the cycles of the last run, from the cores' start to the end of the last program."""
     return max((counts["cycles"] for counts in device.last_run.values()), default=0)
 
 

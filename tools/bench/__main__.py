@@ -1,9 +1,9 @@
 """``make bench``: simulation speed, links, products, training, ResNet-50, and size on an FPGA.
 
 Prints a table and writes the same figures to ``build/bench.json``. Because timings vary between
-runs, each speed is the median of several, and runs of the models to compare alternate. Models are
-compiled for this machine, except those of figures with ``avx2`` in their name. These are compiled
-with ``-march=haswell``, because many processors have AVX2 but no AVX-512.
+runs, each speed is the median of several runs, and models that are compared run alternately. Models
+are compiled for this machine, except those of figures with ``avx2`` in their name. These are
+compiled with ``-march=haswell``, because many processors have AVX2 but no AVX-512.
 """
 
 import argparse

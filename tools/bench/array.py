@@ -128,8 +128,7 @@ def _rate(cycles: int, run: Callable[[], object]) -> float:
 
 def _check(grids: Mapping[str, Grid], rows: npt.NDArray[np.float32],
            weights: npt.NDArray[np.float32]) -> None:
-    """Compare the products of ``rows`` and the loaded ``weights`` by all ``grids`` and the golden
-    model.
+    """Multiply ``rows`` by the loaded ``weights`` in all ``grids``; check the results' bits.
 
     Raises
     ------
@@ -149,7 +148,7 @@ def _check(grids: Mapping[str, Grid], rows: npt.NDArray[np.float32],
 
 
 def _speed(grid: Grid, x: Words) -> float:
-    """Simulated cycles a second while ``x``, values of the port ``x``, keeps the array busy."""
+    """Simulated cycles a second while the values ``x`` of the port ``x`` keep the array busy."""
     return _rate(len(x), lambda: grid.model.run({"x": x}, []))
 
 

@@ -72,7 +72,7 @@ def ecp5_chip(config: Config) -> dict[str, int]:
     """Size of a whole chip on a Lattice ECP5, by Yosys, without pins.
 
     The chip is exported for this target, and synthesised unit by unit, so the figures are an upper
-    bound. Vector-unit elements are optimised together, all those of a core.
+    bound. All vector-unit elements of a core are optimised together.
 
     Returns
     -------

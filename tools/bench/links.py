@@ -82,10 +82,10 @@ def _beside_hbm(config: Config) -> float:
 
 
 def _slowdown(plain: Config, linked: Config) -> float:
-    """How many times as long a cycle of a busy chip takes if it has links, which are idle.
+    """Processor time to simulate a busy chip with idle links, divided by that of one without links.
 
-    The two chips run in turn, each on one thread, whose processor time counts. The fastest run of
-    each chip is compared, because other work on the machine can only slow a run down.
+    The two chips run alternately, each on one thread. The fastest run of each chip is compared,
+    because other work on the machine can only slow a run down.
     """
     with loaded(plain) as one, loaded(linked) as other:
         speeds: dict[ChipModel, list[float]] = {one: [], other: []}
@@ -119,9 +119,9 @@ def link_figures(name: str) -> dict[str, float]:
         ``link_share_beside_hbm``: share of its peak that the slowest link reaches while the cores
         also load from HBM and store to it. ``busy_chip_slowdown_with_idle_fabric``: processor time
         to simulate a busy chip with links that are idle, divided by that of one without links.
-        ``pod_4x4_cycles_per_second``: with a thread for each processor and a quantum of 64 cycles;
-        ``pod_4x4_one_thread_cycles_per_second``: with one thread and a quantum of one cycle, so
-        that all chips run cycle by cycle.
+        ``pod_4x4_cycles_per_second``: speed of the simulation of 4 x 4 chips with a thread for each
+        processor and a quantum of 64 cycles. ``pod_4x4_one_thread_cycles_per_second``: its speed
+        with one thread and a quantum of one cycle, so that all chips run cycle by cycle.
     """
     plain, linked = Config.preset(name), Config.preset(name, link_bytes=LINK_BYTES)
     return {"hop_cycles": _hop_cycles(linked), "link_share_beside_hbm": _beside_hbm(linked),

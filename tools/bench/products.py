@@ -31,7 +31,7 @@ def predicted(executable: Executable) -> int:
 
 
 def product_figures(config: Config) -> dict[str, float]:
-    """Measure the utilization of the arrays, and predicted and measured cycles, of each product.
+    """For each product, return the arrays' utilization, and the predicted and measured cycles.
 
     The utilization is the number of multiply-accumulate operations, divided by the number that all
     cells could execute from the programs' start to their end. Operations on padding are not

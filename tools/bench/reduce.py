@@ -29,12 +29,15 @@ MIB = 1 << 20
 
 
 def _least_cycles(chips: int, size: int) -> float:
-    """Return the least cycles in which the links can move an all-reduce: ``size`` bytes a chip."""
+    """Return the least cycles in which the links can do an all-reduce of ``size`` bytes a chip."""
     return 2 * size * (1 - 1 / chips) / (LINKS * LINK_RATE)
 
 
 class _Loaded(ChipTorus):
-    """Chips that hold an all-reduce: ``values``, shape (width, height, arrays, rows, lanes)."""
+    """Chips with the programs and the arrays of an all-reduce.
+
+    ``values`` has the arrays of all chips, shape (width, height, arrays, rows, lanes).
+    """
 
     def __init__(self, plan: RingPlan, values: npt.NDArray[np.uint32]) -> None:
         self._plan, self._values = plan, values

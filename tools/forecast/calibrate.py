@@ -1,4 +1,4 @@
-"""Fits the model to chips in RTL, up to four of them, and compares it with more chips."""
+"""Fits the model to cycles of up to four chips in RTL, and compares it with those of more chips."""
 
 import math
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ __all__ = ["MOST_CHIPS", "STRONG_BATCH", "Comparison", "Model"]
 MOST_CHIPS = 4
 """The model is fitted to samples of at most this number of chips, and validated with the others."""
 STRONG_BATCH = 2048
-"""Examples of a step whose number does not depend on the number of cores."""
+"""Examples of a step in `Model.strong`: the total over all cores, on any number of cores."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Model:
     Attributes
     ----------
     samples : Samples
-        What it was calibrated from.
+        The samples with which it was calibrated and validated.
     compiled : SumModel
         Model of compiled sums.
     links : LinkModel
@@ -113,10 +113,11 @@ class Model:
                              step.cycles, self.step.cycles(program, step.cores))
 
     def forecast(self, program: Program, cores: int) -> Forecast:
-        """Return a step with compiled sums: its measured cycles or, without them, predicted ones.
+        """Return the forecast of a step with compiled sums, from measured cycles if there are any.
 
-        On one core, they are the program's own cycles, measured or not. If a step on several chips
-        was not measured and the compiler does not stream its sums, this is `at_link_rate`.
+        Otherwise the cycles are predicted; those on one core are ``program.cycles``. If a step on
+        several chips was not measured and the compiler does not stream its sums, the result is
+        that of `at_link_rate`.
         """
         measured = {(each.program, each.cores): each.cycles for each in self.samples.steps}
         found = measured.get((program.name, cores))
@@ -129,10 +130,10 @@ class Model:
         return Forecast(cores, cycles, found is not None, program.batch, program.cycles)
 
     def strong(self) -> list[Forecast]:
-        """Return steps with `STRONG_BATCH` examples in all, on more and more cores.
+        """Return forecasts of steps with `STRONG_BATCH` examples in all, on more and more cores.
 
-        Their efficiency is the speed, relative to that of as many steps with all examples on one
-        core.
+        Their `Forecast.one` is the cycles of a step with all examples on one core, divided by the
+        number of cores: an efficiency of 1 is a linear speed-up.
         """
         [first] = (each for each in self.samples.strong if each.batch == STRONG_BATCH)
         programs = {each.batch: each for each in self.samples.programs if each.sizes == first.sizes}
@@ -143,9 +144,9 @@ class Model:
                 for program, cores in points]
 
     def at_link_rate(self, program: Program, cores: int) -> Forecast:
-        """Predict a step on several chips that `systolith.AllReduce` follows, without overlap.
+        """Predict a step on several chips, after which `systolith.AllReduce` sums the gradients.
 
-        On one chip, this is `forecast`.
+        The sums do not overlap with the step. On one chip, the result is that of `forecast`.
         """
         if cores <= CORES:
             return self.forecast(program, cores)

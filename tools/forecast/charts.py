@@ -32,7 +32,8 @@ class Curve:
     ----------
     program : Program
     compiled : tuple of Forecast
-        From `Model.forecast`: with the sums that the compiler makes, where it streams them.
+        From `Model.forecast`: with sums that the compiler makes. On several chips, if the compiler
+        does not stream the sums and the step was not measured, they are those of ``links``.
     links : tuple of Forecast
         From `Model.at_link_rate`: on several chips, with `systolith.AllReduce` after the step.
     """
@@ -52,7 +53,7 @@ def curves(model: Model) -> list[Curve]:
 def report(model: Model) -> str:
     """Return tables: samples with their predictions, parameters, and the forecasts of all curves.
 
-    Examples a second and chip-seconds are at `CLOCK`.
+    Examples a second and chip-seconds are those of chips with the clock `CLOCK`.
     """
     return f"{_validation(model)}\n{_table(curves(model))}\n{_strong(model)}"
 

@@ -26,6 +26,6 @@ def non_negative(rows: Sequence[Sequence[float]], wanted: Sequence[float],
     samples, parameters = matrix.shape
     if np.linalg.matrix_rank(matrix) < parameters:
         raise ValueError(f"samples must determine all {parameters} parameters, "
-                         f"unlike these {samples}")
+                         f"but these {samples} do not")
     found, _ = nnls(matrix, np.asarray(wanted, np.float64) * factors)
     return [float(each) for each in found]

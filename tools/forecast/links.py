@@ -17,12 +17,12 @@ from tools.forecast.torus import Shape
 __all__ = ["LinkModel", "parts"]
 
 _FIRST = Times(start=200, latency=80, transfer=2)
-"""Where the search for the times begins."""
+"""Times with which the search for the fitted ones begins."""
 
 
 @dataclass(frozen=True)
 class LinkModel:
-    """The replay of the programs, with times that are fitted.
+    """Model of the cycles of `systolith.AllReduce`: the replay of its programs with fitted times.
 
     Attributes
     ----------
@@ -35,10 +35,10 @@ class LinkModel:
     times: Times
 
     def cycles(self, shape: Shape, size: int, contributions: int = 1) -> float:
-        """Return the cycles of the sum of arrays of ``size`` bytes, ``contributions`` a chip.
+        """Return the cycles of a sum: each chip has ``contributions`` arrays of ``size`` bytes.
 
-        If vector memory has no room for the blocks of the whole array, its `parts` follow each
-        other.
+        If vector memory has no room for the blocks of the whole array, its `parts` are summed one
+        after the other.
         """
         number, plan = parts(self.config, shape, size, contributions)
         return number * replayed(plan, self.times)
@@ -71,16 +71,16 @@ class LinkModel:
 
 @cache
 def parts(config: Config, shape: Shape, size: int, contributions: int) -> tuple[int, RingPlan]:
-    """Return in how many equal parts an array must be summed, and the plan for one of them.
+    """Return the number of equal parts in which an array must be summed, and the plan of a part.
 
-    An array with many vectors has a block for each chip, and vector memory needs room for all of
-    them; parts of few vectors spread their blocks (`sim.compiler.collectives.plan`). The number of
-    parts is a power of two.
+    An array with many vectors has a block for each chip, and vector memory may be too small for all
+    of these blocks. A part with few vectors is spread: it has fewer blocks
+    (`sim.compiler.collectives.plan`). The number of parts is a power of two.
 
     Raises
     ------
     MemoryError
-        If vector memory is too small for parts of a byte.
+        If vector memory is too small even for parts of one byte.
     """
     number = 1
     while True:

@@ -45,13 +45,14 @@ _MATRICES = ([*pairwise(SIZES[0])], [*pairwise(SIZES[1])], [(512, 512)] * 4,
 """Compiled sums: for each, the shapes of the matrices that the program adds over all cores."""
 _STEPS = (("perceptron", SIZES[0], 256, (2, 4, 8, 16, 32)),
           ("large", SIZES[1], 256, (2, 4, 8, 16, 32)), ("large1k", SIZES[1], 1024, (2, 4, 8)))
-_STRONG = 128, 64, 32, 16, 8, 512, STRONG_BATCH
-"""Examples for each core, besides those above, of the steps with a fixed number in all."""
 """Perceptrons: (name, sizes of layers, examples for each core, numbers of cores)."""
+_STRONG = 128, 64, 32, 16, 8, 512, STRONG_BATCH
+"""Examples for each core when more cores divide a batch of fixed size. Steps with these numbers are
+measured in addition to those of `_STEPS`."""
 _SHAPES: tuple[Shape, ...] = (1, 1), (2, 1), (2, 2), (4, 1)
 _MORE_SHAPES: tuple[Shape, ...] = (4, 2), (4, 4)
 _TEXTS = 16
-"""Texts for each core of the transformer."""
+"""Number of texts that the transformer's batch has for each core."""
 _RESNET = "resnet50"
 _RESNETS = ("", 1, 64), ("x4", 4, 64), ("x128", 1, 128)
 """Steps of ResNet-50: (end of the name, images for each core, side of an image). Each takes about
@@ -66,9 +67,9 @@ def measured(groups: Sequence[str], samples: Samples, keep: Callable[[Samples], 
     groups : sequence of str
         Keys of `GROUPS`.
     samples : Samples
-        The samples so far; a group that is measured replaces its own.
+        The samples so far; new samples of a group replace the earlier ones of this group.
     keep : callable
-        Is called with all samples after each group.
+        Called with all samples after each group.
     """
     config = Config.preset(samples.config)
     for group in groups:
@@ -208,7 +209,7 @@ def _programs(samples: Samples, config: Config) -> Samples:
 
 
 def _strong(samples: Samples, config: Config) -> Samples:
-    """Measure steps of a perceptron on one core with other numbers of examples."""
+    """Measure steps of a perceptron on one core, for each number of examples in `_STRONG`."""
     return replace(samples, strong=tuple(
         _alone(f"large{batch}", SIZES[1], batch, config) for batch in _STRONG))
 

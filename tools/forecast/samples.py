@@ -27,7 +27,7 @@ class SumSample:
     sizes : tuple of int
         Bytes of each array.
     contributions : int
-        Number of arrays that a chip adds itself: with 2, each core has its own.
+        Number of arrays of each chip: 1, or 2 if each core has its own, which the chip adds first.
     cycles : int
         From the common start of all cores to the end of the last program.
     """
@@ -55,7 +55,7 @@ class Program:
     Attributes
     ----------
     name, title : str
-        A word, and one line.
+        Name of one word, and title of one line.
     batch : int
         Examples for each core.
     unit : str
@@ -89,7 +89,8 @@ class Samples:
         For each group of samples (`tools.forecast.measure.GROUPS`), the commit that was measured.
     programs, sums, steps : tuple
     strong : tuple of Program
-        One of the programs with other numbers of examples for each core.
+        One of ``programs``, measured with other numbers of examples for each core: one entry for
+        each number.
     """
 
     config: str

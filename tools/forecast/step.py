@@ -24,9 +24,10 @@ class Forecast:
     batch : int
         Examples for each core.
     one : float
-        Cycles of a step on one core with the same examples for each core.
+        Cycles of a step on one core with ``batch`` examples.
     compiled : bool
-        Whether the compiler makes the sums; else, `systolith.AllReduce` follows the step.
+        Whether the program of the step sums the gradients; else `systolith.AllReduce` sums them
+        after the step.
     """
 
     cores: int
@@ -57,8 +58,8 @@ class Forecast:
 class StepModel:
     """A step with the compiled sums of its gradients.
 
-    On several chips, it takes the cycles of a step on the two cores of one chip, and those of the
-    sum over the torus.
+    On several chips, its cycles are those of a step on the two cores of one chip, plus the exposed
+    share of the cycles of the sum over the torus.
 
     Attributes
     ----------

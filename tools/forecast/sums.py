@@ -32,13 +32,14 @@ class SumModel:
     latency : float
         Cycles from one chip to the next: that of `tools.forecast.replay.rings.Times`, not fitted.
     start : float
-        Cycles of a program that do not depend on anything.
+        Cycles that every program takes, whatever its arrays and its torus.
     near : float
-        Cycles of a sum over one chip for each row: the cores exchange parts and add them.
+        Cycles for each row of an array in a sum over one chip, whose cores exchange parts and add
+        them.
     local : float
-        Cycles of a sum over several chips for each row of an array, before and after the ticks.
+        Cycles for each row of an array in a sum over several chips, before and after the ticks.
     piece : float
-        Cycles of a core for a piece in a tick, besides those for its vectors.
+        Cycles that a core takes for a piece in a tick, besides those for the piece's vectors.
     """
 
     config: Config
@@ -49,7 +50,7 @@ class SumModel:
     piece: float
 
     def cycles(self, shape: Shape, sizes: Sequence[int]) -> float:
-        """Return the cycles of a sum of arrays of ``sizes`` bytes on each core."""
+        """Return the cycles of a program that sums arrays of ``sizes`` bytes over all cores."""
         return self.ticks(shape, sizes) + sum(factor * feature for factor, feature in zip(
             (self.start, self.near, self.local), _features(self.config, shape, sizes),
             strict=True))
@@ -97,7 +98,7 @@ def streams(config: Config, shape: Shape, sizes: Sequence[int]) -> bool:
 
 
 def _features(config: Config, shape: Shape, sizes: Sequence[int]) -> tuple[float, float, float]:
-    """Return what `SumModel.start`, ``near`` and ``local`` are multiplied by."""
+    """Return the factors by which `SumModel.start`, ``near`` and ``local`` are multiplied."""
     alone, rows = math.prod(shape) == 1, sum(sizes) / config.row_bytes
     return 1, rows if alone else 0, 0 if alone else rows
 

@@ -100,7 +100,7 @@ def _prefixes(path: str) -> Iterator[str]:
 
 
 def areas(netlist: Mapping[str, Any], owner: Mapping[str, str]) -> dict[str, Counter[str]]:
-    """Count the cells of each instance, including those of the instances in it, by path.
+    """Count, by path, the cells of each instance, including those of the instances in it.
 
     Parameters
     ----------

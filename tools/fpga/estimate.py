@@ -1,8 +1,8 @@
-"""The largest chips that fit two larger FPGAs, by Yosys; ``python -m tools.fpga.estimate``.
+"""The largest chips that fit an Artix-7 or an UltraScale+; ``python -m tools.fpga.estimate``.
 
 A chip fits if it takes at most `LIMIT` of each resource of the FPGA. For each FPGA and each number
 of cores, the module finds the largest array of a chip that fits and, with this array, the most
-sublanes. The design is synthesised unit by unit, and not placed and routed.
+sublanes. Yosys synthesises the design unit by unit; it is not placed and routed.
 """
 
 import argparse
@@ -38,8 +38,8 @@ _RESOURCES: dict[str, dict[str, float]] = {
     "multipliers": {"DSP48E1": 1, "DSP48E2": 1}}
 """Number of each resource that a cell of the netlist takes, by type."""
 _FREE = {"CARRY4", "CARRY8", "MUXF7", "MUXF8", "MUXF9", "VCC", "GND"}
-"""Types of cells that take none of these resources: they come with the lookup tables. A lookup
-table that only passes a signal into a carry chain is not counted."""
+"""Types of cells that take none of the counted resources: they come with the lookup tables. A
+lookup table that only passes a signal into a carry chain is not counted."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ opt_clean
 def resources(cells: Mapping[str, int]) -> dict[str, float]:
     """Resources that a netlist takes; ``cells`` has the number of its cells of each type.
 
-    Each lookup table counts as one with six inputs, although two small ones can share its place.
+    Each lookup table counts as one with six inputs, although two small ones can share such a table.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def _units(part: Part, config: Config) -> Iterator[tuple[str, Unit]]:
 
 
 def _tiles(part: Part, config: Config) -> dict[str, Unit]:
-    """Units of the chip's tiles, of which most of a large chip consists."""
+    """The units that are tiles of the chip's grids; most of a large chip consists of them."""
     number = {"mac_cell": config.array**2, "vpu_element": config.sublanes * config.lanes}
     units = {}
     for name, make in _TILES.items():
@@ -133,7 +133,7 @@ def fits(part: Part, units: Mapping[str, Unit]) -> bool:
 def _add_units(part: Part, config: Config, units: dict[str, Unit]) -> bool:
     """Add the chip's other units to ``units``, which has its tiles; return whether all of them fit.
 
-    No unit is synthesised after the first with which ``units`` does not fit ``part``.
+    After the first unit with which ``units`` do not fit ``part``, no others are synthesised.
     """
     if fits(part, units):
         for name, unit in _units(part, config):

@@ -34,9 +34,9 @@ _FIXED: dict[str, dict[str, tuple[str, ...]]] = {
                    "GSR": ("DISABLED",)},
     "TRELLIS_DPR16X4": {"WCKMUX": ("WCK",), "WREMUX": ("WRE",)},
 }
-"""Values for which there is a model, by type of cell and parameter."""
+"""Values of a parameter for which there is a model, by type of cell and name of the parameter."""
 _DEFAULTS = {"SRMODE": "LSR_OVER_CE"}
-"""Yosys' values of parameters that a cell may lack."""
+"""The values that Yosys assumes for parameters that a cell does not have."""
 
 
 def expression(table: int, inputs: Sequence[str]) -> str:
@@ -45,7 +45,7 @@ def expression(table: int, inputs: Sequence[str]) -> str:
     Parameters
     ----------
     table : int
-        Bit i is the output for inputs that, with the first as the lowest bit, encode the number i.
+        Bit i is the output if the inputs encode the number i; the first input is the lowest bit.
     inputs : sequence of str
         Verilog expressions of one bit: names, or the constants ``1'b0`` and ``1'b1``.
     """
@@ -87,7 +87,7 @@ def gate_level(netlist: Mapping[str, Any], name: str) -> str:
     Raises
     ------
     ValueError
-        If there is no model of a cell, or not with the values of its parameters.
+        If there is no model for the type of a cell, or none for the values of its parameters.
     """
     return _Writer(netlist).module(name)
 

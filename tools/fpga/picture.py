@@ -1,4 +1,4 @@
-"""The picture of ``make fpga``: which module has the cells of each tile of the placed chip."""
+"""The picture of ``make fpga``: for each tile of the FPGA, the module whose cells it has."""
 
 import re
 from collections import Counter
@@ -10,13 +10,14 @@ from tools.pictures.svg import Picture
 __all__ = ["draw", "parts", "tiles"]
 
 _LARGE, _LEAST = 0.25, 0.02
-"""Shares of the design's combinational cells. A module with at least `_LARGE` of them has no colour
-of its own. Each smaller module directly in such a module has one, if it has at least `_LEAST`."""
+"""Shares of the design's combinational cells. A module whose share is at least `_LARGE` has no
+colour of its own. A smaller module directly in such a module has a colour if its share is at least
+`_LEAST`."""
 _SUFFIX = re.compile(r"\$(?:CCU2_COMB|DPRAM_COMB|RAMW_SLICE|RAMW_BLOCK)[0-9]*$")
-"""What nextpnr appends to the name of a cell of the netlist that it splits."""
+"""If nextpnr splits a cell of the netlist, each part has the cell's name with such a suffix."""
 _PLACE = re.compile(r"X([0-9]+)/Y([0-9]+)/")
 _SLICE_CELLS = ("TRELLIS_COMB", "TRELLIS_FF")
-"""Types of the cells of which a tile has eight; of others, it has one or few."""
+"""Types of cells of which a tile of the FPGA has eight; it has one or few cells of other types."""
 _PER_TILE = 8
 _SHADES = 4
 _COLUMNS, _ROWS = 127, 96
@@ -57,7 +58,7 @@ def tiles(placed: Mapping[str, Any],
 
 
 def parts(area: Mapping[str, Counter[str]]) -> list[str]:
-    """Paths of the modules with a colour: parts of larger modules, the largest part first.
+    """Paths of the modules with a colour, the module with the most combinational cells first.
 
     ``area`` is from `tools.fpga.area.areas`.
     """
@@ -69,7 +70,7 @@ def parts(area: Mapping[str, Counter[str]]) -> list[str]:
 
 
 def _part(path: str, coloured: Iterable[str]) -> str:
-    """Return the one of the ``coloured`` modules in which instance ``path`` is, or ``""``."""
+    """Return the module in ``coloured`` that contains instance ``path``; ``""`` if none does."""
     return next((part for part in coloured if f"{path}.".startswith(f"{part}.")), "")
 
 
@@ -84,8 +85,8 @@ def draw(placed: Mapping[str, Any], owner: Mapping[str, str],
          area: Mapping[str, Counter[str]]) -> str:
     """Return the picture as SVG; the arguments are those of `tiles` and `parts`.
 
-    A tile has the colour of the module of most of its cells: the darker, the more of its eight
-    combinational cells or registers are used.
+    A tile has the colour of the module to which most of its cells belong. The more of its eight
+    combinational cells or registers are used, the darker the colour is.
     """
     coloured = parts(area)
     squares: dict[tuple[str, int], list[tuple[int, int]]] = {}

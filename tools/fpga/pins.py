@@ -52,9 +52,9 @@ def constraints(*, sdram: bool = False, spi: bool = False) -> str:
     Parameters
     ----------
     sdram : bool
-        Also for the pins of the SDRAM.
+        Include the pins of the SDRAM.
     spi : bool
-        The serial line is SPI, at pins 0+ to 3+ of the board's connector ``gpio``.
+        Connect the serial line as SPI, at pins 0+ to 3+ of the board's connector ``gpio``.
     """
     lines = _spi_constraints() if spi else []
     ports = {port: place for port, place in _PORTS.items() if not (spi and port in _SPI)}

@@ -62,7 +62,8 @@ def steps(hops: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Join successive hops of a path whose cells are named after the same signal of the source.
 
     Yosys names a cell without a name of its own after the nearest signal that has one, so a step
-    tells which signal the path is computing; a path can come back to a signal.
+    tells which signal the path is computing. If the path comes back to a signal, that signal has
+    several steps.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""Links and the cores that wait for them, as a sequence of events.
+"""Replays links, and the cores that wait for them, as a sequence of events.
 
-All chips of a torus execute the same programs, and start in the same cycle. So what a core sends to
-the next chip arrives when the same arrives from the chip before it: one chip is enough. What goes
-forward and what goes backward is symmetric, so one direction is enough, too.
+All chips of a torus execute the same programs, and start in the same cycle. When a transfer of a
+chip reaches the next chip, an equal one from the chip before arrives. So the replay has one chip
+only. Links forward and backward are symmetric, so it has one direction only, too.
 """
 
 import heapq
@@ -15,7 +15,8 @@ from hdl.dma.interface import QUEUE_DEPTH
 __all__ = ["LinkReplay", "Transfer", "Waits"]
 
 Waits = Iterator[float | None]
-"""What a core does: it yields the time until which it waits, or None if an event lets it go on."""
+"""The work of a core: yields the time until which the core waits, or None if it waits for an event.
+"""
 _SOURCES = 2
 
 
@@ -28,15 +29,15 @@ class Transfer:
     source : int
         Number of the queue before the link: 0 or 1.
     axis : int
-        Which arrivals of the source count it, 0 or 1.
+        The source's axis along which the transfer arrives: 0 for its first axis, 1 for its second.
     cycles : float
-        How long the link is busy.
+        Cycles for which the link is busy.
     delay : float
-        Cycles from then until it has arrived.
+        Cycles from then until the transfer has arrived.
     rows : int
-        Rows of vector memory, in all directions.
+        Rows that this transfer and the equal transfers in other directions take in vector memory.
     core : int
-        Core that waits until the queue has room; -1 if it need not wait.
+        Core that waits until the queue has room for the transfer; -1 if no core waits.
     """
 
     source: int
@@ -71,20 +72,20 @@ class LinkReplay:
             act()
 
     def arrives(self, transfer: Transfer) -> None:
-        """Is called when a transfer arrives."""
+        """Called when a transfer arrives; subclasses may override it."""
 
     def leaves(self, transfer: Transfer) -> None:
-        """Is called when a link begins to send a transfer."""
+        """Called when a link begins to send a transfer; subclasses may override it."""
 
     def wait(self, core: int, source: int, axis: int) -> Iterator[None]:
-        """Let a core wait for the next arrival."""
+        """Let a core wait for the next transfer of ``source`` that arrives along ``axis``."""
         while not self._arrived[source][axis]:
             self._waiting[source, axis] = core
             yield None
         self._arrived[source][axis] -= 1
 
     def send(self, core: int, link: int, transfer: Transfer) -> Iterator[None]:
-        """Let a core send; it waits until the queue has room."""
+        """Let a core put a transfer into a link's queue; it waits until the queue has room."""
         queue = self._queues[link][transfer.source]
         queue.append(transfer)
         self._serve(link)
@@ -93,7 +94,10 @@ class LinkReplay:
             yield None
 
     def send_alone(self, transfer: Transfer) -> None:
-        """Let something arrive that another chip sends."""
+        """Let a transfer arrive from another chip, without an equal one that this chip sends.
+
+        So the transfer does not occupy the replayed links.
+        """
         self._at(self.now + transfer.cycles + transfer.delay, partial(self._arrive, transfer))
 
     def _at(self, time: float, act: Callable[[], None]) -> None:

@@ -1,14 +1,15 @@
-"""When each step of the programs of `systolith.AllReduce` ends.
+"""Replays `systolith.AllReduce`: when each step of its programs ends.
 
-The two ways of a core have the same steps, on links of their own, so the replay has one of them
-(`tools.forecast.replay.events`); the core's time for a step is that for both.
+A core sends pieces in two ways: forward and backward round the rings. Both ways have the same
+steps, each on its own links, so the replay has the links of one way
+(`tools.forecast.replay.events`). The time that a core takes for a step includes both ways.
 
 The steps are those of `sim.compiler.collectives.program`. The model of the hardware has:
 
 - links, for which both cores take turns, and queues of transfers before them;
 - the time from one chip to the next;
-- DMA engines that load and store a row a cycle, and wait while vector memory takes what links
-  bring, or gives what they send;
+- DMA engines that load and store a row a cycle, and wait while vector memory takes rows that links
+  bring, or gives rows that links send;
 - the cycles of additions, of starts of transfers, and of other bundles.
 """
 
@@ -25,14 +26,17 @@ from tools.forecast.torus import LINK_RATE
 __all__ = ["Times", "replayed"]
 
 _MEMORY = 60
-"""Cycles from the last row of a load to the end of the wait for it."""
+"""Cycles from the last row of a load to the time when the core has noticed that the load ended."""
 _ADD = 9
 """Cycles of a call of subroutine ``add``, besides two for each vector."""
 _WAY, _SEND, _SPREAD = 3, 2, 8
 _HBM, _BLOCK, _FOLLOW = 5, 10, 5
-"""Bundles, a cycle each, without those that start transfers. For each way: of a step, of a send,
-and of a send of a spread block. For both: of subroutine ``load`` or ``store``, of the end of a
-block, and of subroutine ``follow``."""
+"""Numbers of bundles, a cycle each, without those that start transfers.
+
+For each way: `_WAY` in a step, `_SEND` in a send, `_SPREAD` in a send of a spread block. For both
+ways together: `_HBM` in subroutine ``load`` or ``store``, `_BLOCK` at the end of a block, `_FOLLOW`
+in subroutine ``follow``.
+"""
 
 
 @dataclass(frozen=True)
@@ -42,11 +46,12 @@ class Times:
     Attributes
     ----------
     start : float
-        Cycles from the start of the programs to the first load, and from the last store to the end.
+        Cycles from the start of the programs to the first load, plus those from the last store to
+        the end of the programs.
     latency : float
-        Cycles from the time when a link can send the next piece until the next chip can use this
-        one: those of wire, routers and ejection, less those by which a short piece is faster than
-        the link's average rate.
+        Cycles from the time when a link has sent a piece until the next chip can use this piece.
+        They are the cycles of wire, routers and ejection, minus those by which a link sends a short
+        piece faster than at its average rate.
     transfer : float
         Cycles of a transfer from or to HBM, besides those of its rows.
     """
@@ -58,7 +63,7 @@ class Times:
 
 @dataclass(frozen=True)
 class _Step:
-    """What a core does with a piece of each way, in the order of the attributes.
+    """A step: what a core does with a piece of each way, in the order of the attributes.
 
     Attributes
     ----------
@@ -73,7 +78,7 @@ class _Step:
     hops : int
         Number of chips that a piece passes until the next chip of the same rank has it.
     alone : bool
-        Chips of other ranks send the piece, not this one.
+        A chip of another rank sends the piece; the links of this chip are not used.
     stores : bool
         Store the piece.
     follows : bool
@@ -91,7 +96,7 @@ class _Step:
 
 
 def _steps(plan: RingPlan, core: int) -> Iterator[_Step]:
-    """Yield the steps of a round."""
+    """Yield the steps of ``core`` in a round."""
     (first, second), blocks = plan.sides(core), plan.blocks(core)
     block = plan.block // plan.piece
     segment = blocks * block
@@ -136,7 +141,10 @@ def _steps(plan: RingPlan, core: int) -> Iterator[_Step]:
 
 
 class _Replay(LinkReplay):
-    """Both cores of a chip; times count from the first load of a round. Sources are the cores."""
+    """Replays a round on both cores of a chip; times count from its first load.
+
+    The sources of transfers are the cores.
+    """
 
     def __init__(self, plan: RingPlan, times: Times) -> None:
         super().__init__()
@@ -161,7 +169,7 @@ class _Replay(LinkReplay):
             self._stored[transfer.source] += transfer.rows
 
     def _core(self, core: int) -> Waits:
-        """Do the steps of a core."""
+        """Replay the steps of a core."""
         plan, issue = self._plan, self._issue
         move = (_HBM + _BLOCK * plan.piece / plan.block
                 + len(WAYS) * (plan.arrays * (_SEND + 1 + issue) - 1))
@@ -195,7 +203,7 @@ class _Replay(LinkReplay):
                     yield self.now + move + _FOLLOW
 
     def _moved(self, until: list[float], core: int) -> float:
-        """Start transfers from or to HBM; return when they end."""
+        """Start a core's transfers from or to HBM; return the time at which they end."""
         until[core] = max(until[core], self.now) + self._plan.arrays * (
             self._rows + len(WAYS) * self._times.transfer)
         return until[core]

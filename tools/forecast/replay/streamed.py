@@ -1,11 +1,12 @@
-"""When each tick of a sum that the compiler makes ends (`sim.compiler.collectives.schedule`).
+"""Replays a sum that the compiler makes: when each of its ticks ends.
 
-The cores of a chip do the same in opposite directions, so the replay has one of them; its two
-quarters are the sources of a link along X and of one along Y (`tools.forecast.replay.events`).
+`sim.compiler.collectives.schedule` defines the ticks. The cores of a chip do the same work in
+opposite directions, so the replay has one core, with a link along X and one along Y. What these
+links transfer comes from the core's two quarters (`tools.forecast.replay.events`).
 
 The model of the hardware has links, the time from one chip to the next, the cycles of a core for a
-piece, and the DMA engine that sends pieces to the other core, a row a cycle; it waits while vector
-memory takes what links bring.
+piece, and the DMA engine that sends pieces to the other core, a row a cycle. This engine waits
+while vector memory takes rows that links bring.
 """
 
 from functools import lru_cache
@@ -19,12 +20,12 @@ from tools.forecast.torus import LINK_RATE
 __all__ = ["streamed"]
 
 _VECTOR, _SEND = 3, 10
-"""Cycles of a core for a vector of a piece that it adds, and until it has sent a piece. Its other
-cycles for a piece come after that."""
+"""Cycles of a core for a piece, before it sends the piece: `_VECTOR` for each vector that it adds,
+and `_SEND` for the start of the send. Its other cycles for the piece come after the send."""
 
 
 class _Replay(LinkReplay):
-    """A core; times count from the first tick."""
+    """Replays a core; times count from the first tick."""
 
     def __init__(self, config: Config, shares: SumShares, latency: float,
                  piece: float) -> None:
@@ -52,7 +53,7 @@ class _Replay(LinkReplay):
                 yield from self._tick(tick, pairs)
 
     def _tick(self, tick: Tick, pairs: list[float]) -> Waits:
-        """Do a tick; ``pairs`` has the times when the other core's numbers arrive, by quarter."""
+        """Replay a tick; ``pairs[q]`` is when the other core's numbers arrive for quarter q."""
         for number, event in tick.events:
             if event.goes and 0 in event.arrives:
                 yield from self.wait(0, number, 0)
@@ -68,7 +69,7 @@ class _Replay(LinkReplay):
                 yield from self._send(number, 0, self._shares.pieces)
 
     def _piece(self, number: int, event: Event) -> Waits:
-        """Do what a tick does with a piece of a quarter."""
+        """Replay the work of a tick on a piece of a quarter."""
         size = self._quarters[number].size
         if event.goes is None:
             [axis] = event.arrives
@@ -92,7 +93,7 @@ class _Replay(LinkReplay):
         yield self.now + self._time
 
     def _move(self, number: int, pieces: int) -> float:
-        """Send pieces of a quarter to the other core; return when they have arrived."""
+        """Send pieces of a quarter to the other core; return the time when they have arrived."""
         rows = pieces * self._quarters[number].size * self._sublanes
         self._moved = max(self._moved, self.now) + rows
         return self._moved
@@ -108,7 +109,7 @@ class _Replay(LinkReplay):
 
 @lru_cache(4096)
 def streamed(config: Config, shares: SumShares, latency: float, piece: float) -> float:
-    """Return the cycles of a sum from vector memory to vector memory, from the first tick on.
+    """Return the cycles of a sum between arrays in vector memory: those of all its ticks.
 
     Parameters
     ----------
@@ -119,6 +120,6 @@ def streamed(config: Config, shares: SumShares, latency: float, piece: float) ->
     latency : float
         `tools.forecast.replay.rings.Times.latency`.
     piece : float
-        Cycles of a core for a piece, besides those for its vectors.
+        Cycles that a core takes for a piece, besides those for the piece's vectors.
     """
     return _Replay(config, shares, latency, piece).cycles()
