@@ -19,10 +19,12 @@ from verif.inputs import features
 from verif.unchanged import CHOICES, Unchanged
 
 DURATIONS = pathlib.Path(__file__).with_name("durations.json")
-"""Seconds that each group of tests took in an empty cache: ``make test RECORD=1`` writes it."""
+"""File with the seconds that each group of tests took with an empty cache. ``make test RECORD=1``
+writes it."""
 
 QUICK_LIMIT, SLOW_LIMIT = 900, 1800
-"""Seconds per test, builds included: many times what it takes on a quiet machine."""
+"""Time limits of quick and of slow tests, in seconds. They include builds, and are many times what
+a test takes on a machine that does nothing else."""
 
 
 # JAX on the CPU is a reference: it runs once, and takes longer to compile than to run. JAX reads
@@ -38,9 +40,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Takes interrupts even where they are ignored, as in a job that a shell starts with ``&``.
+    """Lets Ctrl-C interrupt Python even in a job that a shell started with ``&``.
 
-    Tests of Ctrl-C would otherwise wait for one that never arrives.
+    Such a job ignores interrupts; tests of Ctrl-C would wait for an interrupt for ever.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -54,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Recorder:
-    """Writes how long each group takes."""
+    """Writes to `DURATIONS` how long each group of tests takes."""
 
     def __init__(self) -> None:
         self.groups: dict[str, str] = {}
@@ -71,9 +73,9 @@ class Recorder:
 
 
 def model_of(item: pytest.Item) -> str:
-    """What a test shares with the others of its group: its file, and the model that it uses.
+    """Name of a test's group. Tests of one file that use the same model are a group.
 
-    Fixtures that outlive a test are models, so their parameters tell one model from another.
+    Fixtures that outlive a test are models; their parameters are part of the name.
     """
     callspec = getattr(item, "callspec", None)
     fixtures = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009
@@ -84,9 +86,9 @@ def model_of(item: pytest.Item) -> str:
 
 
 def pytest_collection_finish() -> None:
-    """Look for garbage less often: a compilation takes a sixth less time.
+    """Lets Python collect garbage less often, which shortens compilations by a sixth.
 
-    Modules and tests live to the end, so they are not looked at again.
+    Python no longer examines the modules and tests that exist now, because they live to the end.
     """
     if jax := sys.modules.get("jax"):
         keep_references(jax)
@@ -97,9 +99,10 @@ def pytest_collection_finish() -> None:
 
 
 def keep_references(jax: ModuleType) -> None:
-    """Have JAX keep in the cache what it compiles for the CPU.
+    """Makes JAX store in the cache what it compiles for the CPU.
 
-    Not in the processes that tests start: their platform is the chip, which keeps its own.
+    This does not hold in processes that tests start: JAX compiles for the chip there, and the
+    chip's platform has its own cache.
     """
     # It compiles for this processor.
     key = digest([version("jaxlib"), platform.platform(), features()])
@@ -109,9 +112,9 @@ def keep_references(jax: ModuleType) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _garbage_of_the_file() -> Iterator[None]:
-    """Collect garbage after each file, whose last test then reports what was not closed.
+    """Collects garbage after each test file; objects that were not closed fail its last test.
 
-    What is left, mostly in caches, is not looked at again after each of the following files.
+    Python does not examine the objects that are left, mostly in caches, after later files.
     """
     yield
     gc.collect()
@@ -120,13 +123,13 @@ def _garbage_of_the_file() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
-    """Let the last collection find what has become garbage after the end of its file, too."""
+    """After the last test, lets Python examine the objects that earlier files left, too."""
     if nextitem is None:
         gc.unfreeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups tests for ``--dist loadgroup`` by the model that they build, the longest group first.
+    """Sets the group of each test for ``--dist loadgroup``, and sorts the longest groups first.
 
     A long group at the end would keep one process busy while the others wait.
     """

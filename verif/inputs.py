@@ -1,8 +1,8 @@
 """What the result of a test depends on: files of the checkout, installed software, the machine.
 
-The inputs of a test file are the modules that it imports, directly or indirectly, and the other
-files in their folders. Code from which this cannot be told, because it starts programs or opens
-files elsewhere, makes all files of the checkout inputs, unless `REVIEWED` has fewer.
+The inputs of a test file are the modules that it imports, directly or indirectly, and the data
+files in their folders. If one of these modules starts programs or opens files elsewhere, its code
+does not tell its inputs: all files of the checkout are inputs then, unless `REVIEWED` lists fewer.
 """
 
 import ast
@@ -32,7 +32,7 @@ __all__ = ["CODE", "ENVIRONMENT", "HARMLESS", "REACHES", "REVIEWED", "ROOT", "Pr
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 CODE = ("golden/*", "hdl/*", "sim/*", "systolith/*", "tools/*", "verif/*", "pyproject.toml")
-"""Patterns of everything that a Python process of the project may import or compile."""
+"""Patterns of all files that a Python process of the project may import or compile."""
 
 _CPP = ("sim/models/cpp/*",)
 _COMPILER = ("sim/compiler/*", "sim/asm/*", "golden/*", "hdl/*")
@@ -113,7 +113,7 @@ REVIEWED: Mapping[str, tuple[str, ...]] = {
     "verif/system/test_exhaustive.py": ("docs/verification.md",),
     "verif/tools/test_jax_table.py": ("docs/jax-api.md",),
 }
-"""For files whose code matches `REACHES`: patterns of their inputs besides what they import."""
+"""By file whose code matches `REACHES`: patterns of its inputs besides the modules it imports."""
 
 HARMLESS = re.compile(r"Path\(__file__\)\.with_name\(|\{__file__\}")
 """Code that names its own folder, whose files are inputs anyway."""
@@ -126,7 +126,7 @@ REACHES = re.compile(
 _MODULE = re.compile(r"\b(?:golden|hdl|sim|systolith|tools|verif)(?:\.\w+)+")
 _USERS_OF_JAX = {"jax", "optax", "equinox", "flax", "keras"}
 _PLUGIN = "sim/pjrt/platform"
-"""JAX imports this when it first looks for devices."""
+"""Module that JAX imports when it first looks for devices."""
 _ALWAYS = ("pyproject.toml", "verif/conftest.py", "verif/unchanged.py")
 _NO_INPUTS = ("verif/durations.json",)
 """Files that only decide in which order tests run."""
@@ -138,7 +138,7 @@ ENVIRONMENT = re.compile(
 """Environment variables that may change a result."""
 _STORAGE = {"SYSTOLITH_BUILD", "SYSTOLITH_CACHE_GB", "PYTHONDONTWRITEBYTECODE", "MAKEFLAGS",
             "MFLAGS"}
-"""Those that only say where files are kept, and how many commands make runs at once."""
+"""Environment variables that change no result: where files are kept, how many jobs make runs."""
 _PROGRAMS = ("aarch64-linux-gnu-g++", "ar", "as", "bash", "g++", "git", "ld", "make", "nm", "perl",
              "qemu-aarch64", "sh")
 
@@ -169,14 +169,14 @@ def surroundings() -> list[object]:
 
 
 class Project:
-    """The files of a checkout, as inputs of its tests, when the object is created.
+    """The files of a checkout, as they are when the object is created, and which tests use them.
 
     Parameters
     ----------
     root : path, optional
         The checkout's folder.
     outside : object, optional
-        What results depend on besides the checkout, such as `surroundings()`: part of all keys.
+        What results depend on besides the checkout, such as `surroundings()`; part of every key.
     """
 
     def __init__(self, root: pathlib.Path = ROOT, outside: object = None) -> None:
@@ -229,9 +229,9 @@ class Project:
         return found | leaves
 
     def _follow(self, name: str) -> tuple[Set[str], Set[str]] | None:
-        """Inputs that the module ``name`` adds, or None for all files of the checkout.
+        """Inputs that the module ``name`` adds, as two sets; None if all files are inputs.
 
-        The first set may have more inputs; the second has all of theirs.
+        Files of the first set may add inputs themselves; files of the second set add none.
         """
         names, reaches = _read(self._root / name, _folder(name), self._digests[name])
         patterns = REVIEWED.get(name, None if reaches else ())
@@ -248,7 +248,7 @@ class Project:
         return added, self._data[_folder(name)] if _folder(name) else set()
 
     def _modules(self, name: str) -> Set[str]:
-        """Files of a module, or of an object in it, and of the packages that contain it."""
+        """Files of the module ``name`` and its packages; ``name`` may be an object in a module."""
         path = name.replace(".", "/")
         found = {f"{part}{end}" for part in (path, *_folders(path))
                  for end in (".py", "/__init__.py")}
@@ -284,9 +284,9 @@ def _folders(name: str) -> Iterator[str]:
 
 @functools.cache
 def _read(path: pathlib.Path, folder: str, _digest: str) -> tuple[Set[str], bool]:
-    """Names of modules in a module's code, strings included; whether it matches `REACHES`.
+    """Modules that a module's code names, in strings too, and whether it matches `REACHES`.
 
-    Calls are cached; ``_digest``, of the file's contents, is only part of the key.
+    Calls are cached. ``_digest`` is that of the file's contents, and serves only as a cache key.
     """
     text = path.read_text(encoding="utf-8")
     key = digest([text, folder, _recipe()])

@@ -1,8 +1,8 @@
 """Leaves out tests that have passed before and whose inputs have not changed since.
 
-A plugin of pytest, for ``--unchanged``. For each test file, the cache has a record of the tests in
-it that passed; the record's key is a digest of all inputs of the file, see `verif.inputs`. A test
-that fails is removed from the record; one that is skipped is never in it.
+This is a plugin of pytest for the option ``--unchanged``. For each test file, the cache has a
+record of the file's tests that passed. The record's key is a digest of all inputs of the file, see
+`verif.inputs`. A test that fails is removed from the record; a skipped test is never in it.
 """
 
 import contextlib
@@ -27,17 +27,18 @@ _LABEL = "unchanged since they passed"
 
 
 class Unchanged:
-    """The plugin: in the main process, and in each of the processes that share the tests.
+    """The plugin, in the main process and in each of the processes that share the tests.
 
-    The main process reads the records when the run starts, and so decides for all others. It
-    writes them at the end, if inputs are still the same. While tests run, each process watches
-    which files of the checkout it opens. If one is not an input of the test file, `verif.inputs` is
-    incomplete: nothing is recorded for this test file, so it always runs, and the summary says so.
+    The main process reads the records when the run starts, and tells the other processes which
+    tests to leave out. It writes the records at the end, unless inputs have changed meanwhile.
+    While tests run, each process watches which files of the checkout it opens. If such a file is
+    not among the test file's inputs, `verif.inputs` is incomplete. Nothing is recorded for the test
+    file then, so that it always runs, and the summary says so.
 
     Parameters
     ----------
     config : pytest.Config
-        ``--unchanged`` is ``skip``, or ``run`` to leave out no test.
+        The option ``--unchanged`` is ``skip``, or ``run`` in order to run all tests.
     root : path, optional
         The checkout's folder.
     """
@@ -86,7 +87,7 @@ class Unchanged:
                 self._opened[self._now].add(os.path.abspath(os.fsdecode(path)))  # noqa: PTH100
 
     def _names(self) -> dict[str, list[str]]:
-        """Names of files below the checkout's folder that were opened, by test file."""
+        """By test file, the names of the checkout's files that were opened."""
         root = f"{self._root}{os.sep}"
         return {test: sorted({_name(path, root) for path in paths} - {""})
                 for test, paths in self._opened.items()}
@@ -116,7 +117,7 @@ class Unchanged:
                 self._find_strays(test, names)
 
     def _find_strays(self, test: str, opened: Sequence[str]) -> None:
-        """Add what is ``opened`` in ``test``, but not among its inputs."""
+        """Note the files that the test file ``test`` opened, but that are not its inputs."""
         strays = (set(opened) & self._project.files) - self._project.inputs(test)
         if strays:
             self._strays[test] = sorted(strays.union(self._strays.get(test, ())))
@@ -188,12 +189,15 @@ def _file(nodeid: str) -> str:
 
 
 def _test(nodeid: str, properties: Sequence[tuple[str, object]]) -> str:
-    """A test's name, without the group that the plugin that spreads the tests appends."""
+    """A test's name without its group, which the plugin pytest-xdist appends."""
     return nodeid.partition("::")[2].removesuffix(f"@{dict(properties).get('group')}")
 
 
 def _name(path: str, root: str) -> str:
-    """Name of the file ``path`` in the folder ``root``, of a module for its bytecode; else ""."""
+    """Name of a file relative to the folder ``root``; "" for a file elsewhere.
+
+    A file of bytecode gets the name of its module.
+    """
     if not path.startswith(root):
         return ""
     folder, _, name = path.removeprefix(root).replace(os.sep, "/").rpartition("/")

@@ -1,4 +1,4 @@
-"""Where the tests of a unit are: ``python -m verif.units UNIT`` prints their folders and files."""
+"""Finds the tests of a unit: ``python -m verif.units UNIT`` prints their folders and files."""
 
 import pathlib
 import sys
@@ -11,11 +11,13 @@ _FOLDERS = ("hdl", "sim")
 
 UNITS = sorted(folder.parent.name for kind in _FOLDERS
                for folder in (_HERE / kind).glob("*/__init__.py"))
-"""Parts of the hardware and of `sim` that have a folder of tests."""
+"""Names of the folders of `hdl` and `sim` for which there are folders of tests."""
 
 
 def paths(unit: str) -> list[str]:
-    """Paths of a unit's tests, relative to the repository: its folder, and those of its model.
+    """Paths of a unit's tests, relative to the repository's root.
+
+    They are folders, and for a unit of the hardware also the test file of its golden model.
 
     Raises
     ------

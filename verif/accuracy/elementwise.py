@@ -1,4 +1,4 @@
-"""Errors of the compiler's elementary functions, and what they cost.
+"""Errors of the compiler's elementary functions, and their costs in operations.
 
 ``python -m verif.accuracy.elementwise`` takes some minutes, and prints a row of docs/accuracy.md
 for each function. It evaluates the machine code of a function with the golden vector unit, and
@@ -33,17 +33,19 @@ CORNERS = np.array([
     0x7F7FFFFF, 0xFF7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00000, 0x7F800001, 0xFFC00000, 0x40000000,
     0x3F000000, 0xBF000000, 0x3EFFFFFF, 0x4B000000, 0x4AFFFFFF, 0x4F000000, 0xCF000000, 0x42B17217,
     0x42B17218, 0xC2AEAC4F, 0x3F800001, 0x3F7FFFFF, 0xBF7FFFFF, 0x40400000, 0xC0400000], np.uint32)
-"""Patterns that are always evaluated; for functions of two operands, all pairs of them."""
+"""Bit patterns that every function is evaluated at; if it has two operands, all their pairs."""
 
 
 @dataclass(frozen=True)
 class Function:
-    """A function with the float64 function that it is compared with.
+    """How to judge a function of the compiler.
 
     Attributes
     ----------
     truth : callable
+        The float64 function whose results count as exact.
     operands : int
+        Number of operands.
     bound : float
         The error that docs/accuracy.md states, in ulps.
     dtype : DType
@@ -73,7 +75,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "power": Function(np.power, 1.2, 2),
     "atan2": Function(np.arctan2, 4.0, 2),
 }
-"""The functions by their kinds of operations."""
+"""The measured functions, by the kinds of their operations in a graph."""
 
 
 @dataclass
@@ -87,9 +89,9 @@ class Measured:
     worst : float
         Largest error in ulps.
     at : tuple of int
-        Patterns of operands with that error.
+        Bit patterns of the operands, one for each, at which the largest error occurs.
     nearest : int
-        Number of results that are nearest to the exact one.
+        Number of results with an error of at most half an ulp.
     """
 
     operands: int = 0
@@ -107,13 +109,13 @@ def _expansion(kind: str, function: Function) -> tuple[Elements, list[Any], Any]
 
 
 def cost(kind: str) -> int:
-    """Operations of the vector unit for each vector."""
+    """Number of operations that the vector unit executes for each vector of results."""
     e, _, output = _expansion(kind, FUNCTIONS[kind])
     return len(needed(e, [output]))
 
 
 def operands(kind: str, points: int, seed: int = 1) -> Iterator[list[Words]]:
-    """Blocks of operands.
+    """Yields the operands at which a function is evaluated, in blocks of bit patterns.
 
     Parameters
     ----------
@@ -122,7 +124,7 @@ def operands(kind: str, points: int, seed: int = 1) -> Iterator[list[Words]]:
         Number of operands for each binade and sign. For functions of two operands, the number of
         pairs is 500 times this.
     seed : int
-        Of random numbers.
+        Seed of the random numbers.
     """
     rng = np.random.default_rng(seed)
     if FUNCTIONS[kind].operands == 1:
@@ -148,9 +150,10 @@ def operands(kind: str, points: int, seed: int = 1) -> Iterator[list[Words]]:
 
 
 def measure(kind: str, points: int, seed: int = 1) -> Measured:
-    """Measure the error of a function; parameters are those of `operands`.
+    """Measure the error of a function; the parameters are those of `operands`.
 
-    An infinite error means a wrong NaN, infinity, zero, or sign of zero.
+    An infinite error means that a result is wrong in kind: a NaN, an infinity, a zero or a zero's
+    sign is missing or unexpected.
     """
     function, found = FUNCTIONS[kind], Measured()
     e, inputs, output = _expansion(kind, function)
@@ -190,7 +193,7 @@ def _errors(function: Function, block: list[Words], result: NDArray[np.float32])
 
 
 def main() -> None:
-    """Print the rows of the table."""
+    """Print the rows of the table in docs/accuracy.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kinds", nargs="*", choices=[[], *FUNCTIONS], help="functions; all if none")
     parser.add_argument("--points", type=int, default=1 << 15, help="operands for each binade")

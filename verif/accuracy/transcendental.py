@@ -3,8 +3,8 @@
 ``python -m verif.accuracy.transcendental`` takes some minutes, and prints a line for each function.
 
 The reference is numpy's float64, whose own error is about 2**-28 of an fp32 ulp. Errors are in ulps
-of the exact result: the distance of neighbouring fp32 numbers at its exponent. `SWEEPS` lists the
-operands, and says why they cover all cases.
+of the exact result: an ulp is the distance between neighbouring fp32 numbers at its exponent.
+`SWEEPS` lists the operands, and says why they cover all cases.
 """
 
 import argparse
@@ -28,7 +28,7 @@ Doubles = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Sweep:
-    """Operands of a function: all fractions of a range of exponents.
+    """Operands of a function: all fp32 numbers whose exponents are in a range.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Sweep:
     negative : bool
         Whether operands below zero are included.
     rest : str
-        The reason why other operands need no sweep.
+        The reason why the other operands need no measurement.
     """
 
     first: int
@@ -46,7 +46,7 @@ class Sweep:
     rest: str
 
     def operands(self) -> Iterator[NDArray[np.uint32]]:
-        """Patterns in blocks, rising within each sign."""
+        """Yields the operands' bit patterns in blocks; for each sign, magnitudes rise."""
         for sign in (0, 1 << 31) if self.negative else (0,):
             start, end = ((exponent + _BIAS) * _BINADE for exponent in (self.first, self.last + 1))
             for block in range(start, end, _BLOCK):
@@ -55,22 +55,22 @@ class Sweep:
 
 SWEEPS = {
     Function.RECIPROCAL: Sweep(
-        0, 0, False, "the fraction of the result depends on that of the operand alone, its "
-        "exponent is a constant less the operand's, its sign the operand's"),
+        0, 0, False, "the result's fraction depends on the operand's fraction alone; the result's "
+        "exponent is a constant less the operand's; both have the same sign"),
     Function.RSQRT: Sweep(
-        0, 1, False, "the fraction of the result depends on that of the operand and on whether its "
-        "exponent is even"),
+        0, 1, False, "the result's fraction depends on the operand's fraction and on whether the "
+        "operand's exponent is even"),
     Function.EXP2: Sweep(
-        -27, 7, True, "below 2**-27 the result is 1, the exact value being within 2**-26 of it; "
-        "from 2**8 on it is infinite or zero"),
+        -27, 7, True, "below 2**-27 the result is 1, and the exact value within 2**-26 of 1; "
+        "from 2**8 on the result is infinite or zero"),
     Function.LOG2: Sweep(
-        -17, 16, False, "further from 1 the error ahead of rounding is the same number, to 2**-31 "
-        "of the whole number, and an ulp is larger"),
+        -17, 16, False, "outside of this range the error before rounding is the same, to 2**-31 of "
+        "the result's integer part, but an ulp is larger"),
     Function.TANH: Sweep(
-        -13, 3, False, "the sign goes from operand to result; below 2**-13 the result is the "
-        "operand, the exact value being within 2**-27 of it, relatively; from 16 on it is 1"),
+        -13, 3, False, "operand and result have the same sign; below 2**-13 the result is the "
+        "operand, with a relative error of at most 2**-27; from 16 on the result is 1"),
 }
-"""Operands of the sweep, by function."""
+"""For each function, the operands at which its error is measured."""
 
 TRUTH: dict[Function, Callable[[Doubles], Doubles]] = {
     Function.RECIPROCAL: lambda x: 1 / x,
@@ -93,11 +93,11 @@ class Measured:
     worst : float
         Largest error in ulps.
     at : int
-        Pattern of an operand with that error.
+        Bit pattern of an operand at which the largest error occurs.
     nearest : int
-        Number of results that are nearest to the exact one.
+        Number of results with an error of at most half an ulp.
     reversals : int
-        Number of neighbouring operands whose results are in the wrong order.
+        Number of pairs of neighbouring operands whose results are in the wrong order.
     """
 
     operands: int = 0
@@ -111,8 +111,8 @@ def errors(function: Function, operands: NDArray[np.uint32],
            results: NDArray[np.float32]) -> Doubles:
     """Errors of results in ulps: the result minus the exact result.
 
-    Where the exact result rounds to infinity or is flushed, the error is 0 if the result is just
-    that, otherwise infinite.
+    Where the exact result rounds to infinity, or is so small that it becomes zero, the error is 0
+    if the result is that infinity or zero, and otherwise infinite.
     """
     y = results.astype(np.float64)
     with np.errstate(all="ignore"):
@@ -128,7 +128,7 @@ def errors(function: Function, operands: NDArray[np.uint32],
 
 
 def measure(function: Function, sweep: Sweep) -> Measured:
-    """Sweeps a function."""
+    """Measures the errors of a function at all operands of a sweep."""
     found = Measured()
     falls = function in (Function.RECIPROCAL, Function.RSQRT)
     first = (sweep.first + _BIAS) * _BINADE

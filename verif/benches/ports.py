@@ -1,4 +1,4 @@
-"""The ports of one signature, by the names of its members."""
+"""Access to the ports of one Amaranth signature by the names of its members."""
 
 from collections.abc import Iterable
 
@@ -19,7 +19,7 @@ class Ports:
     dut : HierarchyObject
         The design.
     name : str
-        Of the signature.
+        Name of the signature in the design.
     members : iterable of str
     """
 

@@ -48,7 +48,7 @@ _DESIGNS: dict[str, dict[str, Callable[[Config], wiring.Component]]] = {
     "vpu": {"vpu": Vpu},
     "xlu": {"xlu": Xlu},
 }
-"""Top modules by the folder of their benches, ``bench_{top}.py``."""
+"""The designs under test: by folder of benches, the top modules, each with ``bench_{top}.py``."""
 _TOPS = {top: make for tops in _DESIGNS.values() for top, make in tops.items()}
 _MODULES = {top: f"verif.benches.{folder}.bench_{top}"
             for folder, tops in _DESIGNS.items() for top in tops}
@@ -61,7 +61,7 @@ _VERILATOR_FLAGS = ("-O3", "--x-assign", "unique", "--x-initial", "unique", "--n
 # shared by all designs, mostly the access to signals, is compiled only once.
 _OPTIMISATION = {"OPT_SLOW": "-O0", "OPT_GLOBAL": "-O2"}
 _LONG = ("chip", "core")
-"""Designs whose benches simulate many cycles."""
+"""Designs whose benches simulate so many cycles that a faster model pays off."""
 
 _BLOCKS = ("vpu_element", "mac_cell")
 """Large modules with many instances in a design: each is verilated and compiled only once."""
@@ -76,7 +76,7 @@ _TAIL_LINES = 40
 
 @dataclass(frozen=True)
 class Bench:
-    """A design in one configuration; its test module follows from the design.
+    """A design in one configuration; `check` runs the tests in the design's ``bench_{top}.py``.
 
     Attributes
     ----------
@@ -105,8 +105,8 @@ BENCHES = (Bench("mac_cell", "tiny", 1), Bench("mac_cell", "tiny", 2), Bench("ma
            *(Bench(top, preset, 2) for top in ("hbm_port", "control")
              for preset in ("tiny", "small")),
            Bench("chip", "tiny", 2), Bench("chip", "small", 2))
-"""All benches, small designs first. A deep cell slows the wavefront of a swap, so that weights have
-to wait for it."""
+"""All benches, small designs first. An array with cells of depth 4 is slow: weights must wait for
+the wavefront of a swap."""
 
 
 @dataclass(frozen=True)
@@ -191,12 +191,13 @@ def _common(tools: Toolchain, settings: Mapping[str, str], waves: bool) -> pathl
 
 
 class _BlockRunner(Verilator):
-    """Cocotb's runner, which in addition verilates some modules on their own.
+    """Cocotb's runner, which in addition verilates some modules separately.
 
     Parameters
     ----------
     blocks : sequence of str
-        Their names; the configuration file marks them as such too.
+        Names of these modules. Verilator's configuration file must mark the same ones as
+        ``hier_block``.
     """
 
     def __init__(self, blocks: Sequence[str]) -> None:
@@ -215,7 +216,7 @@ class _BlockRunner(Verilator):
 
 @contextlib.contextmanager
 def _locked(folder: pathlib.Path) -> Iterator[None]:
-    """Holds the lock of a run's folder, waiting for others; a killed holder releases it."""
+    """Locks a run's folder, once no other process has locked it; a process's end unlocks it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -254,10 +255,10 @@ def _build(folder: pathlib.Path, tools: Toolchain, variables: Mapping[str, str],
 
 
 def _environment(tools: Toolchain, changes: Mapping[str, str]) -> contextlib.AbstractContextManager:
-    """The tools' environment, without settings for cocotb that would change what is run.
+    """Gives this process the tools' environment, without settings that would change cocotb's runs.
 
-    Cocotb's runner overrides the environment that it is given with that of this process, and
-    behaves differently under pytest.
+    Cocotb's runner prefers this process's environment to one that is passed to it, and behaves
+    differently if the variables say that pytest is running.
     """
     kept = {name: value for name, value in tools.environment().items()
             if not name.startswith("COCOTB_") and name not in (
@@ -279,16 +280,16 @@ def check(bench: Bench, folder: pathlib.Path, *, seed: int = SEED,
     bench : Bench
         The bench to run.
     folder : pathlib.Path
-        The simulator, from `build` with equal ``waves``.
+        The folder of the simulator, which `build` made with the same ``waves``.
     seed : int
-        Seed of everything random.
+        Seed of all random numbers.
     waves : bool
         Write waveforms to ``dump.vcd`` in the run's folder.
 
     Returns
     -------
     list of str
-        Names of the tests, at least one. All passed.
+        Names of the tests that ran, at least one; all of them passed.
 
     Raises
     ------
@@ -341,5 +342,5 @@ def _read_results(results: pathlib.Path) -> tuple[list[str], dict[str, str]]:
 
 
 def run(bench: Bench, *, seed: int = SEED, waves: bool = False) -> list[str]:
-    """Builds a bench's simulator, unless it exists, and runs its tests; as `check`."""
+    """Builds a bench's simulator, unless it exists, and runs the tests as `check` does."""
     return check(bench, build(bench, design(bench), waves=waves), seed=seed, waves=waves)

@@ -18,7 +18,7 @@ def test_bench_passes(bench: Bench) -> None:
 
 
 def test_failure_names_bench_seed_and_tests() -> None:
-    """A cell whose results come a cycle later than its bench expects."""
+    """The bench fails for a cell whose results come a cycle later than the bench expects."""
     later = BENCHES[1]
     told = Bench("mac_cell", later.preset, later.mac_latency + 1)
     with pytest.raises(RuntimeError, match=re.escape(f"bench {told}, seed 77: ")) as caught:

@@ -1,7 +1,7 @@
 """The array's arithmetic on single bit patterns, in exact rational numbers.
 
-It is written from the text of `docs/numerics.md` alone, slowly and plainly, as an independent
-reference for the golden model. It uses no floating-point numbers.
+It is written from the text of `docs/numerics.md` alone, as an independent reference for the golden
+model. It is slow and plain, and uses no floating-point numbers.
 """
 
 from dataclasses import dataclass
@@ -113,8 +113,8 @@ def widen(pattern: int) -> int:
 def multiply(x: int, w: int) -> tuple[int, str]:
     """Multiply two bf16 patterns; return the fp32 pattern, and how it was obtained.
 
-    The latter is one of the words of `Format.deliver`, or `nan operand`, `0 * inf`, `infinite` or
-    `zero`.
+    The second result is a description that `Format.deliver` returns, or `nan operand`, `0 * inf`,
+    `infinite` or `zero`.
     """
     kind_x, sign_x, magnitude_x = BF16.read(x)
     kind_w, sign_w, magnitude_w = BF16.read(w)
@@ -135,8 +135,8 @@ def multiply(x: int, w: int) -> tuple[int, str]:
 class Sum:
     """The fp32 pattern of a sum, and how it was obtained.
 
-    ``how`` is one of the words of `Format.deliver`, or `nan operand`, `inf - inf`, `infinite`,
-    `zeros` or `cancelled`.
+    ``how`` is a description that `Format.deliver` returns, or `nan operand`, `inf - inf`,
+    `infinite`, `zeros` or `cancelled`.
     """
 
     pattern: int

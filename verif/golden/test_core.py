@@ -516,7 +516,7 @@ def legal_fields(operation: Operation) -> dict[str, int]:
 
 
 def ready_for(operation: Operation) -> GoldenCore:
-    """Return a core on which the operation with `LEGAL` operands raises no fault."""
+    """Return a core on which the operation has no fault if its operands are those of `LEGAL`."""
     golden = random_golden(LINKED if operation.links else TINY)
     if operation.op in (PushOp.WEIGHTS, PushOp.WEIGHTS_T) and isinstance(operation.op, PushOp):
         golden.loaded = 0
@@ -589,7 +589,7 @@ def assert_fault(golden: GoldenCore, one: int, fault: Fault, pc: int = 0) -> Non
 
 
 def with_valid_operations(part: tuple[Slot, dict[str, int]]) -> int:
-    """Return a bundle with this operation in its slot, and those of `BYSTANDERS` in other slots."""
+    """Return a bundle with this operation in its slot, and `BYSTANDERS` in the other slots."""
     parts = dict(BYSTANDERS)
     parts[part[0]] = part[1]
     return pack(parts, (0, 0, 0))
@@ -1195,7 +1195,7 @@ def random_bundle(rng: np.random.Generator) -> int:
 
 
 def written_by(one: int) -> set[tuple[str, ...] | tuple[str, int]]:
-    """Return the state that a bundle may change, from its fields."""
+    """Return what state a bundle may change, according to its fields."""
     slots, _, _ = unpack(one)
     places: set[tuple[str, ...] | tuple[str, int]] = {("pc",), ("running",)}
     for slot, fields in slots.items():

@@ -46,7 +46,7 @@ def wide(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
 
 
 def tiny_step(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-    """Return ordinary numbers, except for one row and one column of tiny ones."""
+    """Return a matrix of ordinary numbers with one row and one column of tiny numbers."""
     x = normal(rng, shape)
     x[:, shape[1] // 2] = tiny(rng, shape[0])
     x[shape[0] // 3] = tiny(rng, shape[1])
@@ -85,7 +85,7 @@ def columns(x: np.ndarray, w: np.ndarray) -> NDArray[np.float32]:
 
 @pytest.fixture
 def flushes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Record the shape of each flush pass that the tile product makes."""
+    """Record the shape of each array in which the tile product flushes subnormal numbers."""
     calls = []
     original = mxu._flush_in_place
 

@@ -1,4 +1,4 @@
-"""Formal proofs that a component's variant for a target behaves like the component itself."""
+"""Formal proofs that a component's variant for a target behaves like its generic variant."""
 
 import pathlib
 import tempfile
@@ -27,10 +27,10 @@ def verilog_of(component: type[wiring.Component], *arguments: object,
 
 
 def _proof_of(component: wiring.Component, output: str, held: Collection[str]) -> str:
-    """A module ``proof`` whose output ``equal`` compares ``output`` of ``wanted`` and ``found``.
+    """Verilog of a module ``proof``: ``equal`` compares an output of ``wanted`` and ``found``.
 
-    Both modules have the ports of ``component`` and take the same inputs, which are free in every
-    cycle, except that those in ``held`` keep their first value.
+    The modules ``wanted`` and ``found`` have the ports of ``component``, and get the same inputs.
+    Inputs in ``held`` keep their first value; the others can change in every cycle.
     """
     inputs, widths = port_widths(component, In), port_widths(component, Out)
     lines = ["module proof (", ",\n".join(
@@ -57,19 +57,19 @@ def _proof_of(component: wiring.Component, output: str, held: Collection[str]) -
 
 def prove(component: wiring.Component, wanted: str, found: str, *,
           held: Collection[str] = ()) -> None:
-    """Prove by induction over time that two modules ``subject`` have equal outputs in every cycle.
+    """Prove by induction over time that two modules have equal outputs in every cycle.
 
     Parameters
     ----------
     component : Component
-        Has the ports of both.
+        A component with the same ports as both modules.
     wanted, found : str
-        Verilog of the modules.
+        Verilog of the modules, each named ``subject``.
     held : collection of str
-        Inputs that keep their first value. They must only select which part of the state is shown,
-        so this loses no generality. A check ensures that they reach no register, and no memory
-        except as a read address. This makes the induction short: what is shown at one address
-        depends only on what was shown there in the previous cycle, and on the writes.
+        Inputs that keep their first value. They may only select which part of the state is output,
+        so the proof loses no generality: a check ensures that they reach no register, and no memory
+        except as a read address. The induction is then short: the output at one address depends
+        only on the output there in the previous cycle, and on the writes.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Stubs: a block's submodules replaced by their ports, so that its wiring alone is simulated."""
+"""Stubs that replace a block's submodules, so that a test simulates the block's wiring alone."""
 
 from collections.abc import Callable
 from types import ModuleType
@@ -24,7 +24,8 @@ def stub_out(monkeypatch: pytest.MonkeyPatch, module: ModuleType,
     Returns
     -------
     dict of str to list of Stub
-        The stubs that were placed, in order, by the component's name. The elaboration fills it.
+        By component's name, the stubs in the order of their placement. The dictionary is complete
+        after the elaboration of ``module``'s components.
     """
     placed: dict[str, list[Stub]] = {name: [] for name in names}
 

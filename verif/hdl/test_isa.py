@@ -123,7 +123,7 @@ def test_parameters_name_what_operands_are() -> None:
 
 
 def example(title: str) -> str:
-    """The program under that headline."""
+    """The program in the manual's section with this title."""
     _, section = MANUAL.split(f"# {title}\n")
     text, _, _ = section.partition("```asm\n")[2].partition("```")
     return text
@@ -139,11 +139,11 @@ def test_python_example_of_the_manual_builds_what_its_text_says() -> None:
 
 
 AT_Y = 120
-"""Where the layer's result is to lie."""
+"""Address of the layer's result in vector memory."""
 
 
 def layer(config: Config, count: int, seed: int) -> tuple[np.ndarray, list[int], np.ndarray]:
-    """Vector memory and scalar registers from s1 on for the manual's example, and its result.
+    """For the manual's layer: vector memory, scalar registers from s1 on, and the result.
 
     The layer has ``count`` vector registers of rows.
     """

@@ -16,7 +16,7 @@ BLOCK = 1 << 16
 
 @pytest.fixture
 def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """An empty cache, which is looked at after each new entry."""
+    """An empty cache that enforces its size limit after each new entry."""
     monkeypatch.setenv("SYSTOLITH_BUILD", str(tmp_path / "cache"))
     monkeypatch.setattr(store, "_SCAN_SHARE", math.inf)
     return tmp_path / "cache"

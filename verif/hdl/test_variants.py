@@ -1,4 +1,4 @@
-"""Components for FPGAs are proved equal to those whose place they take; wrong ones are refused."""
+"""Proofs that variants of components for FPGAs equal the generic ones; wrong variants fail."""
 
 import pytest
 from amaranth import Module
@@ -18,7 +18,7 @@ from verif.hdl.equivalence import prove, verilog_of
 
 def variants(component: wiring.Component, *arguments: object, target: Target = Target.ECP5,
              change: tuple[str, str] | None = None) -> tuple[str, str]:
-    """Verilog of a component, and of its variant for ``target``, with ``change`` to its text."""
+    """Verilog of a component, and of its variant for ``target``; ``change`` edits the latter."""
     component._MustUse__used = True  # it only serves for its ports
     wanted = verilog_of(type(component), *arguments)
     found = verilog_of(type(component), *arguments, target=target)
@@ -31,7 +31,7 @@ def variants(component: wiring.Component, *arguments: object, target: Target = T
 
 def prove_registers(reads: int, writes: int, change: tuple[str, str] | None = None,
                     target: Target = Target.ECP5) -> None:
-    """One bit of the registers is enough: the ports move all bits alike."""
+    """Proves register files equal; registers of one bit suffice, as all bits move alike."""
     component = RegisterFile(reads, writes, 1)
     prove(component, *variants(component, reads, writes, 1, target=target, change=change),
           held=[f"source_{i}" for i in range(reads)])
@@ -55,7 +55,7 @@ def test_a_wrong_bank_of_registers_is_found(writes: int, target: Target, change:
 
 
 def test_a_registered_read_address_is_refused() -> None:
-    """With read addresses that keep their value, the proof alone would not see that it is late."""
+    """Held read addresses never change, so that the proof alone would not notice the delay."""
     with pytest.raises(RuntimeError, match="selection is not empty"):
         prove_registers(1, 2, (
             "assign read__data = bank_0[source_0];",
@@ -89,7 +89,7 @@ def test_a_wrong_comparison_is_found() -> None:
 
 
 class Storage(wiring.Component):
-    """The storage of semaphores, all in which the variant differs, with one read port."""
+    """Only the storage of semaphores, with one read port: variants differ in nothing else."""
 
     def __init__(self, kind: type[Semaphores]) -> None:
         self._kind = kind
@@ -124,7 +124,7 @@ def test_a_wrong_bank_of_semaphores_is_found() -> None:
 
 
 class Power(wiring.Component):
-    """The exponent of 2**x in the transcendental unit: all in which the variant differs."""
+    """Only the exponent of 2**x in the transcendental unit: variants differ in nothing else."""
 
     combinational = True
 

@@ -1,4 +1,4 @@
-"""Yosys: its output, its errors, and Verilog that depends on its own module alone."""
+"""Yosys: its output and its errors; the Verilog of a module depends on that module alone."""
 
 import os
 import pathlib
@@ -46,7 +46,7 @@ def processes_of(group: int) -> bool:
 
 
 class Accumulator(Elaboratable):
-    """Becomes registers with enables, resets and multiplexers, all of which Yosys names."""
+    """A design with enables, resets and multiplexers, all of which Yosys names."""
 
     def __init__(self) -> None:
         self.a, self.b, self.total = Signal(8), Signal(8), Signal(8)
@@ -66,7 +66,7 @@ class Accumulator(Elaboratable):
 
 
 class Wires(Elaboratable):
-    """Only instances, and wires between slices of their ports."""
+    """A design of instances only, with wires between slices of their ports."""
 
     def __init__(self) -> None:
         self.a, self.b = Signal(8), Signal(8)

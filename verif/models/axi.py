@@ -1,8 +1,8 @@
 """Checks the rules of an AXI port, cycle by cycle.
 
 The checker is independent of simulators: an adapter gives it the port's signals in each cycle. It
-checks the specification's rules for master and slave, because a test with a wrong memory model
-would prove nothing. It also checks narrower rules that this project's masters keep.
+checks AXI's rules for the master and also for the slave, because a test with a wrong model of
+memory would prove nothing. It also checks narrower rules that this project's masters keep.
 """
 
 from collections import deque
@@ -38,7 +38,7 @@ class AxiChecker:
     data_bytes : int
         Width of the port's data, in bytes.
     max_beats : int
-        Beats of the longest burst that the port may request. 0: the port is AXI4-Lite.
+        Number of beats of the longest burst that the port may request. 0: the port is AXI4-Lite.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class AxiChecker:
         return len(self._addresses) + len(self._data) + self._answers
 
     def cycle(self, pins: Mapping[str, int | None], *, resetting: bool = False) -> None:
-        """Checks the signals of a cycle, as they are when the clock rises; None means unknown.
+        """Checks the signals at a rising edge of the clock; None is the value of an unknown signal.
 
         Raises
         ------
@@ -133,7 +133,7 @@ class AxiChecker:
         self.most_writes = max(self.most_writes, self.writes)
 
     def finish(self) -> None:
-        """Ends the checks.
+        """Checks that no burst is under way, and that something was transferred.
 
         Raises
         ------

@@ -22,7 +22,7 @@ class RingProgram:
 
 
 def ring_program(config: Config, shape: tuple[int, int], vectors: int, core: int) -> RingProgram:
-    """Program that leaves in ``vmem[0]`` to ``vmem[vectors - 1]`` the sums over all chips.
+    """Program that adds the vectors at ``vmem[0]`` to ``vmem[vectors - 1]`` over all chips, there.
 
     The sums are of integers, modulo 2**32, so their order does not matter. Core 0 adds along X,
     then along Y; core 1 along Y, then along X. In each step of a ring, a core sends the vectors
@@ -32,11 +32,11 @@ def ring_program(config: Config, shape: tuple[int, int], vectors: int, core: int
     Parameters
     ----------
     config : Config
-        The chips; at least 7 * ``vectors`` vectors of vector memory.
+        Configuration of the chips; vector memory has at least 7 * ``vectors`` vectors.
     shape : tuple of int
         Chips along X and along Y.
     vectors : int
-        Number of vectors.
+        Number of vectors that each core adds.
     core : int
         The core that executes the program.
     """

@@ -43,13 +43,14 @@ READERS = ("x", "w", "xlu")
 
 @dataclass(frozen=True)
 class Issue:
-    """A bundle at issue.
+    """The issue of a bundle.
 
     Attributes
     ----------
     pc : int
+        Address of the bundle.
     values : dict of str to int
-        The outputs to the units, as far as they have a meaning.
+        Expected values of the outputs to the units, without those that may have any value.
     """
 
     pc: int
@@ -61,12 +62,12 @@ class Issue:
 
 
 class _Reader:
-    """Decodes a bundle, with the values that its scalar sources have before the bundle.
+    """Decodes the next bundle of a golden core, and reads its scalar sources from that core.
 
     Parameters
     ----------
     golden : GoldenCore
-        A golden core in the state before the bundle.
+        A golden core in its state before it executes the bundle.
     """
 
     def __init__(self, golden: GoldenCore) -> None:
@@ -148,13 +149,21 @@ class TracingCore(GoldenCore):
 
 @dataclass
 class UnitTiming:
-    """How the units behave.
+    """Delays and readiness of the modelled units.
 
-    ``late``: maximum number of cycles by which a vector result is late; None: every result comes in
-    its true cycle. ``ready``, ``free``: shares of cycles in which the other units accept an
-    operation, and in which they would read its source in the next cycle. ``slow``: maximum number
-    of cycles for which a register waits to be read. ``urgent``: share of cycles in which the host
-    needs a port of vector memory, for each of the two ports.
+    Attributes
+    ----------
+    late : int or None
+        Maximum number of cycles by which a result of the vector unit is late. None: every result
+        comes in the same cycle as in the real unit.
+    ready : float
+        Share of cycles in which another unit accepts an operation.
+    free : float
+        Share of these cycles in which it would read the operation's source in the next cycle.
+    slow : int
+        Maximum number of cycles for which a register waits to be read.
+    urgent : float
+        For each port of vector memory, share of cycles in which the host needs the port.
     """
 
     late: int | None = None
@@ -173,9 +182,9 @@ class SequencerUnits:
     and writes in the cycles in which the real unit would, or in other cycles that its ports allow.
     A read must find the token that the previous bundles left in the register.
 
-    ``steady`` models the units for ``issue_cycles`` = 3. A unit that is ready, or free, remains so
-    until a bundle issues. v1 is behind v0, both write through one port, and random numbers take
-    longer.
+    ``steady`` models the units of a core with ``issue_cycles`` = 3. There, a unit that is ready or
+    free remains so until a bundle issues. Slot v1 is `V1_DELAY` cycles behind v0, both slots write
+    through one port, and random numbers take more cycles.
     """
 
     timing: UnitTiming
@@ -230,7 +239,7 @@ class SequencerUnits:
         return values
 
     def show(self, values: Mapping[str, int]) -> None:
-        """Stores what the sequencer is told about the units, for the check of an issue."""
+        """Stores the inputs that say which units are ready, so that an issue can be checked."""
         self.shown = {name: bool(value) for name, value in values.items()
                       if name.endswith(("ready", "free")) or name.startswith("urgent")}
         self.held = self.shown if self.steady else {}
@@ -300,7 +309,7 @@ class SequencerUnits:
                            cycle + VECTOR_LATENCIES[entry.unit] + self._behind(slot), mask)
 
     def _behind(self, slot: Slot) -> int:
-        """Number of cycles by which operations of ``slot`` are behind those of the other slots."""
+        """Number of cycles by which a slot's operations execute later than those of other slots."""
         return V1_DELAY if self.steady and slot == Slot.V1 else 0
 
     def _read_later(self, cycle: int, reader: str, register: int, overwritten: bool) -> None:
@@ -384,7 +393,8 @@ class SequencerUnits:
 class Outside:
     """The DMA engine and the other core, which accept descriptors and signals at random times.
 
-    ``together`` is the number of words of a descriptor that are read at once, `descriptor_words`.
+    ``together`` is the number of a descriptor's words that the engine reads in one cycle, as
+    `descriptor_words` returns it.
     """
 
     rng: np.random.Generator
@@ -444,9 +454,10 @@ class Outside:
 class SequencerChecker:
     """The surroundings of the sequencer, and the checks of what it issues.
 
-    In a cycle, at most one of these holds, and only while a program runs: a bundle issues, or the
-    sequencer waits for one reason. What a bundle issues is in its fields; operations are valid
-    only at an issue; no bundle issues before its operands are there (`SequencerUnits`).
+    The checks are: In a cycle of a running program, a bundle issues, or the sequencer reports one
+    reason to wait, or neither; without a program, neither. The outputs at an issue equal the
+    bundle's fields; without an issue, no operation is valid. No bundle issues before its operands
+    are available (`SequencerUnits`).
 
     An adapter applies `inputs` and then calls `end` in each cycle.
 
@@ -457,7 +468,7 @@ class SequencerChecker:
     steady : bool
         See `SequencerUnits`; true if the sequencer's ``issue_cycles`` is 3.
     together : int
-        Words of a descriptor that are read at once, `descriptor_words`.
+        Number of a descriptor's words that the engine reads in one cycle (`descriptor_words`).
 
     Attributes
     ----------
@@ -468,7 +479,7 @@ class SequencerChecker:
     issued : list of (int, int)
         Cycle and address of each issue.
     waits : dict of str to int
-        Number of cycles that were waited, by reason.
+        Number of cycles in which the sequencer waited, by reason.
     golden : deque of Issue
         Expected issues, if `expect` was called; they are compared in order.
     checked : int
@@ -507,7 +518,7 @@ class SequencerChecker:
         Raises
         ------
         AssertionError
-            If not.
+            If an expected issue or a write is missing.
         """
         self.units.expect_all_written()
         if self.golden is not None:
@@ -519,7 +530,7 @@ class SequencerChecker:
         return self.units.inputs(cycle) | self.outside.inputs()
 
     def end(self, cycle: int, peek: Callable[[str], int]) -> None:
-        """Ends a cycle, whose outputs ``peek`` gives by name.
+        """Ends a cycle, and checks its outputs; ``peek`` returns the output with a given name.
 
         Raises
         ------
@@ -531,8 +542,8 @@ class SequencerChecker:
             self.waits[wait] += 1
         issue, running = peek("issue"), peek("running")
         assert len(waits) + issue <= running, (
-            f"cycle {cycle}, pc {peek('pc')}: running is {running}, issue is {issue}, and it "
-            f"waits for {waits}: a cycle of a program has one of these reasons")
+            f"cycle {cycle}, pc {peek('pc')}: running is {running}, issue is {issue}, waits are "
+            f"{waits}; only one issue or one wait is allowed, and only while a program runs")
         if issue:
             self._issue(cycle, peek)
         else:

@@ -1,8 +1,8 @@
-"""Executes programs on the sequencer's own state, bundle by bundle and without timing.
+"""Executes programs bundle by bundle, without timing, and models only the sequencer's own state.
 
-This is an independent second model: it was written from the text of the instruction set, and shares
-only the tables of `hdl.isa` with `golden.core`. Where both models agree, a misreading of that text
-is unlikely. So neither must be derived from the other.
+This is a second model, independent of `golden.core`: it was written from the text of the
+instruction set, and both share only the tables of `hdl.isa`. Where both models agree, a misreading
+of that text is unlikely. So neither model may be derived from the other.
 """
 
 import operator
@@ -105,7 +105,7 @@ class Parts:
         return True
 
     def named(self, slot: Slot, *kinds: Kind) -> list[int]:
-        """Values of the slot's fields of these kinds; of vector sources, only registers."""
+        """Values of a slot's operands of these kinds, without vector sources that are scalars."""
         entry = self.operations.get(slot)
         values = []
         for operand in entry.operands if entry else ():
@@ -123,14 +123,14 @@ class Parts:
 
 
 def descriptor_fault(words: Sequence[int]) -> Fault:
-    """An artificial fault of a descriptor, which depends on all its words."""
+    """A made-up fault of a descriptor, or none; it depends on the sum of the words."""
     return (Fault.NONE, Fault.NONE, Fault.DMA_DESCRIPTOR, Fault.DMA_RANGE,
             Fault.DMA_ALIGNMENT)[sum(words) % 5]
 
 
 @dataclass
 class Oracle:
-    """Scalar registers, scalar memory, semaphores and the array's ledger."""
+    """The sequencer's state, and its changes by bundles."""
 
     config: Config
     scalars: list[int] = field(default_factory=lambda: [0] * 32)

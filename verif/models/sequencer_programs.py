@@ -1,4 +1,4 @@
-"""Programs for the sequencer: bundles by name of slot, and random ones."""
+"""Programs for tests of the sequencer: functions that encode bundles, and random bundles."""
 
 import numpy as np
 
@@ -31,7 +31,7 @@ HALT = pack({Slot.S1: {"op": ScalarOp.HALT.value}})
 
 def s(op: LoadOp | MiscOp | ScalarOp | StoreOp, d: int = 0, a: int = 0, b: int = 0
       ) -> dict[str, int]:
-    """Fields of a scalar operation; also those of loads, stores and miscellaneous operations."""
+    """Fields of an operation of a scalar slot or of the slots ld, st and misc."""
     return {"op": op.value, "d": d, "a": a, "b": b}
 
 
@@ -41,7 +41,7 @@ def v(op: VectorOp, d: int = 0, a: int = 0, b: int = VECTOR_FLAG, m: int = 0) ->
 
 
 def i(value: int) -> int:
-    """The code of a scalar source that is a small integer."""
+    """Returns the code that stands for a small integer in the field of a scalar source."""
     assert -8 <= value <= 15
     return 48 + value
 
@@ -65,7 +65,7 @@ class SequencerPrograms:
         return int(self.rng.integers(1 << 32)) >> int(self.rng.integers(32))
 
     def fields(self, slot: Slot, code: int) -> dict[str, int]:
-        """Random fields of an operation; those that are operands are legal."""
+        """Random values of a slot's fields; those that the operation uses are legal."""
         values = {name: int(self.rng.integers(1 << width)) for name, width in SLOTS[slot].items()}
         values["op"] = code
         entry = next(entry for entry in OPERATIONS if slot in entry.slots and entry.op == code)
@@ -96,9 +96,10 @@ class SequencerPrograms:
                 and (not units or entry.unit in units)]
 
     def vector_bundle(self, use: float = 0.4) -> int:
-        """Vector, memory, array and cross-lane operations; addresses and indices in range.
+        """Random vector, memory, array and cross-lane operations; addresses and indices in range.
 
-        The bundle may have a CONFLICT, and may break the array's rules.
+        The bundle may have the fault CONFLICT, and may push or pop when the array does not permit
+        it.
         """
         chosen: dict[Slot, dict[str, int]] = {}
         for slot in (Slot.V0, Slot.V1, Slot.LOAD, Slot.STORE, Slot.PUSH, Slot.POP, Slot.MISC):
@@ -112,7 +113,7 @@ class SequencerPrograms:
         return pack(chosen, tuple(self.word() for _ in range(3)))
 
     def scalar_bundle(self) -> int:
-        """Scalar operations without branches, and semaphores; no CONFLICT, addresses in range."""
+        """Random scalar operations and waits or signals, without branches and without a fault."""
         while True:
             chosen: dict[Slot, dict[str, int]] = {}
             imm = tuple(self.word() for _ in range(3))
@@ -135,20 +136,20 @@ class SequencerPrograms:
                 return code
 
     def scalar_program(self, length: int) -> list[int]:
-        """Random scalar bundles with branches forward, counted loops, calls, and a halt.
+        """Random scalar bundles with forward branches, counted loops, calls, and a final halt.
 
-        Loops nest; their counters and the links of calls are registers that nothing else writes.
+        Loops nest. No other operation writes the registers of loop counters and return addresses.
         """
         program: list[int] = []
 
         def emit(code: int, **slots: dict[str, int]) -> None:
-            """Appends the bundle with some slots replaced, and its third immediate kept."""
+            """Appends the bundle ``code`` after the replacement of some of its slots."""
             fields, imm, _ = unpack(code)
             program.append(pack({**fields, **{Slot(slot): own for slot, own in slots.items()}},
                                 imm))
 
         def with_target(code: int, target: int, op: int) -> int:
-            """The bundle with a branch in slot s1 and its target as the first immediate."""
+            """The bundle ``code`` with a branch in slot s1; the first immediate is its target."""
             fields, imm, _ = unpack(code)
             own = self.fields(Slot.S1, op)
             entry = operation(Slot.S1, op)

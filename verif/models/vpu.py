@@ -1,9 +1,9 @@
 """The vector unit's surroundings, its state and its outputs, cycle by cycle.
 
-`VpuChecker` follows the unit's state from the inputs of each cycle and compares the outputs. Two
-kinds of stimulus give those inputs: `VpuTraffic` gives random cycles, which only respect what the
-sequencer keeps apart. `BundleIssuer` gives bundles that issue as early as hazards allow, while a
-golden core executes them.
+`VpuChecker` models the unit's state from the inputs of each cycle, and compares the outputs. Two
+classes make these inputs. `VpuTraffic` makes random inputs, without two writes to one port or
+register in a cycle. `BundleIssuer` issues bundles as early as hazards allow, and executes them on a
+golden core.
 """
 
 import random
@@ -97,7 +97,7 @@ class Store:
 
 @dataclass
 class ChainInput:
-    """Inputs of a chain that sends rows of a register, in one cycle."""
+    """Inputs, in one cycle, of a chain that sends the rows of a register."""
 
     load: int = 0
     source: int = 0
@@ -135,8 +135,8 @@ class VpuChecker:
     ----------
     config : Config
     known : bool
-        Whether all state is zero at first. Otherwise it is unknown: the rows of a chain are
-        compared once the chain has been loaded.
+        Whether all state is zero at first. Otherwise it is unknown: a chain's rows are not
+        compared until the chain has been loaded.
 
     Attributes
     ----------
@@ -163,8 +163,8 @@ class VpuChecker:
     def step(self, cycle: Cycle) -> dict[str, np.ndarray]:
         """Takes the inputs of a cycle; returns the outputs after the clock edge at its end.
 
-        The inputs are still applied after the edge: an output depends combinationally on the write
-        from a chain.
+        The inputs must still be applied then, because ``chain_write`` acts on an output without a
+        register in between.
         """
         before, self._before = self._before, cycle
         now, self._now = self._now, self._now + 1
@@ -213,7 +213,7 @@ class VpuChecker:
 
     def compare(self, want: Mapping[str, np.ndarray], got: Callable[[str], Any],
                 where: object) -> None:
-        """Compares outputs, which ``got`` gives by name, with what `step` returned.
+        """Compares outputs with what `step` returned; ``got`` returns the output of a given name.
 
         Raises
         ------
@@ -295,7 +295,7 @@ class VpuChecker:
 
 
 def input_widths(config: Config) -> dict[str, dict[str, int]]:
-    """Widths of the unit's inputs, except rows: for each port, the width of each member."""
+    """For each port of the unit, the widths in bits of its inputs, except rows."""
     address = max(1, (config.vmem_vectors - 1).bit_length())
     vector = {"valid": 1, "op": 6, "d": 5, "a": 5, "b": 5, "use_scalar": 1, "scalar": 32, "m": 3}
     chain = {"load": 1, "source": 5, "shift": 1}
@@ -310,9 +310,9 @@ def input_widths(config: Config) -> dict[str, dict[str, int]]:
 
 
 def pins(cycle: Cycle) -> dict[str, Any]:
-    """The inputs that have a meaning in this cycle, by port; all others may have any value.
+    """The inputs that matter in this cycle, by name; all others may have any value.
 
-    A row is an array of lanes.
+    A row is an array with an element for each lane.
     """
     values: dict[str, Any] = {}
     for slot in ("v0", "v1"):
@@ -362,7 +362,7 @@ def operands(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 class VpuTraffic:
-    """Random cycles, restricted only by what the sequencer keeps apart."""
+    """Random inputs; never do two operations write one port or one register in the same cycle."""
 
     def __init__(self, config: Config, rng: np.random.Generator, density: float,
                  addresses: int) -> None:
@@ -400,7 +400,7 @@ class VpuTraffic:
         return v if self._claim(self._now + LATENCIES[operation.unit], slot, kind, v.d) else None
 
     def cycle(self) -> Cycle:
-        """The next cycle."""
+        """Returns the inputs of the next cycle."""
         rng, config = self._rng, self._config
         cycle = Cycle()
         for slot in ("v0", "v1"):
@@ -453,7 +453,7 @@ class VpuBundle:
     Parameters
     ----------
     slots : mapping of slot to fields
-        As in a bundle of `hdl.isa`. A scalar operand is the slot's register of `SOURCES`.
+        Fields as in a bundle of `hdl.isa`. A scalar operand is the slot's register in `SOURCES`.
     scalars : mapping of slot to int
         Values of the scalar operands: second operands of vector operations, and addresses.
     """
@@ -491,7 +491,7 @@ class VpuBundle:
         self.values[slot] = values
 
     def cycle(self, rng: random.Random) -> Cycle:
-        """The inputs of the bundle's issue. Fields that no operand uses are random."""
+        """The unit's inputs when the bundle issues. Fields that no operand uses are random."""
         cycle = Cycle()
         for slot, values in self.values.items():
             if slot is Slot.LOAD:
@@ -508,11 +508,11 @@ class VpuBundle:
 
 
 class BundleIssuer:
-    """Issues bundles behind an interlock, while a golden core executes them at once.
+    """Issues bundles to the unit as an interlock permits; a golden core executes each at its issue.
 
-    The interlock makes hardware behave like the golden core. It knows from the unit's outputs which
-    registers were written, and issues each bundle in the first possible cycle. So all results are
-    used as early as possible. Meanwhile chains are loaded, shifted and written at random.
+    The interlock waits until the unit has written the registers that a bundle needs. It issues the
+    bundle in the next possible cycle, so that results are used as early as possible. Meanwhile, the
+    inputs of the chains are random.
 
     Parameters
     ----------
@@ -522,13 +522,13 @@ class BundleIssuer:
     Attributes
     ----------
     core : GoldenCore
-        Its vectors, masks and vector memory equal those of the unit when no write is outstanding.
+        Its vectors, masks and vector memory equal the unit's when no write is outstanding.
     rng, numbers : random.Random, np.random.Generator
-        Random numbers for all decisions, and for all data.
+        Random numbers for decisions and for data.
     gap : float
-        Probability of a cycle in which no bundle is tried.
+        Probability that no bundle may issue in a cycle.
     chains_busy : float
-        How busy the chains are, 0 to 1.
+        Probability that a chain shifts in a cycle; loads and writes are rarer in proportion.
     issued : list of int
         The cycle of each issue.
     held : int
@@ -572,7 +572,11 @@ class BundleIssuer:
 
     def operation(self, slot: Slot, operation: Operation, registers: int = 32,
                   taken: set[tuple[str, int]] | None = None) -> tuple[dict[str, int], int] | None:
-        """Random fields and scalar operand; None if the operation would write one of ``taken``."""
+        """Random fields and scalar operand of an operation.
+
+        Returns None if the operation would write one of the registers ``taken``; otherwise adds
+        its results to ``taken``.
+        """
         rng = self.rng
         chosen = {"op": int(operation.op)}
         scalar = int(next(self._scalars))
@@ -601,7 +605,7 @@ class BundleIssuer:
     def random_bundle(self, registers: int = 32, density: float = 0.6,
                       slots: Iterable[Slot] = tuple(SLOT_OPERATIONS),
                       vectors: int = CORE_VECTORS) -> VpuBundle:
-        """A bundle of random operations; addresses are less than ``vectors``."""
+        """A bundle of random operations; addresses in vector memory are less than ``vectors``."""
         chosen: dict[Slot, dict[str, int]] = {}
         scalars: dict[Slot, int] = {}
         taken: set[tuple[str, int]] = set()
@@ -631,9 +635,10 @@ class BundleIssuer:
         Parameters
         ----------
         written : set of (str, int)
-            Vector ("v") and mask registers ("m") that vector slots or loads write in this cycle.
+            Vector registers ("v") and mask registers ("m") that vector slots or loads write in this
+            cycle.
         urgent : set of Slot
-            Slots whose port of vector memory the host has in this cycle.
+            Slots whose port of vector memory the host uses in this cycle.
         """
         before = set(self._outstanding)
         self._outstanding -= written

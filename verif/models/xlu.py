@@ -1,8 +1,8 @@
 """The cross-lane unit's surroundings and its expected results, cycle by cycle.
 
 `XluChecker` takes the place of the vector unit. It holds the registers and the chain that the unit
-reads, and compares every register that the unit writes with the golden core's. Scenarios are
-generators: each step is a cycle, and yields the operation that is offered in the cycle.
+reads, and compares every register that the unit writes with the golden core's. A scenario is a
+generator that yields, for each cycle, the operation that the unit is offered in it.
 """
 
 from collections import deque
@@ -30,9 +30,9 @@ OPERATIONS = tuple(MiscOp(operation.op) for operation in isa.OPERATIONS
                    if operation.unit is isa.Unit.XLU)
 TREE = (MiscOp.SUM_LANES, MiscOp.MAX_LANES)
 MOVES = (MiscOp.ROTATE_LANES, MiscOp.BROADCAST_LANE)
-"""Operations with a source that have the rotator's latency and drop no row."""
+"""Operations that read a register, have the rotator's latency, and return every row."""
 PATIENCE = 1000
-"""Number of cycles within which the unit must become ready, or idle."""
+"""Largest number of cycles until the unit must be ready or idle."""
 
 
 def config_of(array: int, sublanes: int) -> Config:
@@ -40,7 +40,7 @@ def config_of(array: int, sublanes: int) -> Config:
 
 
 def limit(config: Config, op: MiscOp) -> int:
-    """Number of legal amounts, from 0, of an operation; 1 for an operation without an amount."""
+    """Legal amounts of an operation are less than this; 1 for an operation without an amount."""
     return isa.index_limits(config).get(op, 1)
 
 
@@ -63,16 +63,16 @@ class Op:
 
 
 class Reset:
-    """Yielded by a scenario to reset the unit."""
+    """What a scenario yields in order to reset the unit."""
 
 
 RESET = Reset()
 
 Scenario = Generator[Op | Reset | None]
-"""A sequence of cycles: each yields the operation that is offered in the cycle, None, or a reset.
+"""A generator that yields, for each cycle, the operation that is offered, None, or a reset.
 
-`XluChecker.outputs` are those of the cycle whose operation is to be yielded. The unit accepts the
-operation if the unit is ready; otherwise the operation has no effect.
+Before each yield, `XluChecker.outputs` are the unit's outputs in the same cycle. The unit accepts
+the operation if these say that it is ready; otherwise the operation has no effect.
 """
 
 
@@ -108,9 +108,10 @@ class Outputs:
 class XluChecker:
     """The vector unit around the cross-lane unit, and the checks of what the unit does.
 
-    A result is written once, in the order of issue, to its register, with the golden core's bits,
-    in the cycle after exactly S new rows. Each source is read once, in order, in the next cycle if
-    the unit was free, and is pending until then. The unit is busy until the last write.
+    Each result is written once to its register, with the golden core's bits. Results come in the
+    order of issue, each in the cycle after exactly ``sublanes`` new rows. Each source is read once,
+    in order, and is pending until then; if the unit was free, the next cycle reads it. The unit is
+    busy until the last write.
 
     An adapter calls `begin` with the outputs of each cycle, applies `row` and the operation that
     its scenario offers, and calls `end`.
@@ -123,7 +124,8 @@ class XluChecker:
     ----------
     config : Config
     registers : array of uint32, shape (vector registers, sublanes, lanes)
-        May be changed between cycles, except those that the unit is about to read.
+        Contents of the vector registers. Other code may change them between cycles, except those
+        in `kept`.
     outputs : Outputs
         The unit's outputs in the present cycle.
     cycle : int
@@ -131,7 +133,7 @@ class XluChecker:
     issued, checked : int
         Number of operations issued, and number of results compared.
     written_at : list of int
-        Cycles of the writes.
+        Cycles in which results were written.
     """
 
     def __init__(self, config: Config) -> None:
@@ -163,7 +165,7 @@ class XluChecker:
 
     @property
     def kept(self) -> set[int]:
-        """Registers, awaited or still to be read, that other units must not write in this cycle."""
+        """Registers that other units must not write in this cycle: awaited or not yet read."""
         loaded = set() if self.outputs.load is None else {self.outputs.load}
         return self.awaited | set(self._unread) | loaded
 
@@ -237,7 +239,7 @@ class XluChecker:
         self._check(not self._rows, f"{len(self._rows)} rows came that were not written")
 
     def finish(self) -> None:
-        """Ends the checks.
+        """Checks that nothing is under way, and that results were compared.
 
         Raises
         ------
@@ -286,7 +288,7 @@ class XluChecker:
 
 
 def floats(rng: np.random.Generator, *shape: int) -> NDArray[np.uint32]:
-    """Operands that make every kind of sum: close, far apart, cancelling, or special."""
+    """Operands for every kind of sum: close to each other, far apart, cancelling, or special."""
     near = rng.standard_normal(shape).astype(np.float32).view(np.uint32)
     any_ = rng.integers(0, 1 << 32, shape, dtype=np.uint32)
     special = rng.choice(np.array([
@@ -301,8 +303,9 @@ def floats(rng: np.random.Generator, *shape: int) -> NDArray[np.uint32]:
 
 
 def random_contents(rng: np.random.Generator, *shape: int) -> Iterator[NDArray[np.uint32]]:
-    """Endless random contents of registers: `floats` and, for some registers, also integers and
-    corner cases of the adder.
+    """Yields random contents of registers without end.
+
+    They are `floats` and, in some registers, other words: integers and corner cases of the adder.
     """
     while True:
         mixed = rng.random((DRAWN, 1, 1)) < 0.3
@@ -335,7 +338,7 @@ def issue(checker: XluChecker, op: Op) -> Scenario:
 
 
 def run(checker: XluChecker, ops: Iterable[Op]) -> Scenario:
-    """Issues operations in order, each as soon as possible, and drains."""
+    """Issues operations in order, each as soon as possible, and waits until the unit is idle."""
     for op in ops:
         yield from issue(checker, op)
     yield from drain(checker)
@@ -351,7 +354,7 @@ def fill_tile(checker: XluChecker, rng: np.random.Generator) -> Scenario:
 
 
 def every_amount(checker: XluChecker, op: MiscOp) -> list[Op]:
-    """The operation with each of its amounts; the source and the destination vary."""
+    """One operation with each of its amounts; the source and the destination vary."""
     return [Op(op, d=16 + amount % 16, a=amount % 16, amount=amount)
             for amount in range(limit(checker.config, op))]
 
@@ -367,7 +370,7 @@ def dependent_amounts(checker: XluChecker) -> Scenario:
 
 def full_rate(checker: XluChecker, rng: np.random.Generator, kinds: Sequence[MiscOp],
               count: int = 60) -> Scenario:
-    """Operations of one latency without hazards: a row in every cycle."""
+    """Operations of equal latency and without hazards produce a row in every cycle."""
     first = len(checker.written_at)
     yield from run(checker, [Op(kinds[index], 16 + number % 16, number % 16,
                                 int(rng.integers(limit(checker.config, kinds[index]))))
@@ -379,7 +382,7 @@ def full_rate(checker: XluChecker, rng: np.random.Generator, kinds: Sequence[Mis
 
 
 def two_latencies(checker: XluChecker) -> Scenario:
-    """Sums and rotations, in every order of four: none overtakes another, and none is late."""
+    """In any sequence of four sums and rotations, none overtakes another, and none is late."""
     unit = Xlu(checker.config)
     sublanes, lead = checker.config.sublanes, unit.tree_latency - unit.latency
     assert lead > 0, "a sum must take longer than a rotation"
@@ -421,10 +424,11 @@ def random_op(checker: XluChecker, rng: np.random.Generator, kinds: Sequence[Mis
 def random_traffic(checker: XluChecker, rng: np.random.Generator, cycles: int) -> Scenario:
     """Random operations, as many as the unit accepts, while other units change the registers.
 
-    Like the sequencer, it holds an operation back while a result that it reads or overwrites is
-    missing, and while its result's register is pending. For 50 cycles at a time, it either offers
-    each operation until the operation issues, or offers another one in each cycle. Registers that
-    the unit no longer needs are overwritten at any time, above all recent sources.
+    Like the sequencer, the scenario offers no operation to a ready unit before the registers that
+    the operation reads or writes are free: no result is missing there, and none is to be read
+    before it is overwritten. For 50 cycles at a time, it offers each operation until the operation
+    issues; for others, it offers a new one in each cycle. At any time, it overwrites registers that
+    the unit no longer needs, most often the sources of the last operations.
     """
     sources: deque[int] = deque(maxlen=3)
     contents = random_contents(rng, *checker.registers.shape[1:])

@@ -1,4 +1,4 @@
-"""The host check asks for what the README names; `make fresh` reads the host's settings."""
+"""The check of the host requires what the README names; `make fresh` reads the host's settings."""
 
 import os
 import pathlib
@@ -22,7 +22,7 @@ def check_host(**environment: str) -> subprocess.CompletedProcess[str]:
 
 def stub_python(folder: pathlib.Path, *, packaged: bool = True, old: bool = False,
                 bare: bool = False) -> str:
-    """A Python of a distribution, or built; too old, or without venv and shared library."""
+    """A fake Python: of a distribution or not, too old or not, without venv and library or not."""
     path = folder / "python"
     path.write_text(f"""#!/bin/sh
 case "$*" in

@@ -19,7 +19,7 @@ TREE = {"verif/project/test_documents.py", "verif/project/test_host.py",
         "verif/project/test_tutorial.py", "verif/project/test_wheel.py",
         "verif/sim/verilated/test_keys.py", "verif/system/test_mutate.py",
         "verif/tools/test_diagram.py", "verif/tools/test_fusesoc.py"}
-"""Tests of which all files are inputs."""
+"""Tests that have all files of the checkout as inputs."""
 
 
 @pytest.fixture(scope="module")

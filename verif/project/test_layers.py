@@ -1,4 +1,4 @@
-"""Imports point one way: from the face of the project down to the hardware's description."""
+"""Imports point one way: from the public names down to the hardware's description."""
 
 import ast
 import pathlib
@@ -21,11 +21,11 @@ LAYERS = (
     ("systolith",),
     ("tools", "verif"),
 )
-"""Packages from the lowest layer to the highest; one imports lower layers and its own."""
+"""Packages from the lowest layer to the highest; a module imports only lower layers and its own."""
 
 GOLDEN_FROM_HDL = ("hdl.isa", "hdl.encoding", "hdl.dma.format", "hdl.config", "hdl.checks",
                    "hdl.fpga.protocol", "hdl.link.format", "hdl.vpu.tables")
-"""Modules that the golden model shares with the hardware: definitions, and no datapath."""
+"""Modules of `hdl` that the golden model may import: definitions, and no datapath."""
 
 PACKAGES = ("hdl", "golden", "sim", "systolith", "tools", "verif")
 

@@ -24,12 +24,12 @@ COMMAND_SECONDS = 600
 
 
 def steps(text: str) -> Iterator[tuple[str, str]]:
-    """The fenced blocks of a page: what follows the fence, and the text."""
+    """The fenced blocks of a page: for each, the words after the opening fence, and the text."""
     yield from re.findall(r"^```(\w+[ \w]*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 def apply(change: str, root: pathlib.Path) -> None:
-    """Make a change whose unchanged and removed lines are at one place of its file."""
+    """Apply a diff whose unchanged and removed lines must occur exactly once in its file."""
     head, *lines = change.splitlines()
     assert head.startswith("--- "), head
     path = root / head[4:]
@@ -62,7 +62,7 @@ def test_program_prints_what_the_page_shows(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.fixture
 def copy(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A copy of the repository and its bytecode, with this environment as its own."""
+    """A copy of the repository; its `.venv` is a link to the environment of this run."""
     for name in SOURCES:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, tmp_path / name)
@@ -84,7 +84,7 @@ def test_changes_of_the_operation_apply(copy: pathlib.Path) -> None:
 
 
 def execute(command: str, root: pathlib.Path) -> tuple[int, str]:
-    """The exit status and the output of a command line; builds are shared with this tree."""
+    """Runs a command line in ``root``, with this tree's builds; returns status and output."""
     environment = {**os.environ, "SYSTOLITH_BUILD": str(build_folder()), "MAKEFLAGS": ""}
     done = subprocess.run(command, shell=True, cwd=root, env=environment, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,

@@ -1,8 +1,9 @@
 """``make exhaustive``: compares the cell in pure RTL with the golden model, operand by operand.
 
-All 2^32 pairs of bfloat16 values are multiplied; the partial sum is -0, which leaves the product as
-it is. In addition, `golden.stimulus` draws 10^9 sums, class by class. It takes minutes; the result
-of the last run is recorded in docs/verification.md.
+The command multiplies all 2^32 pairs of bfloat16 values; the partial sum is -0, which does not
+change a product. In addition, it checks 10^9 sums whose operands `golden.stimulus` draws at random
+from classes such as cancelling or special values. It takes minutes; docs/verification.md has the
+result of the last run.
 """
 
 import argparse
@@ -42,7 +43,7 @@ def _cell_verilog(config: Config) -> dict[str, str]:
 
 
 def cell_digest(config: Config) -> str:
-    """Digest of the cell's Verilog, which identifies the design of a run."""
+    """Digest of the cell's Verilog, which tells which design a run has checked."""
     text = "".join(_cell_verilog(config).values())
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -65,7 +66,7 @@ class VerilatedCell:
         self._model.reset()
 
     def products(self, weight: int, x: np.ndarray) -> np.ndarray:
-        """Bits of x * weight for each bfloat16 pattern in ``x``; takes one cycle for each."""
+        """Bits of x * weight for each bfloat16 pattern in ``x``; takes one cycle a product."""
         model = self._model
         model.poke("p", NEGATIVE_ZERO)
         model.poke("x_valid", 0)
@@ -82,12 +83,12 @@ class VerilatedCell:
         return model.run({"x": stream}, ["p_south"])["p_south"][after:, 0]
 
     def sums(self, acc: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """Bits of acc + x * w for arrays of patterns; takes two cycles each, one for the weight."""
+        """Bits of acc + x * w for arrays of patterns; takes two cycles a sum."""
         count = len(acc)
         cycles = 2 * (count + 1) + self._latency
 
         def column(dtype: type, start: int, values: np.ndarray | int) -> np.ndarray:
-            """The values in every second cycle from ``start`` on; zeros between them."""
+            """An input's values by cycle: ``values`` in every second one from ``start``, else 0."""
             rows: np.ndarray = np.zeros(cycles, dtype)
             rows[start:start + 2 * count:2] = values
             return rows
@@ -122,7 +123,7 @@ def _mismatches(want: np.ndarray, got: np.ndarray, *operands: np.ndarray) -> lis
 
 
 def _run(task: _Task) -> tuple[_Task, int, list[list[str]]]:
-    """Checks one task; returns the number of operands and the first mismatches."""
+    """Checks one task; returns the task, its number of operands, and its first mismatches."""
     if task.kind == "products":
         x = np.arange(1 << 16, dtype=np.uint16)
         weight = np.full_like(x, task.number)

@@ -34,7 +34,7 @@ _CONFIG = PRESETS["fpga"]
 
 
 def gate_level_core(config: Config = _CONFIG) -> dict[str, str]:
-    """Verilog of a core as a netlist of ECP5 cells, by module name; minutes the first time."""
+    """Verilog of a core as a netlist of ECP5 cells, by module name; the synthesis takes minutes."""
     verilog = VerilogLibrary(Target.ECP5).write(_TOP, lambda: Core(config))
     design = json.loads(yosys.netlist("\n".join(verilog.values()), _TOP, f"{passes(_TOP)}\n"))
     netlist = design["modules"][_TOP]
@@ -47,19 +47,19 @@ def _build(top: str, verilog: dict[str, str], cpp: dict[str, str]) -> pathlib.Pa
 
 
 def core_library(config: Config = _CONFIG) -> pathlib.Path:
-    """Library of a core in gates, for `CoreModel`; builds it unless it exists."""
+    """Library of a core whose netlist is simulated, for `CoreModel`; builds it unless it exists."""
     return _build(_TOP, gate_level_core(config), core_cpp())
 
 
 def chip_library(config: Config = _CONFIG) -> pathlib.Path:
-    """Library of a chip whose core is in gates, for `Device`; builds it unless it exists."""
+    """Library of a chip whose core's netlist is simulated, for `Device`; built if it is missing."""
     chip = VerilogLibrary().write("chip", lambda: Chip(config, status=True), leave_out=[_TOP])
     return _build("chip", chip | gate_level_core(config), chip_cpp())
 
 
 @contextlib.contextmanager
 def simulated_gates() -> Iterator[None]:
-    """Let all models that are opened from now on simulate gates."""
+    """Within this context, models that are opened simulate the core's netlist."""
     with (mock.patch.object(ports, "core_library", lambda config, kernels: core_library(config)),
           mock.patch.object(simulation, "chip_library",
                             lambda config, kernels, trace: chip_library(config))):

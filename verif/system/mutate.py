@@ -1,13 +1,14 @@
 """``make mutate``: makes small changes of a block's RTL, one at a time, and runs the block's tests.
-A mutant that no test detects shows something that the tests do not check. Mutants are drawn from
-the syntax tree of ``hdl/BLOCK``, so each is one small edit of the source:
+
+A mutant is the source with one such change. A mutant that no test detects shows something that the
+tests do not check. A block is a folder of ``hdl``. The changes are drawn from its syntax tree:
 
 - an operator becomes its neighbour: ``&`` and ``|``, ``+`` and ``-``, ``<`` and ``<=``, ...;
 - a number is off by one; a slice is off by one bit;
 - a condition is negated, or always true;
 - an operand of ``&``, ``|`` or ``~`` is dropped;
 - an assignment is stuck at 0 or 1;
-- an assignment takes place a cycle late (`comb` to `sync`) or a cycle early (`sync` to `comb`).
+- an assignment acts a cycle later (`comb` becomes `sync`) or earlier (`sync` becomes `comb`).
 
 The tests run in a temporary copy of the repository with its own build folder. A mutant counts only
 if it changes the block's Verilog.
@@ -47,7 +48,7 @@ LINKED = Config.preset("tiny", link_bytes=8)
 """Configuration of a chip with links."""
 CONFIGS = (Config.preset("tiny"),
            Config.preset("tiny", cores=1, mac_latency=3, issue_cycles=3))
-"""Configurations of a block's Verilog, if the block names no others."""
+"""Default configurations in which a block's Verilog is compared."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +60,16 @@ class Block:
     components : tuple of str
         ``module:class`` of the components whose Verilog contains everything in the package.
     first : tuple of str
-        The quickest test files in ``verif/hdl/BLOCK``. The other files there follow.
+        The quickest test files in ``verif/hdl/BLOCK``; they run before the other files there.
     elsewhere : tuple of str
-        Other files in ``verif`` that test the block, or tests in them. They come last.
+        Other test files in ``verif``, or single tests, that test the block. They run last.
     configs : tuple of Config or LinkConfig
-        Configurations whose Verilog decides whether a mutant changes anything.
+        Configurations of the components. A mutant counts if the Verilog of one of them differs.
     arguments : tuple
-        Arguments of the components after the configuration.
+        Further arguments of the components, after the configuration.
     more : tuple
-        More components whose Verilog decides: ``module:class``, configuration and other arguments
-        by name.
+        More components whose Verilog counts: ``module:class``, configuration, and further
+        arguments by name.
     """
 
     components: tuple[str, ...]
@@ -128,7 +129,7 @@ class Mutant:
     line : int
         Line of the change.
     kind : str
-        What is changed, in a few words.
+        Kind of the change, in a few words.
     edits : tuple of Edit
         The edits, in the order of the text; they do not overlap.
     """
@@ -142,7 +143,7 @@ class Mutant:
         return f"{self.path}:{self.line} {self.kind}"
 
     def apply(self, text: str) -> str:
-        """The file's text with the change."""
+        """Returns the file's text with the change."""
         for edit in reversed(self.edits):
             text = text[:edit.start] + edit.new + text[edit.end:]
         return text
@@ -160,7 +161,7 @@ class Result(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """A mutant, its result, the seconds that the verdict took, and the first test that failed."""
+    """A mutant, its result, the seconds that its judgement took, and the first failed test."""
 
     mutant: Mutant
     result: Result
@@ -179,7 +180,7 @@ _SWAPS: dict[type[ast.operator] | type[ast.cmpop], tuple[str, str]] = {
 
 
 class _Finder(ast.NodeVisitor):
-    """Collects the mutants of a file; only functions that add to a `Module` ``m`` have any."""
+    """Collects the mutants of a file; they change only functions that add to a `Module` ``m``."""
 
     def __init__(self, path: str, text: str) -> None:
         self.mutants: list[Mutant] = []
@@ -220,7 +221,7 @@ class _Finder(ast.NodeVisitor):
 
 
 class _Body(ast.NodeVisitor):
-    """Mutants within one function."""
+    """Collects the mutants within one function."""
 
     def __init__(self, finder: _Finder) -> None:
         self._f = finder
@@ -332,14 +333,14 @@ def find_mutants(path: str, text: str) -> list[Mutant]:
 
 
 def draw(block: str, count: int, seed: int, root: Path = ROOT) -> list[Mutant]:
-    """Draws different mutants, equally many of each kind as far as there are enough.
+    """Draws different mutants: the same number of each kind, as long as a kind has enough.
 
-    The same arguments give the same mutants, as long as the source is the same.
+    The same arguments and the same source give the same mutants.
 
     Raises
     ------
     ValueError
-        If there is no such block, or it has fewer mutants.
+        If there is no such block, or it has fewer than ``count`` mutants.
     """
     if block not in BLOCKS:
         raise ValueError(f"block must be one of {', '.join(BLOCKS)}, not {block!r}")
@@ -391,7 +392,7 @@ def verilog_digests(block: str) -> Iterator[str]:
 
 
 def _print_digests(block: str, expected: Sequence[str]) -> None:
-    """Print digests up to the first unexpected one: nothing more has to be elaborated."""
+    """Print digests up to the first that is not expected; this saves the time for the others."""
     for digest, other in zip_longest(verilog_digests(block), expected):
         print(digest)
         if other not in (None, digest):
@@ -400,7 +401,7 @@ def _print_digests(block: str, expected: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class _Run:
-    """How a command ended; ``status`` is None if the command did not end within its time."""
+    """Exit status and output of a command; the status is None if the command exceeded its time."""
 
     status: int | None
     output: str
@@ -424,7 +425,7 @@ def _run(command: Sequence[str], root: Path, limit: float) -> _Run:
 
 
 def files(block: str, path: str = "", root: Path = ROOT) -> list[str]:
-    """The block's test files: that of the source file ``path``, then the quickest first."""
+    """The block's test files: first that of the source file ``path``, then the quickest ones."""
     folder = root / "verif" / "hdl" / block
     first, elsewhere = BLOCKS[block].first, BLOCKS[block].elsewhere
     rest = sorted(file.name for file in folder.glob("test_*.py") if file.name not in first)
@@ -435,7 +436,7 @@ def files(block: str, path: str = "", root: Path = ROOT) -> list[str]:
 
 
 def _test(block: str, path: str, root: Path, limit: float) -> _Run:
-    """Runs the block's tests until one fails: those marked slow after all others."""
+    """Runs the block's tests until one fails; those marked slow run after all others."""
     end = time.monotonic() + limit
     run = _Run(0, "")
     for marks in ("not slow", "slow"):
@@ -455,16 +456,16 @@ def _digest(block: str, root: Path, limit: float, expected: Sequence[str] = ()) 
 
 def judge(mutant: Mutant, original: Sequence[str], digest: Callable[[], _Run],
           test: Callable[[], _Run]) -> Verdict:
-    """Classifies a mutant that has been applied.
+    """Tells whether the tests detect a mutant that has been applied.
 
     Parameters
     ----------
     mutant : Mutant
     original : sequence of str
-        Digests of the Verilog without the mutant.
+        Digests of the Verilog without the change.
     digest, test : callable
-        ``digest`` computes the digests with the mutant, up to the first that differs; ``test`` runs
-        the tests with the mutant.
+        ``digest`` computes the digests of the mutant's Verilog, up to the first that differs;
+        ``test`` runs the tests on the mutant.
     """
     begin = time.monotonic()
 
@@ -491,7 +492,7 @@ def judge(mutant: Mutant, original: Sequence[str], digest: Callable[[], _Run],
 # --- reporting
 
 def difference(mutant: Mutant, root: Path = ROOT) -> str:
-    """The mutant as a diff."""
+    """The mutant's change as a diff."""
     text = (root / mutant.path).read_text(encoding="utf-8")
     return "".join(difflib.unified_diff(
         text.splitlines(keepends=True), mutant.apply(text).splitlines(keepends=True),
@@ -499,13 +500,13 @@ def difference(mutant: Mutant, root: Path = ROOT) -> str:
 
 
 def line(verdict: Verdict) -> str:
-    """A row of the table."""
+    """The line that is printed for a mutant."""
     return (f"{verdict.result:<10} {verdict.seconds:6.1f} s  {verdict.mutant!s:<52} "
             f"{verdict.noticed}").rstrip()
 
 
 def report(verdicts: Sequence[Verdict], root: Path = ROOT) -> str:
-    """The survivors, and the number of mutants with each result."""
+    """The diffs of mutants that no test detected, and the number of mutants with each result."""
     count = {result: sum(verdict.result is result for verdict in verdicts) for result in Result}
     caught = count[Result.CAUGHT] + count[Result.TIMED_OUT]
     text = "".join(f"\n{difference(verdict.mutant, root)}" for verdict in verdicts

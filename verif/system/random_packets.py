@@ -17,7 +17,7 @@ from verif.hdl.link.torus import PORTS, Packets, Torus, flits_by_channel
 __all__ = ["CONFIG", "PacketOutcome", "main", "send_random"]
 
 CONFIG = LinkConfig(payload_bytes=16, depth=32, retry_cycles=256)
-"""Links as narrow as `tiny` would have them."""
+"""Parameters of links that are as narrow as those of a `tiny` chip would be."""
 _MOST_FLITS = 4
 _MOST_LATENCY = 12
 _CYCLES_PER_PACKET = 1000
@@ -30,13 +30,13 @@ class PacketOutcome:
     Attributes
     ----------
     packets, flits : int
-        Sent, and arrived.
+        Number of packets that were sent, and of flits that arrived.
     hops : int
-        Flits put on wires by the golden ways.
+        Number of times that a flit must be put on a wire, on the routes of the golden model.
     repeated : int
-        Flits that links sent again, because of faults of wires.
+        Number of times that a link sent a flit again, because a wire lost or damaged a frame.
     cycles : int
-        Until the last flit arrived.
+        Number of cycles until the last flit arrived.
     """
 
     packets: int
@@ -55,13 +55,13 @@ def send_random(shape: tuple[int, int], count: int, seed: int, *, faults: float 
     Parameters
     ----------
     shape : tuple of int
-        Fabrics along X and along Y, 1 to 32, and two in all at least.
+        Number of fabrics along X and along Y, 1 to 32 each; there must be at least two fabrics.
     count : int
         Number of packets, at least 1.
     seed : int
         Seed of everything that is random.
     faults : float
-        Probability that a wire loses a frame, and that it damages one.
+        Probability that a wire loses a frame; also the probability that it damages one.
     accept : float
         Probability that an ejector is ready in a cycle.
     optimise : bool or None
@@ -72,7 +72,7 @@ def send_random(shape: tuple[int, int], count: int, seed: int, *, faults: float 
     TypeError, ValueError
         If the shape or the count is out of range.
     AssertionError
-        If a flit is missing, wrong, or at the wrong place or time.
+        If a flit is missing or wrong, arrives at the wrong port, or arrives out of order.
     """
     for side in shape:
         integer("side of the torus", side, 1, MAX_SIDE)

@@ -33,11 +33,11 @@ class ProductOutcome:
     Attributes
     ----------
     products, chains : int
-        Numbers of products, and of pairs of dense layers.
+        Number of products, and number of pairs of dense layers.
     macs : int
-        Their multiply-accumulates, without padding.
+        Multiply-accumulate operations of all of them, without padding.
     cores : set of int
-        Numbers of cores that were used.
+        How many cores a product used: each number that occurred.
     """
 
     products: int = 0
@@ -48,9 +48,11 @@ class ProductOutcome:
 
 def random_operands(rng: np.random.Generator, rows: int, depth: int, columns: int,
                     transpose: bool) -> tuple[Array, Array]:
-    """Matrices of shape (rows, depth) and (depth, columns), or transposed; some with specials.
+    """Random matrices of shape (rows, depth) and (depth, columns).
 
-    The first one is float32, the second one bfloat16 if the sum of the three sizes is odd.
+    With ``transpose``, the second one has shape (columns, depth). In a third of the matrices, some
+    elements are special values. Both are float32, except that the second one is bfloat16 if the
+    sum of the three sizes is odd.
     """
     a = rng.standard_normal((rows, depth)).astype(np.float32)
     b = rng.standard_normal((columns, depth) if transpose else (depth, columns)).astype(np.float32)
@@ -62,7 +64,10 @@ def random_operands(rng: np.random.Generator, rows: int, depth: int, columns: in
 
 def random_layers(rng: np.random.Generator, array: int, count: int, most: int
                   ) -> tuple[Array, list[Dense], list[Array]]:
-    """Dense layers of sizes up to ``most``, the first one's input, and each one's output."""
+    """Returns the first layer's input, random dense layers, and the expected output of each layer.
+
+    All sizes are less than ``most``.
+    """
     rows, depth = (int(size) for size in rng.integers(1, most, 2))
     x = random_operands(rng, rows, depth, 1, False)[0]
     layers: list[Dense] = []
@@ -99,18 +104,18 @@ def compare_random(device: Device, products: int, chains: int, seed: int, *, mos
     device : Device
         The device; its memory may stall.
     products, chains : int
-        How many.
+        Number of products, and number of pairs of dense layers.
     seed : int
         Seed of all choices.
     most : int
-        Sizes are from 1 to ``most - 1``.
+        All sizes are from 1 to ``most - 1``.
     progress : bool
         Show a progress bar.
 
     Raises
     ------
     AssertionError
-        If a bit differs; the message says which, and how to repeat the case.
+        If a bit differs; the message names the element and the seed and number of the case.
     """
     rng = np.random.default_rng([seed, 1])
     outcome = ProductOutcome()

@@ -34,9 +34,10 @@ class ProgramOutcome:
     programs : int
         Programs whose state was compared.
     bundles, executed : int
-        Numbers of bundles that were reached, and of executions.
+        Number of bundles that were executed at least once, and number of executed bundles with
+        repetitions.
     faults : Counter of Fault
-        How the programs ended.
+        Number of programs that ended with each fault, or with none.
     operations : set of Operation
         Operations executed at least once.
     stops, accesses, signals : int
@@ -54,7 +55,7 @@ class ProgramOutcome:
     signals: int = 0
 
     def add(self, program: RandomProgram, fault: Fault) -> None:
-        """Count a program whose state was compared; its bundles have been counted."""
+        """Count a program whose state was compared; ``bundles`` has been updated already."""
         self.programs += 1
         self.executed += program.executed
         self.faults[fault] += 1
@@ -62,7 +63,7 @@ class ProgramOutcome:
 
 
 def differences(golden: dict, rtl: dict) -> list[str]:
-    """Differences of two states: a line for each part, with the first element that differs."""
+    """Differences of two states: a line for each array, with the first element that differs."""
     lines = []
     if golden.keys() != rtl.keys():
         return [f"parts {sorted(golden.keys() ^ rtl.keys())} are not in both states"]
@@ -81,7 +82,7 @@ def differences(golden: dict, rtl: dict) -> list[str]:
 
 
 def prepare(golden: GoldenCore, core: CoreModel, rng: np.random.Generator) -> None:
-    """Gives both the same random contents: memories, registers and masks."""
+    """Gives both cores the same random contents of memories, registers and masks."""
     config = golden.config
     vmem = random_words(rng, golden.vmem.shape)
     smem = random_words(rng, golden.smem.shape)
@@ -96,7 +97,7 @@ def prepare(golden: GoldenCore, core: CoreModel, rng: np.random.Generator) -> No
 
 
 def run_both(golden: GoldenCore, core: CoreModel, bundles: list[int]) -> None:
-    """Runs bundles without branches on both, in as many programs as needed."""
+    """Runs bundles without branches on both cores, in as many programs as needed."""
     size = golden.config.imem_bundles - 1
     for first in range(0, len(bundles), size):
         program = [*bundles[first:first + size], HALT]
@@ -109,13 +110,13 @@ def run_both(golden: GoldenCore, core: CoreModel, bundles: list[int]) -> None:
 
 
 def run_flush(golden: GoldenCore, core: CoreModel) -> list[str]:
-    """Copies state that cannot be read to vector memory, on both; returns the differences."""
+    """Runs the bundles of `flush` on both cores; returns the differences of their states."""
     run_both(golden, core, flush(golden))
     return differences(golden.read_state(array=False), core.read_state())
 
 
 def _limit(config: Config, executed: int) -> int:
-    """Limit in cycles for so many bundles, each of which may drain all units."""
+    """Limit in cycles for the execution of bundles, if each of them must wait for all units."""
     return 10_000 + executed * (config.array_latency + 4 * config.sublanes + 100)
 
 
@@ -123,9 +124,9 @@ def compare_random(config: Config, core: CoreModel, bundles: int, seed: int, *,
                    length: int | None = None, progress: bool = False) -> ProgramOutcome:
     """Runs random programs until ``bundles`` different bundles were executed.
 
-    The host disturbs some: it stops and restarts them, reads vector memory, and adds to semaphores
-    that the program does not name. At the end, the contents of the array and of the transposer are
-    compared, too.
+    The host disturbs some of the programs: it stops and restarts them, reads vector memory, and
+    adds to semaphores that the program does not name. After the last program, the contents of the
+    array and of the transposer are compared, too.
 
     Parameters
     ----------
@@ -136,11 +137,11 @@ def compare_random(config: Config, core: CoreModel, bundles: int, seed: int, *,
     bundles : int
         Number of bundles.
     seed : int
-        Of all choices.
+        Seed of all choices.
     length : int, optional
-        Bundles of a program; as many as the memory holds, but 400 at most, if left out.
+        Number of bundles of a program; by default what instruction memory holds, at most 400.
     progress : bool
-        Show a bar.
+        Show a progress bar.
 
     Returns
     -------
@@ -188,7 +189,7 @@ def _change_stable(golden: GoldenCore, rng: np.random.Generator) -> np.ndarray:
 
 
 class _Run:
-    """Runs a program on the core that the golden core has executed."""
+    """Runs a program that the golden core has executed on the core in RTL, too."""
 
     def __init__(self, core: CoreModel, golden: GoldenCore, program: RandomProgram,
                  rng: np.random.Generator, outcome: ProgramOutcome) -> None:
@@ -200,15 +201,14 @@ class _Run:
         self._signals = deque(program.signals)
 
     def run(self, *, disturb: bool) -> None:
-        """Runs it until it stops.
+        """Runs the program until it stops.
 
         Raises
         ------
         RuntimeError
-            If it waits for a semaphore although it got all signals that the golden core needed,
-            or if it needs fewer.
+            If the program needs more or fewer signals of the host than on the golden core.
         TimeoutError
-            If it does not stop.
+            If the program does not stop.
         """
         core, config = self._core, self._golden.config
         unused = config.imem_bundles - len(self._program.bundles)

@@ -1,4 +1,4 @@
-"""``make soak``: many steps of training through JAX leave memory and handles as they were."""
+"""``make soak``: checks that many steps of training through JAX leak no memory and no handles."""
 
 import argparse
 import gc
@@ -15,25 +15,25 @@ from tqdm import tqdm
 __all__ = ["Usage", "grown", "main", "soak"]
 
 _RESIDENT_SLACK = 4 << 20
-"""Bytes by which the process may grow: its allocator keeps what it has had."""
+"""Bytes by which the process may grow, because its allocator does not return freed memory."""
 _LEAST = 100
-"""Steps after which the loss has fallen enough to tell that the model learns."""
+"""Number of steps after which the loss must be so low that the model clearly learns."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process holds.
+    """Memory and handles that the process uses.
 
     Attributes
     ----------
     hbm_bytes : int
-        Of the chip's memory.
+        Bytes of HBM.
     arrays, programs : int
-        Handles on the chip.
+        Numbers of arrays and of programs on the chip.
     files, threads : int
-        File descriptors and threads.
+        Numbers of open file descriptors and of threads.
     resident_bytes : int
-        Of the host's memory.
+        Bytes of the host's memory.
     """
 
     hbm_bytes: int
@@ -45,7 +45,7 @@ class Usage:
 
 
 def grown(before: Usage, after: Usage) -> dict[str, tuple[int, int]]:
-    """What has grown: its value before and after, by name."""
+    """The attributes that have grown: for each name, the value before and the value after."""
     slack = {"resident_bytes": _RESIDENT_SLACK}
     later = asdict(after)
     return {name: (value, later[name]) for name, value in asdict(before).items()
@@ -53,7 +53,7 @@ def grown(before: Usage, after: Usage) -> dict[str, tuple[int, int]]:
 
 
 def soak(steps: int, warm: int) -> tuple[Usage, Usage]:
-    """Train; return usage after the first ``warm`` steps, and after all.
+    """Train; return the usage after the first ``warm`` steps and after all steps.
 
     JAX must have the chip as its platform.
     """

@@ -1,4 +1,4 @@
-"""A small part of the exhaustive run; and its record belongs to the present cell."""
+"""A small part of the exhaustive run; the recorded result belongs to the present cell."""
 
 import json
 import pathlib

@@ -170,7 +170,7 @@ def test_the_result_of_a_mutant(digest: str | None, status: int | None, output: 
 
 
 def test_digests_cover_all_components_of_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise mutants of a component would count as equivalent: no Verilog has it."""
+    """Mutants of a component that is in no Verilog would count as equivalent."""
     seen: set[type] = set()
     make = wiring.Component.__init__
 
@@ -223,7 +223,7 @@ def test_the_report_counts_and_shows_the_survivors(tmp_path: Path) -> None:
 
 
 def test_a_command_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
-    """A simulation that hangs must not outlive its mutant."""
+    """Otherwise a simulation that hangs would continue after its mutant's test."""
     script = ("import subprocess, sys; print('begins', flush=True);"
               "subprocess.run([sys.executable, '-c', 'import signal; signal.pause()'])")
     run = mutate._run(["-c", script], tmp_path, 2)

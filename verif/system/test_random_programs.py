@@ -61,7 +61,7 @@ def test_random_programs_have_all_operations_faults_and_hosts() -> None:
 
 
 def goes_back(bundle: int, address: int) -> bool:
-    """Whether a bundle at that address has a conditional branch to before it."""
+    """Whether a bundle at this address has a conditional branch to itself or an earlier bundle."""
     slots, imm, _ = unpack(bundle)
     op, number = slots[Slot.S1]["op"], slots[Slot.S1]["d"]
     return ScalarOp.BEQ <= op <= ScalarOp.BGEU and number < len(imm) and imm[number] <= address
@@ -134,7 +134,7 @@ def test_a_difference_is_found_and_reported(monkeypatch: pytest.MonkeyPatch, tmp
     load = CoreModel.load_program
 
     def wrong(core: CoreModel, bundles: Sequence[int], at: int = 0) -> None:
-        """Subtracts where the program adds."""
+        """Loads the program with subtractions in place of additions."""
         fixed = []
         for bundle in bundles:
             slots, imm, reserved = unpack(bundle)

@@ -1,4 +1,4 @@
-"""Assumptions of ``make bench`` that could be wrong without causing an error."""
+"""Assumptions of ``make bench`` that could be wrong without an error."""
 
 import pathlib
 

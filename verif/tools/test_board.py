@@ -11,7 +11,7 @@ from tools.fpga.board import LineReceiver, bit_levels
 
 
 def received(levels: np.ndarray, cycles: float, parts: int) -> bytes:
-    """Bytes of a line that comes in several parts."""
+    """The bytes that are received when the line's levels come in several parts."""
     receiver = LineReceiver()
     levels = np.concatenate([np.ones(7, np.uint32), levels, np.ones(400, np.uint32)])
     return b"".join(receiver.receive(part, cycles) for part in np.array_split(levels, parts))

@@ -1,4 +1,4 @@
-"""Estimates for larger FPGAs: cells of units, resources of cells, and the search for an array."""
+"""Estimates for larger FPGAs: cells of each unit, resources of cells, and the largest array."""
 
 import sys
 from collections import Counter
@@ -19,7 +19,7 @@ from tools.fpga.units import Unit, synthesise_units, total
 
 
 class Leaf(wiring.Component):
-    """A register of eight bits that adds."""
+    """An accumulator of eight bits."""
 
     def __init__(self) -> None:
         super().__init__({"a": In(8), "total": Out(8)})
@@ -31,7 +31,7 @@ class Leaf(wiring.Component):
 
 
 class Pair(wiring.Component):
-    """Two leaves of each of two kinds, and a register."""
+    """A parent with two leaves of each of two kinds, and a register."""
 
     def __init__(self) -> None:
         super().__init__({"a": In(8), "last": Out(8)})

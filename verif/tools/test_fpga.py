@@ -112,7 +112,7 @@ def prove_carries(tmp_path: pathlib.Path, width: int, change: tuple[str, str] = 
 @pytest.mark.parametrize("width", [5, 8])
 def test_adders_without_a_carry_input_equal_those_of_yosys(
         width: int, tmp_path: pathlib.Path) -> None:
-    """Whatever an open carry input is."""
+    """They are equal for any value of the open carry input."""
     prove_carries(tmp_path, width)
 
 

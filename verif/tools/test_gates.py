@@ -110,7 +110,7 @@ MODELLED = {
 ])
 def test_a_parameter_without_a_model_is_refused(kind: str, parameter: str, value: str | None,
                                                 wanted: str) -> None:
-    """A value of None is a missing parameter."""
+    """In this test, the value None stands for a missing parameter."""
     parameters = MODELLED[kind] | {parameter: value}
     cell = {"type": kind, "connections": {},
             "parameters": {name: given for name, given in parameters.items() if given is not None}}

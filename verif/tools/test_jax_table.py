@@ -13,7 +13,7 @@ PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "jax-api.md"
 
 
 def section(title: str) -> str:
-    """The part of the page about a module."""
+    """The part of docs/jax-api.md about a module."""
     return PAGE.read_text().partition(f"## {title}\n")[2].partition("\n## ")[0] + "\n"
 
 

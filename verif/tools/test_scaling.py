@@ -1,4 +1,4 @@
-"""The measurement of how training scales."""
+"""The measurement of how training scales with the number of cores."""
 
 import json
 import pathlib
@@ -19,7 +19,7 @@ def test_efficiency_compares_with_one_core_and_adds_sums_without_overlap() -> No
 
 
 def test_loss_is_that_of_the_whole_batch_on_any_number_of_cores() -> None:
-    """The golden backend has no cycles."""
+    """The test uses the golden backend, and so measures no cycles."""
     config = Config.preset("tiny")
     points = [measured(cores, batch, config, "golden") for cores, batch in ((1, 8), (2, 4), (4, 2))]
     assert [(point.cores, point.batch) for point in points] == [(1, 8), (2, 4), (4, 2)]

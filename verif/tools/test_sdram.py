@@ -18,7 +18,7 @@ ALL = 1 << 10
 START = [*[(Edge(Command.NOP), 1)] * (1000 * START_US * 1000 // PERIOD_PS),
          (Edge(Command.PRECHARGE, address=ALL), 3), *[(Edge(Command.REFRESH), 7)] * 8,
          (Edge(Command.MODE, address=0x20), 2)]
-"""Edges of the start, each with the number of edges to the next."""
+"""Commands of the SDRAM's start, each with the number of clock edges to the next command."""
 
 
 class Traffic:
@@ -33,7 +33,7 @@ class Traffic:
         self.rows: dict[int, int] = {}
 
     def send(self, edge: Edge, gap: int) -> None:
-        """A command, and NOPs up to the next."""
+        """Sends a command, and then NOPs up to the next command."""
         for now in (edge, *[Edge()] * (gap - 1)):
             if not self.rule:
                 out, self.rule = self.golden.edge(now)
@@ -41,7 +41,7 @@ class Traffic:
                 self.found.append(out)
 
     def start(self) -> None:
-        """The start, sometimes with a mistake."""
+        """Sends the commands of the start, sometimes with a mistake."""
         steps = list(START)
         mistake = self.rng.randrange(20)
         if mistake == 0:
@@ -58,7 +58,7 @@ class Traffic:
             self.send(edge, gap)
 
     def step(self) -> None:
-        """A command to a random bank; delays are mostly long enough."""
+        """Sends a command to a random bank; delays before it are mostly long enough."""
         rng, bank = self.rng, self.rng.randrange(4)
         gap = 8 if rng.randrange(8) else rng.randint(1, 7)
         choice = rng.randrange(100)
@@ -81,7 +81,7 @@ class Traffic:
             self.send(Edge(Command.PRECHARGE, bank), gap)
 
     def mistake(self, bank: int) -> None:
-        """Something that is wrong in most states."""
+        """Sends commands that are illegal in most states."""
         precharge, activate = Edge(Command.PRECHARGE, bank), Edge(Command.ACTIVATE, bank)
         read, write = Edge(Command.READ, bank), Edge(Command.WRITE, bank, data=1)
         for edge, gap in self.rng.choice((

@@ -1,7 +1,7 @@
-"""Benches of an `HbmPort` between random rows and memories of `cocotbext.axi`.
+"""Benches of an `HbmPort` that moves random rows to and from memories of `cocotbext.axi`.
 
-An `AxiChecker` watches every port. The rows read, and the final contents of memory, are compared
-with a model of rows.
+An `AxiChecker` watches the AXI port of every channel. The rows that are read, and the final
+contents of memory, are compared with those that the bench expects.
 """
 
 import logging
@@ -27,14 +27,14 @@ _CHANNELS = ("ar", "r", "aw", "w", "b")
 
 
 class HbmBench:
-    """The port, its memories, and the model of all rows: integers with lane 0 in the lowest bits.
+    """The port, its memories, and the rows that are expected from it.
+
+    A row is an integer with lane 0 in the lowest bits.
 
     Attributes
     ----------
     config : Config
     rng : random.Random
-    gap : float
-        Probability of a cycle without an offer at the streams.
     rows : StreamMonitor
         Records the rows that were read.
     """
@@ -72,7 +72,7 @@ class HbmBench:
 
     @classmethod
     async def started(cls, dut: HierarchyObject) -> "HbmBench":
-        """A bench whose port has been reset, and whose first and last rows have random contents."""
+        """A bench after a reset of the port; memory's first and last 1024 rows are random."""
         bench = cls(dut)
         for start in (0, bench.config.hbm_rows - 1024):
             for row in range(start, start + 1024):
@@ -82,7 +82,7 @@ class HbmBench:
 
     @property
     def middle(self) -> int:
-        """The first of the 1024 rows at the end of memory, which are written."""
+        """Address of the first of memory's last 1024 rows: tests write only these rows."""
         return self.config.hbm_rows - 1024
 
     def random_row(self) -> int:
@@ -107,7 +107,7 @@ class HbmBench:
         return [data[start:start + size] for start in range(0, len(data), size)]
 
     def refuse(self, row: int) -> None:
-        """Makes a random channel refuse its part of a row."""
+        """Makes a random channel's memory refuse accesses to its part of a row."""
         memory = self.rng.choice(self.memories)
         memory.bad.add(row * self.config.channel_bytes
                        + self.rng.randrange(self.config.channel_bytes))
@@ -119,7 +119,11 @@ class HbmBench:
 
     def set_pauses(self, choose: Callable[[str], float], gap: float = 0.0,
                    stall: float = 0.0) -> None:
-        """Sets the probabilities of pauses: of each AXI channel by name, and of the streams."""
+        """Sets the probabilities of a pause in a cycle.
+
+        ``choose`` returns that of the AXI channel with a given name. ``gap`` holds for the streams
+        to the port, ``stall`` for those from the port.
+        """
         for ram in self.rams:
             for name in _CHANNELS:
                 side = ram.read_if if name in ("ar", "r") else ram.write_if
@@ -130,7 +134,7 @@ class HbmBench:
             sink.stall = stall
 
     def read(self, row: int, count: int) -> None:
-        """Requests rows, and expects the current contents of memory."""
+        """Requests rows, and expects that the port returns memory's current contents."""
         self._sources["hbm_read"].send([self._burst(row, count)])
         for number in range(row, row + count):
             bad = self.is_bad(number)
@@ -189,7 +193,7 @@ class HbmBench:
 
 @bench_test
 async def random_traffic(dut: HierarchyObject) -> None:
-    """Bursts of all lengths both ways at once, with pauses of all channels and streams."""
+    """Reads and writes of all lengths at once, with pauses of all channels and streams."""
     bench = await HbmBench.started(dut)
     for pause in (0.0, 0.1, 0.3, 0.6, 0.8):
         pauses = {name: bench.rng.choice((0.0, pause)) for name in _CHANNELS}
@@ -222,7 +226,7 @@ async def bursts_about_boundaries(dut: HierarchyObject) -> None:
 
 @bench_test
 async def full_rate(dut: HierarchyObject) -> None:
-    """A row moves each way in each cycle while the memories give and take a beat in each cycle."""
+    """Without pauses of memory, the port reads a row and writes a row in each cycle."""
     bench = await HbmBench.started(dut)
     written: dict[int, int] = {}
     for start in range(0, 512, 256):
@@ -240,7 +244,7 @@ async def full_rate(dut: HierarchyObject) -> None:
 
 @bench_test
 async def refused_reads(dut: HierarchyObject) -> None:
-    """A row has an error if and only if a channel refuses its part."""
+    """A row is returned with an error if and only if a channel refuses its part of the row."""
     bench = await HbmBench.started(dut)
     bench.set_pauses(lambda _: 0.2, stall=0.1)
     for _ in range(12):
@@ -295,7 +299,7 @@ async def memory_that_takes_nothing(dut: HierarchyObject) -> None:
 
 @bench_test
 async def rows_that_nobody_takes(dut: HierarchyObject) -> None:
-    """The port takes all rows that it has requested, even if nobody takes them from the port."""
+    """The port takes from memory all rows that it requested, even if nobody takes them from it."""
     bench = await HbmBench.started(dut)
     bench.set_pauses(lambda _: 0.0, stall=1.0)
     written: dict[int, int] = {}
@@ -315,7 +319,7 @@ async def rows_that_nobody_takes(dut: HierarchyObject) -> None:
 
 @bench_test
 async def discarded_rows(dut: HierarchyObject) -> None:
-    """Discarded rows leave memory as it is; their burst ends like any other."""
+    """Rows to be written that the port discards do not change memory; their burst still ends."""
     bench = await HbmBench.started(dut)
     before = {row: bench.stored(row) for row in range(bench.middle, bench.middle + 50)}
     bench.discard_all(True)

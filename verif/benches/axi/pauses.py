@@ -8,7 +8,7 @@ __all__ = ["set_pauses"]
 
 
 def set_pauses(channels: Iterable[Any], probability: float, rng: random.Random) -> None:
-    """Set the probability of a pause in a cycle of each of ``channels``, which cocotbext-axi made.
+    """Set the probability with which each of some channels of cocotbext-axi pauses in a cycle.
 
     ``rng`` decides in each cycle, unless the probability is 0 or 1.
     """

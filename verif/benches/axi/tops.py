@@ -1,4 +1,4 @@
-"""Top modules with an AXI port whose signals have the conventional names."""
+"""Top modules around a unit with AXI ports; the ports' signals have the names that AXI defines."""
 
 
 from amaranth import Module
@@ -24,7 +24,7 @@ __all__ = ["ControlTop", "HbmPortTop"]
 
 
 class HbmPortTop(wiring.Component):
-    """The `HbmPort` of core 0, with the names that its streams have in the core."""
+    """The `HbmPort` of core 0; its streams have the same names as in the core."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -51,7 +51,7 @@ class HbmPortTop(wiring.Component):
 
 
 class ControlTop(wiring.Component):
-    """A `ControlSlave`; its ports to the cores have the cores' names."""
+    """A `ControlSlave`; names of signals between it and core 0 begin with ``core__0__``."""
 
     def __init__(self, config: Config) -> None:
         self._config = config

@@ -11,7 +11,7 @@ __all__ = ["AxiWatch", "check_watched"]
 
 
 class _Cycle(dict[str, int | None]):
-    """The signals at one edge, each read on first use, because reading takes most of the time."""
+    """The signals at one edge of the clock; each is read only when it is used, to save time."""
 
     def __init__(self, readers: Mapping[str, Callable[[], str]]) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class _Cycle(dict[str, int | None]):
 
 
 class AxiWatch:
-    """Checks a port in every cycle, from now on.
+    """Checks a port in every cycle, from the construction of this object on.
 
     Parameters
     ----------
@@ -58,12 +58,12 @@ class AxiWatch:
         domain.at_each_edge(self._check)
 
     def finish(self) -> None:
-        """Ends the checks.
+        """Checks that the port is idle and that every channel has been used.
 
         Raises
         ------
         AssertionError
-            If a transfer is under way, or a channel never carried anything.
+            If an AXI transaction is under way, or a channel never carried anything.
         """
         self.checker.finish()
         assert all(self.checker.transfers.values()), f"{self.prefix}: {self.checker.transfers}"
@@ -73,12 +73,12 @@ class AxiWatch:
 
 
 def check_watched(dut: HierarchyObject, watches: Iterable[AxiWatch]) -> None:
-    """Checks that the design has AXI ports, and each is watched.
+    """Checks that the design has AXI ports, and that each of them is watched.
 
     Raises
     ------
     AssertionError
-        If not.
+        If there is no AXI port, or one without a watch.
     """
     end = "_arvalid"
     ports = {handle._name.removesuffix(end) for handle in dut if handle._name.endswith(end)}

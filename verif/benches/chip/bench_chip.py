@@ -28,8 +28,8 @@ bench_test = cocotb.test(timeout_time=10_000, timeout_unit="us")
 TRANSFERS = 10
 """Number of transfers of each core while both cores contend."""
 STREAMS, STREAM_ROWS = 4, 192
-"""Number of transfers of each core, and rows of a transfer, while both cores saturate one memory.
-Together, this is many times the capacity of the buffers."""
+"""Number of transfers of each core, and rows of each transfer, while both cores saturate one
+memory. All these rows together are many times what the chip's buffers hold."""
 PITCH = DESCRIPTOR_WORDS
 
 
@@ -51,7 +51,7 @@ async def put_descriptors(bench: ChipBench, core: int, made: Sequence[tuple[int,
 
 
 def exchange(config: Config) -> str:
-    """Program that multiplies two tiles, and adds the product to that of the other core."""
+    """Program that multiplies two tiles, and adds its product to the other core's product."""
     tile = config.tile_vregs
     w, x, own, other, total = (tile * number for number in range(5))
 
@@ -104,10 +104,10 @@ async def run_exchange(bench: ChipBench) -> None:
 
 
 class Contention:
-    """Programs that load and store while both engines use both vector memories.
+    """Programs that load and store while both DMA engines use both vector memories.
 
-    Words 0 to 63 of vector memory are read by transfers; those from 64 on are written, each by one
-    transfer; the last 32 of `WORDS` are the program's.
+    Of each vector memory, transfers only read vectors 0 to 63. At most one transfer writes each of
+    the vectors from 64 on. The program loads and stores the last 32 of the first `WORDS` vectors.
 
     Parameters
     ----------
@@ -120,7 +120,8 @@ class Contention:
         self._bench = bench
         self._together = together
         self.own: list[list[tuple[int, int]]] = [[] for _ in bench.cores]
-        """By core: rows of HBM (first, count) that depend on its own memory only."""
+        """For each core, ranges of rows of HBM (first, count): its transfers write them, and read
+        nothing from the other core's memories."""
 
     async def load(self) -> None:
         """Loads both programs."""
@@ -197,7 +198,7 @@ class Contention:
         return hbm(where)
 
     def check_own(self, core: int) -> None:
-        """Checks that what a core itself wrote is right, whatever the other core did."""
+        """Checks the rows of HBM that a core wrote and that do not depend on the other core."""
         memory = self._bench.stored()
         for first, rows in self.own[core]:
             assert (memory[first:first + rows] == self._bench.golden.hbm[first:first + rows]).all()
@@ -291,10 +292,10 @@ class Pace:
     def check(self) -> None:
         """Checks that both cores moved about as many beats, and that neither waited long.
 
-        Only the time in which both had beats left counts. A vector memory serves the cores in turn,
-        and the HBM here gives each core as many beats as the other in the long run. A port requests
-        a burst when it has room for one. That takes as many rows of its own as a burst has, and as
-        many of the other core. The limit is twice that.
+        Only the time in which both cores had beats left counts. A vector memory serves the cores in
+        turn, and the HBM here gives both the same number of beats in the long run. A port requests
+        a burst when its buffer has room for a whole burst. Until then, it may wait for a burst of
+        its own rows and a burst of the other core's. The limit is twice these two bursts.
         """
         self._task.cancel()
         moved = np.diff(np.array(self._beats), axis=0)
@@ -350,7 +351,7 @@ async def neither_core_starves(dut: HierarchyObject) -> None:
 
 @bench_test
 async def descriptors_with_faults(dut: HierarchyObject) -> None:
-    """A program's wrong descriptor stops the core at its bundle; the host's is refused."""
+    """A wrong descriptor of a program stops the core at its bundle; one of the host is refused."""
     bench = await ChipBench.started(dut)
     config = bench.config
     good = descriptor(config, hbm(0), vmem(3), rows=config.sublanes, semaphore=sem[1])

@@ -1,4 +1,4 @@
-"""A chip, by its pins, between a host and memories, compared with the golden chip."""
+"""Drives a chip's pins, as its host and its memory, and compares the chip with the golden chip."""
 
 import logging
 import random
@@ -43,19 +43,20 @@ _SEMAPHORE_ADD = CORE_REGISTERS["SEMAPHORE_ADD"]
 
 
 class Events:
-    """Bits of the interrupt registers."""
+    """Masks of the events' bits in the interrupt registers; those of core 0 as attributes."""
 
     STOPPED, FAULT, TRANSFER_DONE, TRANSFER_FAILED = (1 << bit for bit in range(len(EVENTS)))
 
     @staticmethod
     def of(core: int, events: int) -> int:
-        """Bits of the events of one core."""
+        """Shifts the bits of core 0's events to those of another core."""
         return events << EVENT_PITCH * core
 
 
 class ChipBench:
-    """The chip and its surroundings. Whatever the host writes, starts and transfers is done to the
-    golden chip, too.
+    """The chip, its host, its memories, and the golden chip.
+
+    Whatever the host writes, starts and transfers on the chip is done to the golden chip, too.
 
     Attributes
     ----------
@@ -120,7 +121,7 @@ class ChipBench:
     @classmethod
     async def started(cls, dut: HierarchyObject, pause: float = 0.0, *,
                       whole: bool = False) -> "ChipBench":
-        """A bench whose chip has been reset, and whose state is random and that of `golden`.
+        """A bench after a reset of the chip; the chip and `golden` have the same random state.
 
         Of vector memory, only the first `WORDS` vectors are filled and compared, unless ``whole``
         is set: the simulator spends most of its time on this.
@@ -263,7 +264,7 @@ class ChipBench:
         Raises
         ------
         AssertionError
-            If they do not within many cycles.
+            If the fields do not have these values after many cycles.
         """
         start = self.domain.now
         while True:
@@ -273,7 +274,7 @@ class ChipBench:
             assert self.domain.now < start + _LIMIT, f"core {core}: {status}, wanted {fields}"
 
     async def line(self) -> bool:
-        """The interrupt line, when all that happened has reached it."""
+        """The level of the interrupt line, after all events so far have reached it."""
         await self.domain.cycles(3)
         return bool(self._interrupt.value)
 
@@ -303,7 +304,7 @@ class ChipBench:
 
     async def transfer(self, core: int, words: Sequence[int], *, fault: Fault = Fault.NONE,
                        golden: bool = True) -> None:
-        """Starts a transfer; with a fault, checks that it is refused for this fault."""
+        """Starts a transfer; with a ``fault``, checks that the chip refuses it for this fault."""
         for number, word in enumerate(words):
             if self._descriptors[core][number] != word:
                 await self.put(f"DMA_DESCRIPTOR_{number}", word, core)
@@ -364,7 +365,9 @@ class ChipBench:
         await self.finish()
 
     async def compare(self) -> None:
-        """Compares all state; what is not in HBM is transferred there first. Ends the pauses.
+        """Compares all state with the golden chip's, after a copy of the cores' memories to HBM.
+
+        Ends the pauses.
 
         Raises
         ------
@@ -397,12 +400,12 @@ class ChipBench:
         self.compared += 1
 
     def compare_memory(self) -> None:
-        """Compares memory."""
+        """Compares all of HBM with the golden chip's."""
         wrong = np.argwhere(self.stored() != self.golden.hbm)
         assert not len(wrong), f"{len(wrong)} words differ, the first at {wrong[0].tolist()}"
 
     def port(self, core: int, channel: int = 0) -> AxiChecker:
-        """Watches a port of a core with an `AxiChecker`."""
+        """The `AxiChecker` of a core's port to one channel of memory."""
         return self.watches[core * self.config.hbm_channels + channel].checker
 
     def finished(self) -> None:

@@ -1,4 +1,4 @@
-"""Benches of the core, all units and the host's ports, against the golden core.
+"""Benches that compare the core, with all its units and the host's ports, with the golden core.
 
 After each program all registers, memories and semaphores are compared with the golden core's. In
 every cycle the counters must sum to the cycles.
@@ -97,7 +97,7 @@ class CoreBench:
         await self.run()
 
     def write_words(self, address: int, words: NDArray[np.uint32]) -> None:
-        """Queues writes of words of vector memory."""
+        """Queues writes of vectors to vector memory."""
         for number, word in enumerate(words, address):
             self.rows.write(number, word)
 
@@ -114,7 +114,7 @@ class CoreBench:
         self.golden.run(LIMIT)
 
     def new_program(self, length: int, fault: bool) -> None:
-        """Loads a random program, which the golden core executes."""
+        """Generates a random program, executes it on the golden core, and loads it."""
         program = self.generator.program(length, fault=fault)
         unused = self.config.imem_bundles - len(program.bundles)
         self.requests.load([*program.bundles, *[0] * unused])
@@ -192,7 +192,7 @@ class CoreBench:
 
 @bench_test
 async def random_programs(dut: HierarchyObject) -> None:
-    """Programs with all slots, branches, loops and faults; fewer where a cycle takes longer."""
+    """Programs with all slots, branches, loops and faults; larger arrays run fewer programs."""
     bench = await CoreBench.started(dut)
     faults = set()
     count = 6 if bench.config.array == 4 else 3
@@ -210,7 +210,7 @@ async def random_programs(dut: HierarchyObject) -> None:
 
 @bench_test
 async def compiled_kernels(dut: HierarchyObject) -> None:
-    """Kernels of the compiler leave the state of the golden core; a product fills the array."""
+    """Compiled kernels leave the same state as in the golden core; a product uses the array."""
     bench = await CoreBench.started(dut)
     lanes = bench.config.lanes
     rows, depth = 4 * lanes, 2 * lanes
@@ -255,7 +255,7 @@ async def compiled_kernels(dut: HierarchyObject) -> None:
 
 @bench_test
 async def every_fault(dut: HierarchyObject) -> None:
-    """With each fault, a bundle changes nothing, and operations under way still end."""
+    """A bundle with a fault, whichever it is, changes nothing; operations under way still end."""
     bench = await CoreBench.started(dut)
     bench.golden.semaphores[0] = 1
     bench.requests.write(Space.SEMAPHORE, [1])
@@ -274,7 +274,7 @@ async def every_fault(dut: HierarchyObject) -> None:
 
 @bench_test
 async def stops_and_goes_on(dut: HierarchyObject) -> None:
-    """Programs that the host stops and restarts at random have the same results."""
+    """Programs have the golden core's results even if the host stops and restarts them."""
     bench = await CoreBench.started(dut)
     stops = 0
     for _ in range(3):
@@ -297,7 +297,7 @@ async def stops_and_goes_on(dut: HierarchyObject) -> None:
 
 @bench_test
 async def host_hands_over_words(dut: HierarchyObject) -> None:
-    """The host writes words while a program is running, and hands them over by a semaphore."""
+    """The host writes vectors while a program runs; a semaphore tells the program of each."""
     bench = await CoreBench.started(dut)
     config, count, first = bench.config, 8, bench.config.vmem_vectors - 16
     bench.golden.semaphores[3] = 0

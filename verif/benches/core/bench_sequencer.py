@@ -33,7 +33,7 @@ HALT = pack({Slot.S1: {"op": ScalarOp.HALT}})
 
 
 def inline(value: int) -> int:
-    """The code of a scalar source that is a small integer."""
+    """Returns the code that stands for a small integer in the field of a scalar source."""
     return isa.INLINE_BASE + value
 
 
@@ -166,7 +166,7 @@ async def random_programs(dut: HierarchyObject) -> None:
 
 @bench_test
 async def every_fault(dut: HierarchyObject) -> None:
-    """With each fault, a bundle has no effect, and the program stops there."""
+    """A bundle with a fault, whichever it is, has no effect, and the program stops at it."""
     bench = await SequencerBench.started(dut)
     config = bench.config
     bench.golden.semaphores[0] = 1
@@ -191,7 +191,7 @@ async def every_fault(dut: HierarchyObject) -> None:
 
 @bench_test
 async def semaphores_hold_a_bundle(dut: HierarchyObject) -> None:
-    """The host's signals end waits, and the counts are right at the end."""
+    """The host's signals end waits, and the semaphores have the right counts at the end."""
     bench = await SequencerBench.started(dut)
     amounts = [bench.rng.randint(1, 15) for _ in range(40)]
     waits = [pack({Slot.MISC: {"op": MiscOp.WAIT, "d": number % isa.SEMAPHORES,
@@ -223,7 +223,7 @@ async def semaphores_hold_a_bundle(dut: HierarchyObject) -> None:
 
 @bench_test
 async def stops_and_goes_on(dut: HierarchyObject) -> None:
-    """Programs that the host stops and restarts at random have the same results."""
+    """Programs have the golden core's results even if the host stops and restarts them."""
     bench = await SequencerBench.started(dut)
     stops = 0
     for number in range(4):
@@ -272,7 +272,7 @@ async def watchdog(dut: HierarchyObject) -> None:
 
 @bench_test
 async def host_accesses(dut: HierarchyObject) -> None:
-    """Every word has an address of its own; accesses beyond are refused and change nothing."""
+    """Every word has its own address; accesses past a memory's end fail and change nothing."""
     bench = await SequencerBench.started(dut)
     config, numbers = bench.config, bench.numbers
     spaces = {Space.SMEM: bench.golden.smem, Space.SCALAR: bench.golden.scalars,

@@ -22,13 +22,13 @@ __all__ = ["ProgramPort", "RequestPort", "RowPort"]
 
 
 _LOADED: dict[int, int] = {}
-"""Known contents of the instruction memory, which survive resets and tests."""
+"""Bundles that instruction memory holds, by address; they stay there after a reset or a test."""
 
 
 class RequestPort:
-    """Sends requests to a sequencer and checks each response, one cycle after the transfer.
+    """Sends requests to a sequencer, and checks each response in the cycle after its request.
 
-    It also writes bundles with odd addresses, as transfers do.
+    Bundles at odd addresses are not written by requests, but through the port of DMA transfers.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class RequestPort:
                     self.write(Space.IMEM, words, at_word)
 
     def _write_together(self, words: Sequence[int], at: int) -> None:
-        """Queues the writes of a bundle's words as a transfer makes them."""
+        """Queues writes of a bundle through the port of transfers: several words in each write."""
         for first in range(0, len(words), self._together):
             self._writes.send([Space.IMEM.value | at + first << 2 | sum(
                 word << 2 + REQUEST_ADDRESS_BITS + 32 * number

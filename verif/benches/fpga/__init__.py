@@ -1,1 +1,1 @@
-"""Benches of the serial host of a chip on an FPGA."""
+"""Benches of the hardware around the chip on an FPGA: serial host and SDRAM controller."""

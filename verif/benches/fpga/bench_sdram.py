@@ -1,8 +1,8 @@
 """Benches of an `SdramController` between a master of `cocotbext.axi` and a golden SDRAM.
 
-The golden SDRAM checks each command. An `AxiChecker` watches the port, unless the bursts are not as
-those of the chip: whole beats. At the end, the master reads all
-of the memory, and the result is compared with a plain one.
+The golden SDRAM checks each command. An `AxiChecker` watches the port in tests whose bursts consist
+of whole beats, as the chip's bursts do. At the end, the master reads all that was written, and the
+bench compares it with a dictionary of the bytes written.
 """
 
 import logging
@@ -62,14 +62,14 @@ class SdramBench:
 
     @classmethod
     async def started(cls, dut: HierarchyObject, *, watched: bool = True) -> "SdramBench":
-        """A bench whose design has been reset; the SDRAM begins to watch then."""
+        """A bench after a reset of the design; from then on, the SDRAM checks the commands."""
         bench = cls(dut, watched)
         await bench.domain.reset()
         bench.domain.at_each_edge(bench._pads)
         return bench
 
     def _pads(self) -> None:
-        """The registers of the pads, and the SDRAM, whose clock rises within the cycle."""
+        """Models one cycle of the pads' registers and of the SDRAM, whose clock rises in it."""
         command, bank, address, mask, data, enable, drive = (read() for read in self._pins)
         self._data_in.value = self.rng.getrandbits(16) if self._word is None else self._word
         self._word, rule = self.sdram.edge(
@@ -93,7 +93,7 @@ class SdramBench:
             assert byte == self.memory.get(place, byte), f"byte {place:#x} is {byte:#x}"
 
     async def word(self, address: int, value: int | None = None) -> None:
-        """Write a word at the port for words, or read and compare it if ``value`` is None."""
+        """Write a word through the port for words; if ``value`` is None, read and compare it."""
         pins = self._access
         pins["write"].value, pins["address"].value = int(value is not None), address
         pins["data"].value, pins["valid"].value = value or 0, 1
@@ -117,7 +117,7 @@ class SdramBench:
         await self.domain.cycles(1)
 
     def ask(self, valid: int) -> None:
-        """Request a read at the port for words, or none."""
+        """Request a read through the port for words, or withdraw the request if 0."""
         self._access["valid"].value, self._access["write"].value = valid, 0
 
     async def bursts(self, count: int, longest: int = 300) -> None:
@@ -184,7 +184,7 @@ async def reads_and_writes_at_once(dut: HierarchyObject) -> None:
 
 @bench_test
 async def longest_bursts_at_full_rate(dut: HierarchyObject) -> None:
-    """A burst of 256 beats takes little more than a cycle for each of their eight 16-bit words."""
+    """A burst of 256 beats takes little more than eight cycles a beat: one for each 16-bit word."""
     bench = await SdramBench.started(dut)
     await bench.write(0, bytes(16))  # waits for the start
     for write in (True, False):
@@ -230,7 +230,7 @@ async def bursts_of_other_types(dut: HierarchyObject) -> None:
 
 @bench_test
 async def reset_of_the_chip_keeps_the_contents(dut: HierarchyObject) -> None:
-    """A reset of the slave at any time: the controller refreshes on, and its beats are whole."""
+    """When the slave is reset at any time, the controller still refreshes and ends its beats."""
     bench = await SdramBench.started(dut, watched=False)
     words = list(range(0, 2048, 68))
     for address in words:
@@ -248,7 +248,7 @@ async def reset_of_the_chip_keeps_the_contents(dut: HierarchyObject) -> None:
 
 @bench_test
 async def reset_of_the_chip_in_a_burst(dut: HierarchyObject) -> None:
-    """A reset of slave and master: beats that the slave has taken are written, others are not."""
+    """When slave and master are reset, exactly the beats that the slave took are written."""
     bench = await SdramBench.started(dut, watched=False)
     await bench.write(0, bench.rng.randbytes(2048))
     valid, ready = (int_reader(pin(dut, f"s_axi_w{name}")) for name in ("valid", "ready"))

@@ -1,4 +1,4 @@
-"""Benches of a `SerialHost` between a line, registers and a master of `cocotbext.axi`.
+"""Benches of a `SerialHost` that connects a serial line, registers and an AXI master.
 
 Each response is compared with that of the golden bridge, byte by byte, and so are the registers and
 the memory at the end. An `AxiChecker` watches the port of registers.
@@ -29,7 +29,7 @@ _REGISTERS = 1 << CONTROL_ADDRESS_BITS
 _MEMORY = 1 << MEMORY_BITS
 _BYTE = 10 * DIVISOR
 _RATES = (0.98, 1.0, 1.02)
-"""Rates of a host's line, relative to the design's."""
+"""Bit rates at which the bench sends, relative to the design's rate."""
 _BAD = 0x400
 """Address of a register that refuses all accesses."""
 
@@ -137,7 +137,7 @@ class HostBench:
         self.compared += len(expected)
 
     def random_request(self, number: int, longest: int) -> Request:
-        """A request that accesses registers, memory, or addresses near the end of either."""
+        """A request for registers or memory; its addresses may lie beyond the end of either."""
         rng = self.rng
         operation = rng.choice([Operation.READ, Operation.WRITE, Operation.READ_FIXED,
                                 Operation.WRITE_FIXED])
@@ -174,7 +174,7 @@ async def random_requests(dut: HierarchyObject) -> None:
 
 @bench_test
 async def longest_requests(dut: HierarchyObject) -> None:
-    """The longest write and read, whose response is repeated."""
+    """The longest write; the longest read, sent twice; a frame that is longer than any request."""
     bench = await HostBench.started(dut)
     words = tuple(bench.rng.getrandbits(32) for _ in range(MAX_WORDS))
     await bench.exchange(frame(Request(1, Operation.WRITE, MEMORY_BASE + 64, words).payload()),
@@ -188,7 +188,7 @@ async def longest_requests(dut: HierarchyObject) -> None:
 
 @bench_test
 async def malformed_requests(dut: HierarchyObject) -> None:
-    """Requests that are not defined are answered, and change nothing."""
+    """Requests that are malformed or of an unknown kind are answered, and change nothing."""
     bench = await HostBench.started(dut)
     for operation, count, address, words in (
             (6, 0, 0, 0), (255, 1, 0, 0), (1, 0, 0, 0), (1, 257, 0, 0), (3, 1, 2, 0), (1, 1, 0, 1),

@@ -1,4 +1,4 @@
-"""The host's end of a serial line: bytes, and all that can go wrong with them."""
+"""The host's end of a serial line, which sends correct and damaged bytes."""
 
 from collections.abc import Iterable
 
@@ -42,11 +42,10 @@ class Line:
         await self._domain.cycles(cycles)
 
     async def send(self, line: Iterable[int | None], divisor: float | None = None) -> None:
-        """Sends bytes; None stands for a byte without its stop bit. ``divisor`` can differ from the
-        design's.
+        """Sends bytes; None stands for a byte without its stop bit.
 
-        If it is not an integer, bits differ in length by one cycle, and edges are in the right
-        place on average.
+        ``divisor``, the number of cycles that a bit takes, can differ from the design's. If it is
+        not an integer, bits differ in length by one cycle, so that their average length is right.
         """
         cycles = divisor or self._divisor
         bits = 0

@@ -1,4 +1,4 @@
-"""Units of the host with AXI ports of conventional names."""
+"""Top modules around units of an FPGA's host; their AXI signals have the names that AXI defines."""
 
 from amaranth import Module
 from amaranth.lib import wiring
@@ -24,9 +24,9 @@ __all__ = ["DIVISOR", "MEMORY_BITS", "SDRAM_BITS", "START_US", "TIMING", "SdramT
 DIVISOR = 4
 """Number of cycles that a bit takes on the line."""
 MEMORY_BITS = 12
-"""Width of an address of the memory."""
+"""Number of bits of an address in the memory."""
 SDRAM_BITS = 15
-"""Width of an address of the SDRAM: rows of several banks."""
+"""Number of bits of an address in the SDRAM: enough for several banks with several rows each."""
 START_US = 4
 TIMING = SdramTiming(25_000_000, start_us=START_US)
 
@@ -55,8 +55,8 @@ class SerialTop(wiring.Component):
 class SdramTop(wiring.Component):
     """The controller of an SDRAM, with a slave as wide as that of the configuration's chip.
 
-    ``reset_chip`` resets the slave. ``reset_master`` rises and falls a cycle later: when the
-    outputs of a master that has the same reset change.
+    ``reset_chip`` resets the slave. ``reset_master``, the same signal one cycle later, resets the
+    bench's master, so that its outputs change in the same cycles as those of a master in the chip.
     """
 
     def __init__(self, config: Config) -> None:

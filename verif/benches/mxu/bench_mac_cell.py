@@ -1,4 +1,4 @@
-"""Benches of the array's cell, each of which compares every promised output in every cycle."""
+"""Benches of the array's cell; all compare, in every cycle, every output that is defined."""
 
 import random
 from collections.abc import Iterator
@@ -117,7 +117,7 @@ def activations(inputs: list[CellInputs]) -> int:
 
 @bench_test
 async def directed_sums(dut: HierarchyObject) -> None:
-    """Special values, cancellation, ties and both ends of the range; the test has the results."""
+    """Sums with special values, cancellation, ties and extreme results, against a list."""
     bench = CellBench(dut)
     await bench.run(one_weight_each(iter([operands[:3] for operands in SUMS.values()])))
     for (name, (*_, expected)), result in zip(SUMS.items(), bench.results[::2], strict=True):

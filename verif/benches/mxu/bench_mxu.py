@@ -1,4 +1,4 @@
-"""Benches of the matrix unit, each of which compares every result row with the golden model."""
+"""Benches of the matrix unit. Each compares every row of results with the golden model's."""
 
 import random
 from itertools import pairwise
@@ -33,7 +33,10 @@ class Tiles:
         self._rng = np.random.default_rng(cocotb.RANDOM_SEED)
 
     def matrix(self, rows: int, specials: float = 0.0) -> NDArray[np.float32]:
-        """Numbers of exponents near each other, so that sums round and cancel; and specials."""
+        """A matrix of numbers whose sums round and cancel, because their exponents are close.
+
+        ``specials`` is the share of NaNs, infinities, zeros and the like among them.
+        """
         shape = rows, self._size
         numbers = self._rng.standard_normal(shape) * np.exp2(self._rng.integers(-9, 9, shape))
         words = numbers.astype(np.float32).view(np.uint32)
@@ -45,7 +48,7 @@ class Tiles:
         return Tile(self.matrix(self._size, specials), self.matrix(rows, specials), transpose)
 
     def any_tile(self, specials: float = 0.0) -> Tile:
-        """A tile of 1 to three times ``size`` rows, loaded straight or transposed."""
+        """A tile with 1 to 3 * ``size`` activation rows and straight or transposed weights."""
         return self.tile(int(self._rng.integers(1, 3 * self._size + 1)),
                          bool(self._rng.integers(2)), specials)
 
@@ -56,13 +59,13 @@ async def started(dut: HierarchyObject) -> tuple[MxuBench, Tiles]:
 
 
 def shake(bench: MxuBench, rng: random.Random) -> None:
-    """Chooses new gaps and a new back-pressure at random; each is none in one case of three."""
+    """Chooses both inputs' gaps and the output's back-pressure: none in one case of three."""
     bench.w_source.gap, bench.x_source.gap, bench.y_sink.stall = (
         rng.choice([0.0, 0.3, 0.9]) for _ in range(3))
 
 
 def steps(cycles: list[int]) -> set[int]:
-    """Distances between neighbours."""
+    """All differences between successive numbers of cycles."""
     return {after - before for before, after in pairwise(cycles)}
 
 
@@ -106,11 +109,11 @@ async def special_values(dut: HierarchyObject) -> None:
 @bench_test
 @cocotb.parametrize(transpose=[False, True])
 async def full_rate(dut: HierarchyObject, transpose: bool) -> None:
-    """A row enters and a row leaves in every cycle, across tiles that are just long enough to hide
-    the loads.
+    """A row enters and a row leaves in every cycle, if tiles are just long enough to hide loads.
 
-    A load follows the swap at once and takes ``array`` cycles, one more passes before its own swap;
-    straight rows wait for the wavefront of a slow array.
+    A load starts right after the previous swap and takes ``array`` cycles; its own swap follows
+    one cycle later. Weights that are not transposed must also wait for the wavefront of the
+    previous swap, which is slow if ``row_skew`` is above 1.
     """
     bench, tiles = await started(dut)
     size, skew = bench.config.array, bench.config.row_skew
@@ -126,7 +129,7 @@ async def full_rate(dut: HierarchyObject, transpose: bool) -> None:
 
 @bench_test
 async def loads_back_to_back(dut: HierarchyObject) -> None:
-    """Tiles of one row take as long as their weights: a row a cycle, and one cycle for the swap."""
+    """A tile of one row takes a cycle for each row of its weights, and one for the swap."""
     bench, tiles = await started(dut)
     size = bench.config.array
     bench.send(tiles.tile(1, transpose=True) for _ in range(8))

@@ -1,7 +1,7 @@
-"""Driver, monitor and model of the array's cell, by cycles.
+"""Driver, monitor and model of the array's cell, cycle by cycle.
 
-The model is written from the docstring of `hdl.mxu.cell.MacCell`. It says nothing about outputs
-that the docstring leaves open: data whose valid bit is not set, unless the cell holds.
+The model follows the docstring of `hdl.mxu.cell.MacCell`. Both leave data open whose valid bit is
+not set, except in cycles in which no output may change.
 """
 
 from collections import deque
@@ -58,7 +58,7 @@ class CellOutputs:
     p_valid: int
 
     def promised(self) -> "CellOutputs":
-        """The same outputs, with zero for data whose valid bit is not set."""
+        """The same outputs, but data whose valid bit is not set are zero."""
         return replace(
             self, x_east=self.x_east if self.x_valid_east else 0,
             w_next=self.w_next if self.w_south_valid or self.w_east_valid else 0,
@@ -93,7 +93,7 @@ class CellDriver:
 
     @property
     def idle(self) -> bool:
-        """Whether everything queued has been driven."""
+        """Whether all inputs that were queued have been driven."""
         return not self._queue
 
     def send(self, inputs: Iterable[CellInputs]) -> None:
@@ -175,11 +175,11 @@ class CellModel:
 
     @property
     def holding(self) -> bool:
-        """Whether the last edge may have changed no output at all."""
+        """Whether no output may change at the last edge: the cell has been idle long enough."""
         return self._quiet > self._latency
 
     def step(self, inputs: CellInputs) -> CellOutputs:
-        """The promised outputs after the edge that ends a cycle with these inputs."""
+        """Steps the cell by a cycle with these inputs; returns its `promised` outputs after it."""
         self._quiet = 0 if inputs.rst or inputs.active else self._quiet + 1
         arrives = inputs.w_north_valid or inputs.w_west_valid
         assert not (inputs.w_north_valid and inputs.w_west_valid), "weights from both sides"
@@ -215,13 +215,13 @@ class CellModel:
 
 
 def _sum(acc: int, x: int, w: int) -> int:
-    """Pattern of ``acc + x * w``."""
+    """Bit pattern of ``acc + x * w``."""
     return int(bits(mac(from_bits(np.uint32(acc)), from_bits(np.uint16(x)),
                         from_bits(np.uint16(w)))))
 
 
 class CellBench:
-    """A cell with driver, monitor, model and checker: every output in every cycle.
+    """A cell with driver, monitor, model and a checker of every output in every cycle.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Model and bench of the matrix unit, by rows of its streams."""
+"""Model and bench of the matrix unit; both handle its streams row by row."""
 
 import random
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Benches of the vector unit: the stimuli of `verif.models.vpu`, and the host, by its pins.
+"""Benches that drive the vector unit's pins: bundles of `verif.models.vpu`, accesses of the host.
 
 Each bench compares all outputs in every cycle with `VpuChecker`. At the end, it compares all
 registers and masks, and the memory in use, with the checker and with the golden core.

@@ -1,4 +1,4 @@
-"""The vector unit by its pins: a `VpuChecker`, a stimulus of `verif.models.vpu`, and the host."""
+"""Connects the vector unit's pins with a `VpuChecker`, a source of bundles and the host."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -32,17 +32,17 @@ _WRITTEN = {("v", port): f"written__{port}" for port in ("v0", "v1", "load", "ch
 
 
 class VpuBench:
-    """Moves the unit's pins; compares its outputs with the checker's in every cycle.
+    """Drives the unit's pins; compares its outputs with the checker's in every cycle.
 
     Attributes
     ----------
     issuer : BundleIssuer
-        Gives the inputs, while no other cycles are queued.
+        Gives the inputs of a cycle if ``cycles`` is empty.
     cycles : deque of Cycle
-        Inputs that come first.
+        Queue of inputs for the next cycles; they precede those of ``issuer``.
     checker : VpuChecker
     rows : RowPort
-        The host.
+        The host's port to vector memory.
     """
 
     def __init__(self, dut: HierarchyObject) -> None:
@@ -112,13 +112,13 @@ class VpuBench:
         await self.drain()
 
     async def drain(self) -> None:
-        """Waits until all that was sent has issued and written."""
+        """Waits until all that was sent has issued and written its results."""
         while self.cycles or not self.issuer.idle:
             await self.domain.edge
         await self.domain.cycles(3)
 
     async def play(self, cycles: Iterable[Cycle]) -> None:
-        """Runs cycles that the golden core does not execute, then others until the unit is idle."""
+        """Applies inputs to the unit but not to the golden core; waits until the unit is idle."""
         self.cycles.extend([*cycles, *[Cycle()] * (isa.TRANSCENDENTAL_LATENCY + 1)])
         await self.drain()
 

@@ -1,4 +1,4 @@
-"""Benches of the cross-lane unit: the scenarios of `verif.models.xlu`, by its pins."""
+"""Benches that play the scenarios of `verif.models.xlu` on the cross-lane unit's pins."""
 
 from dataclasses import fields
 
@@ -34,7 +34,7 @@ bench_test = cocotb.test(timeout_time=2000, timeout_unit="us")
 
 
 class XluBench:
-    """Moves the unit's pins: plays scenarios on it, under an `XluChecker`.
+    """Drives the unit's pins to play scenarios on it; an `XluChecker` checks its outputs.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class XluBench:
 
     @classmethod
     async def started(cls, dut: HierarchyObject) -> "XluBench":
-        """A bench whose unit has been reset, with random registers and transposer."""
+        """A bench whose unit has been reset; its registers and its transposer are random."""
         bench = cls(dut)
         bench._domain.start()
         await bench.reset()
@@ -112,7 +112,7 @@ class XluBench:
 
 @bench_test
 async def random_operations(dut: HierarchyObject) -> None:
-    """All operations in any order, few registers and many, while other registers change."""
+    """All operations in any order, on few or many registers, while other registers change."""
     bench = await XluBench.started(dut)
     await bench.play(random_traffic(bench.checker, bench.rng, 4000))
     await bench.finish()
@@ -130,7 +130,7 @@ async def every_amount(dut: HierarchyObject) -> None:
 @bench_test
 @cocotb.parametrize(kind=["moves", "tree"])
 async def full_rate(dut: HierarchyObject, kind: str) -> None:
-    """Operations of one latency without hazards: a row in every cycle."""
+    """Operations of equal latency and without hazards produce a row in every cycle."""
     bench = await XluBench.started(dut)
     kinds = {"moves": MOVES, "tree": TREE}[kind]
     await bench.play(run_at_full_rate(bench.checker, bench.rng, kinds))
@@ -139,7 +139,7 @@ async def full_rate(dut: HierarchyObject, kind: str) -> None:
 
 @bench_test
 async def results_of_two_latencies(dut: HierarchyObject) -> None:
-    """Sums and rotations, in every order of four: none overtakes another, and none is late."""
+    """In any sequence of four sums and rotations, none overtakes another, and none is late."""
     bench = await XluBench.started(dut)
     await bench.play(two_latencies(bench.checker))
     await bench.finish()

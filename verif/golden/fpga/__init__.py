@@ -1,1 +1,1 @@
-"""Tests of the golden torus."""
+"""Tests of the golden model of an FPGA's serial bridge."""

@@ -1,4 +1,4 @@
-"""The serial protocol, and the golden model of the bridge."""
+"""The serial protocol, and the golden model of the bridge between serial line and chip."""
 
 import random
 import struct
@@ -25,7 +25,7 @@ from hdl.fpga.protocol import (
 
 
 class Words:
-    """Words at the addresses below a limit, and a log of the writes."""
+    """A target of the bridge: words at the addresses below a limit, and a log of the writes."""
 
     def __init__(self) -> None:
         self.words = {4 * number: number * 0x10101 for number in range(300)}
@@ -47,7 +47,7 @@ class Words:
 
 
 def sent(bridge: GoldenBridge, line: Iterable[int | None]) -> list[Response]:
-    """Responses to the bytes of a line."""
+    """The bridge's responses to the bytes that a line carries; None: a byte without a stop bit."""
     deframer = Deframer(RESPONSE_BYTES + 4, MAX_REQUEST)
     found = [deframer.receive(byte) for taken in line for byte in bridge.receive(taken)]
     assert deframer.dropped == 0
@@ -109,7 +109,7 @@ def test_malformed_request_is_answered_without_effect(payload: bytes) -> None:
 
 
 def damaged(rng: random.Random, line: bytes) -> list[int | None]:
-    """A request as a bad cable delivers it, followed by the flag of the next one."""
+    """A request after random damage on the line."""
     found: list[int | None] = list(line)
     place = rng.randrange(2, len(found) - 1)
     kind = rng.randrange(4)

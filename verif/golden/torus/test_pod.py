@@ -38,7 +38,7 @@ def start(pod: GoldenPod, texts: Mapping[Place, str],
 
 @pytest.mark.parametrize("shape", [(2, 1), (2, 2), (3, 2), (4, 4)])
 def test_rings_reduce_in_every_order_of_events(shape: tuple[int, int]) -> None:
-    """Core 0 adds along X, then along Y; core 1 the other way."""
+    """Core 0 adds along X and then along Y; core 1 adds along Y and then along X."""
     vectors = 3
     wanted: dict[int, Any] = {}
     for seed in range(3):
@@ -65,7 +65,7 @@ def test_rings_reduce_in_every_order_of_events(shape: tuple[int, int]) -> None:
 
 
 def overwritten(waits: bool, seed: int) -> int:
-    """Return what arrives of a vector of sevens that the sender clears, after a wait or not."""
+    """Send a vector of sevens, then clear it, after a wait or at once; return what arrives."""
     pod = GoldenPod((2, 2), CONFIG, seed)
     sender, receiver = pod[0, 0].cores[0], pod[1, 1].cores[1]
     sender.vmem[3] = 7
@@ -200,7 +200,7 @@ SEND = "{ s0.add s1, s0, 0x101 } { misc.signal_remote sem2, s1, 6 } { s1.halt }"
 
 @pytest.mark.parametrize("x", [0, 1, 2])
 def test_a_dead_link_stops_the_chip_that_needs_it(x: int) -> None:
-    """The packet goes from (0, 0) to (1, 0), and there turns to (1, 1)."""
+    """The packet goes from (0, 0) through (1, 0) to (1, 1)."""
     pod = GoldenPod((3, 2), CONFIG)
     if x == 0:
         pod.cut(0, 0, Direction.X_PLUS)

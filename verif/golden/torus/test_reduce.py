@@ -9,7 +9,7 @@ from golden.torus.reduce import all_reduced
 
 
 def test_additions_follow_the_rings() -> None:
-    """Three chips in a row: the sum of part s begins with chip s, in both directions."""
+    """On a ring of three chips, the sum of part s begins with chip s, in both directions."""
     big = np.float32(2 ** 24)
     values = np.zeros((3, 1, 12), np.float32)
     # Lost in a sum that has become big, but not if the ones are added first.

@@ -1,4 +1,4 @@
-"""The golden model of the torus: ways of packets, and freedom from deadlock."""
+"""The golden model of the torus: routes of packets, and freedom from deadlock."""
 
 from collections.abc import Mapping
 from graphlib import CycleError, TopologicalSorter
@@ -56,7 +56,7 @@ def test_no_cycle_of_waiting_channels_in_any_shape_up_to_16_by_16() -> None:
 
 @pytest.mark.parametrize(("side", "cycle"), [(2, False), (3, True), (4, True), (16, True)])
 def test_one_channel_would_deadlock_on_rings(side: int, cycle: bool) -> None:
-    """Without the second channel, the check finds the cycle of a ring."""
+    """With only one channel, the check finds that the channels of a ring wait for each other."""
     merged: dict[Hop, set[Hop]] = {}
     for hop, following in channel_graph((side, 1)).items():
         merged.setdefault(hop._replace(channel=0), set()).update(

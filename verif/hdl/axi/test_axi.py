@@ -1,4 +1,4 @@
-"""The HBM port: rows in order and at full rate over AXI4, whose rules a checker checks."""
+"""The HBM port: rows in order and at full rate. A checker checks the rules of AXI4."""
 
 import random
 from collections import deque
@@ -238,14 +238,14 @@ def test_pieces_cover_each_burst_and_keep_within_bounds(config: Config) -> None:
 
 @dataclass
 class Channel:
-    """Memory behind one channel.
+    """Memory behind one AXI channel of the port.
 
     Attributes
     ----------
     latency : int
-        Cycles from an address or the last of the data to the answer.
+        Cycles until the answer: after the address of a read, or after the last data of a write.
     ready : float
-        Probability of taking an offer, and of making one.
+        Probability in a cycle that an offer is taken, and that an offer is made.
     bad : set of int
         Addresses of beats that are refused.
     """
@@ -331,7 +331,7 @@ class PortBench:
     done : list of (cycle, error)
         Ends of writes.
     gap, stall : float
-        Probability of a cycle without an offer, and of one without taking.
+        Probabilities of a cycle in which the streams offer nothing, or take nothing.
     discard : set of int
         Numbers of the sent rows that are discarded.
     """
@@ -418,7 +418,7 @@ CONFIGS = {"tiny": TINY, "small": SMALL, "four": Config.preset("tiny", hbm_chann
 @pytest.mark.parametrize("name", CONFIGS)
 def test_random_bursts_move_the_rows_that_they_name(name: str,
                                                     mood: tuple[float, float, int]) -> None:
-    """Reads below and writes above the middle of memory at once; then reads what was written."""
+    """Reads and writes different halves of memory at once; then reads what was written."""
     ready, pause, latency = mood
     bench = PortBench(CONFIGS[name], f"rows {name} {mood}", latency=latency, ready=ready)
     config = bench.config
@@ -480,7 +480,7 @@ def test_row_a_cycle_both_ways_at_once_over_a_long_latency(name: str) -> None:
 
 
 def test_full_width() -> None:
-    """The channels of `v2`, with less memory behind them."""
+    """The port has the channels of `v2`, with less memory behind them."""
     bench = PortBench(Config.preset("v2", hbm_bytes=4 << 20), "v2", latency=20, ready=0.9)
 
     async def process(ctx: SimulatorContext) -> None:
@@ -600,7 +600,7 @@ def test_discarded_rows_are_not_written() -> None:
 
 @pytest.mark.slow
 def test_memory_is_not_blocked_by_rows_that_nobody_takes() -> None:
-    """The port takes all that it has requested from memory, though its rows are not taken."""
+    """The port takes from memory all rows that it requested, even if nobody takes them from it."""
     bench = PortBench(SMALL, "blocked", latency=2)
 
     async def process(ctx: SimulatorContext) -> None:

@@ -1,4 +1,4 @@
-"""Limits of the way to memory: room for rows, every response, and when it is busy."""
+"""Limits of the HBM port: its room for rows, its handling of responses, and when it is busy."""
 
 from collections.abc import Awaitable, Callable
 
@@ -31,7 +31,7 @@ def simulate(dut: wiring.Component,
 
 @pytest.mark.parametrize("length", [1, 3, max_beats(TINY)])
 def test_no_row_is_asked_for_that_there_is_no_room_for(length: int) -> None:
-    """With all rows on their way and none taken, memory is still never held up."""
+    """The reader can take every row that it requested, even if nobody takes rows from it."""
     room = BURSTS * max_beats(TINY)
     dut = HbmReader(TINY)
 
@@ -68,7 +68,7 @@ def test_no_row_is_asked_for_that_there_is_no_room_for(length: int) -> None:
 
 @pytest.mark.parametrize("resp", Resp)
 def test_every_response_but_okay_is_an_error(resp: Resp) -> None:
-    """EXOKAY too: no exclusive access is asked for."""
+    """EXOKAY is an error, too, because the port requests no exclusive access."""
     dut = HbmPort(TINY)
 
     async def process(ctx: SimulatorContext) -> None:
@@ -108,7 +108,7 @@ def test_every_response_but_okay_is_an_error(resp: Resp) -> None:
 
 @pytest.mark.parametrize("delay", [0, 1, 5])
 def test_a_reader_is_busy_from_a_burst_to_its_last_row_without_a_gap(delay: int) -> None:
-    """A reset may come as soon as it is not busy: one cycle of a gap would be enough."""
+    """Even a single cycle in which the reader is not busy would permit a reset."""
     rows = 20  # two pieces
     dut = HbmReader(TINY)
 

@@ -66,7 +66,7 @@ def test_each_has_a_turn_before_others_have_two(count: int, share: float) -> Non
 @pytest.mark.parametrize("sources", [1, 2, 4])
 @pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
 def test_every_addition_reaches_the_semaphores_once(sources: int, share: float) -> None:
-    """Only those taken; some are withdrawn before, and do not happen."""
+    """Additions that are withdrawn before they are taken do not reach a semaphore."""
     rng = np.random.default_rng([2, sources, int(100 * share)])
     dut = SignalArbiter(sources)
 
@@ -175,7 +175,7 @@ def test_responses_go_to_who_asked_and_nobody_holds_up_another(seed: int) -> Non
 
 @dataclass
 class Client:
-    """Random reads and writes of whole registers, a row at a time."""
+    """A client that reads and writes whole registers at random, row by row."""
 
     number: int
     rng: np.random.Generator
@@ -235,7 +235,7 @@ class Client:
 
 @dataclass
 class VectorUnit:
-    """The core: at most two reads; it writes a register once all its rows have come."""
+    """The core's side: it accepts at most two reads; it writes a register when all rows came."""
 
     rng: np.random.Generator
     sublanes: int
@@ -285,7 +285,7 @@ class VectorUnit:
         self.entered = []
 
     def check_words(self) -> None:
-        """Each vector is one client's, with all its rows in order."""
+        """Checks that each written vector has all rows of one client in order."""
         for word in self.words:
             addresses = {address for address, _ in word}
             assert len(addresses) == 1
@@ -341,7 +341,7 @@ def test_vector_registers_are_read_and_written_whole(sublanes: int, share: float
 @pytest.mark.parametrize("sublanes", [1, 2, 4])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_reset_of_the_core_hangs_no_client(sublanes: int, seed: int) -> None:
-    """Promised rows come, with any contents; after them everything is right again."""
+    """Rows that were requested come, with any contents; all later rows are right."""
     rng = np.random.default_rng([5, sublanes, seed])
     dut = VectorPort(config_with(sublanes), 2)
 

@@ -55,7 +55,7 @@ def test_an_event_in_the_very_cycle_of_its_clearing_is_kept() -> None:
 
 
 def test_a_transfer_that_is_given_up_leaves_no_older_fault_behind() -> None:
-    """DMA_FAULT says why the last start was refused, and nothing of the one before."""
+    """DMA_FAULT tells why the last start was refused, and does not keep an earlier reason."""
     bench = RegistersBench()
     given_up = CORE_REGISTERS["DMA_FAULT"].pack(BUSY=1)
 
@@ -76,7 +76,7 @@ def test_a_transfer_that_is_given_up_leaves_no_older_fault_behind() -> None:
 
 @pytest.mark.parametrize("sublanes", [1, 2, 4])
 def test_a_reset_drops_the_register_that_was_begun_and_no_other(sublanes: int) -> None:
-    """Its remaining rows are taken and thrown away; every register after it is written whole."""
+    """The remaining rows of that register are discarded; later registers are written as a whole."""
     config = Config(array=2 * sublanes, sublanes=sublanes,
                     vmem_bytes=8 * sublanes * sublanes * 8)
     dut = VectorPort(config, 2)

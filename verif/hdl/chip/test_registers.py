@@ -1,4 +1,4 @@
-"""The register map: table, page and hardware agree, and accesses behave as the page says."""
+"""The register map: table, page and hardware agree; accesses behave as docs/registers.md says."""
 
 import random
 from collections import deque
@@ -140,11 +140,11 @@ class Side:
     Attributes
     ----------
     ready : bool
-        Takes every offer.
+        Whether the core takes every offer at once.
     ready_after : int
-        Unless ``ready``, takes an offer only in the cycle after it has been held for so many.
+        Unless ``ready``, the core takes an offer after it has been made for this number of cycles.
     delay : int
-        Cycles by which an answer to a request comes later than in the next cycle.
+        Number of additional cycles before the answer to a request.
     pulsed : int
         Number of the cycle of the last pulse.
     """
@@ -219,7 +219,7 @@ class RegistersBench:
 
     async def write(self, ctx: SimulatorContext, where: int, data: int, strobes: int = 15, *,
                     aw: int = 0, w: int = 0, b: int = 0) -> Answer:
-        """Writes; address, data and readiness come after the given cycles."""
+        """Writes a word; ``aw``, ``w`` and ``b`` delay address, data and readiness, in cycles."""
         axi = self.dut.axi
         start = self.now
         waiting = {"aw", "w"}
@@ -395,7 +395,7 @@ def test_address_data_and_response_come_in_any_order(delays: tuple[int, int, int
 
 
 def test_accesses_follow_each_other_though_answers_wait() -> None:
-    """A host that sends ahead and rarely takes an answer."""
+    """The host sends requests ahead, and rarely takes an answer."""
     bench = RegistersBench()
     rng = random.Random(10)
     names = ["START_PC", "PC", "WATCHDOG", "CONTROL", "DMA_DESCRIPTOR_3"]
@@ -441,7 +441,7 @@ def test_accesses_follow_each_other_though_answers_wait() -> None:
 
 
 def test_reads_and_writes_take_turns() -> None:
-    """Continuous writes do not block reads, nor continuous reads writes."""
+    """Continuous writes do not block reads, and continuous reads do not block writes."""
     bench = RegistersBench()
 
     async def process(ctx: SimulatorContext) -> None:
@@ -756,7 +756,7 @@ def test_core_that_takes_nothing_does_not_hang_the_host() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ACCESS_DATA", "SEMAPHORE_ADD", "DMA_START"])
 def test_offer_that_is_given_up_was_not_taken(name: str) -> None:
-    """It is taken in the last cycle of the offer, and not in the next."""
+    """A core can take an offer in the offer's last cycle, but not in the cycle after it."""
     bench = RegistersBench()
 
     async def process(ctx: SimulatorContext) -> None:

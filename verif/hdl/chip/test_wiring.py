@@ -1,4 +1,4 @@
-"""A node of the chip between stubs of its core, engine and port to memory; a chip of stubs."""
+"""The wiring of a node, among stubs of its core, DMA engine and HBM port, and that of the chip."""
 
 import itertools
 from collections.abc import Awaitable, Callable
@@ -18,13 +18,14 @@ from hdl.config import Config
 from verif.hdl.stubs import Stub, stub_out
 
 Process = Callable[[SimulatorContext, CoreNode, Stub, Stub, Stub], Awaitable[None]]
-"""Gets the context, the node, and the stubs of core, engine and port."""
+"""A test process; its arguments are the context, the node, and the stubs of core, engine and
+port."""
 Run = Callable[[Process], None]
 
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a process on a node among stubs, given the context, the node, and them."""
+    """A function that runs a `Process` on a node whose core, engine and port are stubs."""
     placed = stub_out(monkeypatch, node_module, "Core", "DmaEngine", "HbmPort")
     dut = CoreNode(Config.preset("tiny"))
 
@@ -45,7 +46,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def test_a_core_is_stopped_while_it_is_being_reset(node: Run) -> None:
-    """From the request on its program does nothing: it runs no bundle, and signals nothing."""
+    """From the request of the reset on, the core's program runs no bundle and signals nothing."""
     async def process(ctx: SimulatorContext, dut: CoreNode, core: Stub, engine: Stub,
                       port: Stub) -> None:
         for drain in (0, 1, 30):
@@ -101,7 +102,7 @@ def test_a_bus_error_of_the_engine_reaches_the_core(node: Run) -> None:
 
 
 def test_each_side_sees_whether_a_register_is_still_to_be_written(node: Run) -> None:
-    """The signal that completes a transfer waits for it, here and at the other core."""
+    """A transfer's signal waits until the register is written, on either core."""
     async def process(ctx: SimulatorContext, dut: CoreNode, core: Stub, engine: Stub,
                       port: Stub) -> None:
         for ready, peer in itertools.product((0, 1), repeat=2):

@@ -43,7 +43,7 @@ async def pulse(ctx: SimulatorContext, *signals: Signal) -> None:
 @pytest.mark.parametrize("earlier", [Fault.NONE, Fault.SEMAPHORE, Fault.BUS_ERROR])
 def test_a_fault_in_the_cycle_of_a_start_stops_the_core(cause: str, fault: Fault,
                                                         earlier: Fault) -> None:
-    """A start clears the earlier fault, and not the one of its own cycle."""
+    """A start clears an earlier fault, but not a fault of the same cycle."""
     dut = ProgramControl(CONFIG)
 
     async def process(ctx: SimulatorContext) -> None:
@@ -133,7 +133,7 @@ class Host:
 
 @pytest.mark.parametrize("issue_cycles", [1, 3])
 def test_a_signal_from_outside_counts_before_or_after_a_bundle(issue_cycles: int) -> None:
-    """It arrives in each cycle around an addition; together they overflow, so one must fault."""
+    """The signal arrives in each cycle around a bundle's addition; the second one overflows."""
     config = replace(CONFIG, issue_cycles=issue_cycles)
     asm = Assembler(config)
     with asm.bundle() as b:
@@ -215,7 +215,7 @@ def test_a_stop_in_any_cycle_executes_no_bundle_twice(issue_cycles: int) -> None
 
 
 def test_a_request_right_after_a_halt_waits_for_the_last_scalar_load() -> None:
-    """A load that issues with the halt lands a cycle later, through the host's write port."""
+    """A scalar load in the halting bundle uses the host's write port a cycle after its issue."""
     asm = Assembler(CONFIG)
     with asm.bundle() as b:
         b.s0.load(s[20], s[0], 3)

@@ -46,7 +46,7 @@ def tiny() -> Iterator[CoreModel]:
 
 
 def with_data(core: CoreModel, seed: int) -> GoldenCore:
-    """A golden core with the same random memories as the core, which is reset."""
+    """Resets the core; returns a golden core with the same random memories."""
     rng = np.random.default_rng(seed)
     golden = GoldenCore(core.config)
     core.reset()
@@ -72,7 +72,7 @@ def assert_same(core: CoreModel, golden: GoldenCore) -> None:
 
 
 def run_both(core: CoreModel, golden: GoldenCore, asm: Assembler) -> dict[str, int]:
-    """Runs the program, followed by a halt, on both to its end, and compares all state."""
+    """Runs the program and a halt on both cores to the end, and compares all state."""
     with asm.bundle() as b:
         b.s1.halt()
     bundles = asm.assemble().bundles
@@ -293,7 +293,7 @@ def full_array(asm: Assembler, config: Config) -> None:
 
 
 def busy_array(asm: Assembler, config: Config) -> None:
-    """Two results under way, a load begun, and data in the transposer."""
+    """Adds bundles that leave results and a partial load in the array, and a transposed tile."""
     for _ in range(config.tile_vregs):
         with asm.bundle() as b:
             b.push.weights(v[1])
@@ -307,7 +307,7 @@ def busy_array(asm: Assembler, config: Config) -> None:
 
 
 def nothing(asm: Assembler, config: Config) -> None:
-    """The array in its state after a reset."""
+    """Adds no bundles: the array stays in its state after a reset."""
 
 
 FAULTS = {
@@ -382,7 +382,7 @@ def test_a_faulting_bundle_changes_nothing(core: CoreModel, name: str) -> None:
 
 
 def with_operations(bundle: int, more: dict[Slot, dict[str, int]]) -> int:
-    """The bundle, with operations in slots that it does not use."""
+    """The bundle with further operations in its empty slots."""
     slots, imm, reserved = unpack(bundle)
     free = {slot: fields for slot, fields in more.items() if not slots[slot]["op"]}
     position = isa.BUNDLE_BITS - 32 * isa.IMMEDIATES - isa.RESERVED_BITS
@@ -760,7 +760,7 @@ LATE = {
 
 
 def rest(core: CoreModel, golden: GoldenCore, asm: Assembler) -> None:
-    """Runs a program on both; on the core up to the first cycle in which it is idle."""
+    """Runs a program on both cores; on the core in RTL, only to its first idle cycle."""
     bundles = asm.assemble().bundles
     processors: list[Processor] = [core, golden]
     for processor in processors:
@@ -775,7 +775,7 @@ def rest(core: CoreModel, golden: GoldenCore, asm: Assembler) -> None:
 
 
 def read_at_once(core: CoreModel, space: HostSpace, address: int) -> np.ndarray:
-    """A vector, read in this very cycle."""
+    """Reads a vector with a request that the core accepts in the current cycle."""
     model, config = core.model, core.config
     model.poke("host_read__valid", 1)
     model.poke("host_read__payload", space | address << 2)

@@ -25,7 +25,7 @@ def simulate(dut: Component,
 
 
 class ReadChain:
-    """The vector unit's chain of rows, as its control signals change it."""
+    """A model of the vector unit's chain of rows, which its control signals change."""
 
     def __init__(self, rows: int) -> None:
         self.rows: list = [None] * rows  # the southmost first

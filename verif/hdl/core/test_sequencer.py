@@ -57,7 +57,7 @@ TIMINGS = {
 TINY = Config.preset("tiny")
 STAGED = replace(TINY, issue_cycles=3)
 WIDE = replace(CONFIG, array=16, vmem_bytes=11 * 128, smem_words=61)
-"""Scalar memory has a bank for each word of a descriptor."""
+"""A configuration in which scalar memory has a bank for each word of a descriptor."""
 WAIT_LIMIT = 5000
 
 
@@ -110,7 +110,7 @@ def golden_spaces(core: TracingCore) -> tuple[tuple[Space, np.ndarray], ...]:
 
 @pytest.mark.parametrize("timing", TIMINGS)
 def test_issues_and_state_are_those_of_the_golden_core(tiny_model: Model, timing: str) -> None:
-    """All slots, branches, loops and faults: each issue with all its operands, in order."""
+    """Each issue is compared, with all its operands, for all slots, branches and faults."""
     compare_with_golden(tiny_model, TINY, timing)
 
 
@@ -136,7 +136,7 @@ STAGED_DISTANCES = (
     # A random number uses its unit for six cycles.
     (6, bundle(v1=v(VectorOp.RANDOM, 1, 2)), bundle(v1=v(VectorOp.RANDOM, 5, 6))),
 )
-"""Cycles from the issue of a bundle to that of the next one, if ``issue_cycles`` is 3; and both."""
+"""For ``issue_cycles`` = 3: the cycles between the issues of two bundles, and the two bundles."""
 
 
 def test_issues_in_three_stages_are_those_of_the_golden_core() -> None:
@@ -235,7 +235,7 @@ def test_scalar_operations_give_what_the_oracle_says() -> None:
 
 
 def run_with_signals(bench: VerilatedSequencer, oracle: Oracle, program: list[int]) -> list[int]:
-    """Runs a program on both to its end; signals each semaphore that it waits for."""
+    """Runs a program on sequencer and oracle; signals each semaphore that it waits for."""
     executed = oracle.run(program, WAIT_LIMIT)
     assert len(executed) < WAIT_LIMIT
     before = len(bench.checker.issued)
@@ -434,7 +434,7 @@ def ready_units(bench: VerilatedSequencer, **values: int) -> None:
 
 ARRAY = [*(bundle(push={"op": PushOp.WEIGHTS, "a": 20}),) * CONFIG.tile_vregs,
          bundle(push={"op": PushOp.ROWS_SWAP, "a": 21})]
-"""After these, rows can be pushed and popped."""
+"""Bundles after which rows can be pushed, and results can be popped."""
 
 
 @pytest.mark.parametrize(("code", "port"), [
@@ -538,7 +538,7 @@ def test_what_a_cycle_waits_for(model: Model) -> None:
 
 def expect_fault(model: Model, fault: Fault, code: int, before: tuple[int, ...] = (),
                  seed: int = 0) -> None:
-    """The bundle after ``before`` has this fault and changes nothing."""
+    """Checks that the bundle after ``before`` has this fault and changes nothing."""
     programs = SequencerPrograms(np.random.default_rng([6, seed]))
     oracle = random_oracle(programs)
     oracle.scalars[1:4] = [WORD, 1 << 31, 100]
@@ -556,7 +556,7 @@ def expect_fault(model: Model, fault: Fault, code: int, before: tuple[int, ...] 
 
 EFFECT = {"v0": v(VectorOp.LANE, 30), "st": {"op": 1, "d": 31},
           "s1": s(ScalarOp.ADD, 31, 0, i(7))}
-"""Harmless operations, which must not be executed either."""
+"""Legal operations in a bundle with a fault, which must not be executed either."""
 FULL = (*ARRAY, *(bundle(push={"op": PushOp.ROWS, "a": 1}),) * (CONFIG.result_vregs - 1))
 
 
@@ -716,7 +716,7 @@ def test_random_bundles_have_the_faults_that_they_have(model: Model) -> None:
 
 
 def test_a_fault_waits_until_its_operands_are_final(model: Model) -> None:
-    """The address comes from a load under way; its old value would be illegal."""
+    """The address register awaits a load; its old value would be an illegal address."""
     oracle = Oracle(CONFIG)
     oracle.scalars[6] = WORD
     oracle.smem[3] = 4
@@ -812,7 +812,7 @@ def test_a_wait_holds_its_whole_bundle_until_the_semaphore_is_high_enough(model:
     (MiscOp.SIGNAL, True, 12), (MiscOp.SIGNAL, False, 10)])
 def test_a_signal_from_outside_and_the_bundle_s_both_count(model: Model, op: MiscOp, same: bool,
                                                            left: int) -> None:
-    """Also where the semaphore would overflow if the bundle did not subtract from it first."""
+    """This also holds where the signal would overflow if the bundle did not subtract first."""
     bench = VerilatedSequencer(model)
     bench.load([bundle(misc=s(op, 3, 0, i(5))), HALT])
     bench.write(Space.SEMAPHORE, 3, WORD if op == MiscOp.WAIT else 5)
@@ -1025,7 +1025,7 @@ def test_what_the_host_reaches_while_a_program_runs(model: Model) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_requests_for_scalar_memory_and_a_program_s_loads_and_stores_all_take_place(
         model: Model, seed: int) -> None:
-    """The program keeps to the first eight words, the host to the others; both see their own."""
+    """The program accesses the first eight words, the host the others; each reads what it wrote."""
     rng = np.random.default_rng([14, seed])
     program = []
     for number in range(40):
@@ -1082,7 +1082,7 @@ def transfer_write(rng: np.random.Generator) -> tuple[Space, int, list[int]]:
 @pytest.mark.parametrize("seed", range(3))
 def test_words_of_transfers_requests_and_a_program_s_stores_are_all_written(model: Model,
                                                                             seed: int) -> None:
-    """The program has the first four words of scalar memory, transfers five, the host the rest."""
+    """In scalar memory, the program writes four words, transfers five, and the host the rest."""
     rng = np.random.default_rng([18, seed])
     program = [bundle(s0=s(ScalarOp.STORE, int(rng.integers(1, 8)), 0, i(int(rng.integers(4)))))
                if rng.random() < 0.3 else 0 for _ in range(41)]
@@ -1179,7 +1179,7 @@ def test_a_descriptor_is_read_while_its_bundle_waits_for_something_else(model: M
 
 
 def test_the_address_of_a_descriptor_may_have_just_been_loaded(model: Model) -> None:
-    """Before it arrives, the register holds the address of a descriptor with a fault."""
+    """Before the load ends, the register holds the address of a descriptor with a fault."""
     bench = VerilatedSequencer(model)
     oracle = Oracle(CONFIG)
     oracle.smem[:] = [2, *(0,) * 10, 2, 0]
@@ -1381,7 +1381,7 @@ def test_shared_ports_need_different_cycles_for_the_writes_of_a_bundle(
 
 
 def test_operation_codes_of_the_slots_with_one_operation() -> None:
-    """The sequencer names these by hand."""
+    """The sequencer's code contains the codes of these operations as constants."""
     assert [entry.op for entry in OPERATIONS if Slot.STORE in entry.slots] == [StoreOp.STORE]
     assert [entry.op for entry in OPERATIONS if Slot.LOAD in entry.slots] == [LoadOp.LOAD]
     assert [entry.op for entry in OPERATIONS if Slot.POP in entry.slots] == [PopOp.POP]

@@ -1,4 +1,4 @@
-"""The core's own logic, between units that are stubs: what it says of them and to them."""
+"""The logic of `Core` itself: stubs replace all units, and tests set and read the stubs' ports."""
 
 import itertools
 from collections.abc import Callable
@@ -25,7 +25,7 @@ Run = Callable[[Check], None]
 
 @pytest.fixture
 def wiring(monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a check of a core among stubs, given the core, them, ``set`` and ``get``."""
+    """A function that runs a check of a core whose units are stubs."""
     placed = stub_out(monkeypatch, core_module, *UNITS)
     dut = Core(Config.preset("tiny"))
 

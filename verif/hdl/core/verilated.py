@@ -1,4 +1,4 @@
-"""The sequencer as a verilated model: its host, and the pins of a `SequencerChecker`."""
+"""Drives a verilated model of the sequencer, as its host and under a `SequencerChecker`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -123,7 +123,7 @@ class VerilatedSequencer:
                         for address, value in enumerate(values)})
 
     def check_state(self, oracle: Oracle) -> None:
-        """Compares all state with the state of the oracle."""
+        """Compares memories, registers, transfers, signals, pc and fault with the oracle's."""
         for space, values in self._spaces(oracle):
             found = [self.read(space, address) for address in range(len(values))]
             for address, (got, want) in enumerate(zip(found, values, strict=True)):

@@ -42,7 +42,17 @@ def open_engine(config: Config = CONFIG) -> Model:
 
 @dataclass(frozen=True)
 class AgentTiming:
-    """Timing of the memories: share of cycles in which they make progress, and largest latency."""
+    """Timing of the memories.
+
+    Attributes
+    ----------
+    pace : float
+        Share of cycles in which a memory makes progress.
+    latency : int
+        Largest latency, in cycles.
+    bursts : int
+        HBM accepts reads until it queues the rows of this number of bursts of 64 rows.
+    """
 
     pace: float = 1.0
     latency: int = 0
@@ -66,7 +76,7 @@ def random_memories(config: Config, rng: np.random.Generator) -> Memories:
 
 
 def places(side: Side, rows: int, config: Config) -> set[int]:
-    """Addresses that a side of a transfer covers: of its blocks or, in smem and imem, its words."""
+    """Addresses of all blocks of a transfer's side or, in smem and imem, of all its words."""
     count, unit = side.blocks(rows, config), side.unit(config)
     length = side.run or count
     found = {side.address + block % length * unit + block // length * side.stride
@@ -259,7 +269,7 @@ class Words:
 
 @dataclass
 class HbmAgent:
-    """The HBM behind its port: bursts in order, as `HbmPort` handles them."""
+    """The HBM and its port, which executes bursts in order, as `HbmPort` does."""
 
     pins: Pins
     config: Config
@@ -429,7 +439,7 @@ class VerilatedDma:
         return sum(word << 32 * number for number, word in enumerate(words))
 
     def _signal(self, name: str, index: int) -> None:
-        """Checks a signal: all transfers up to its own must be complete, with the right data."""
+        """Checks a signal: its transfer and all earlier ones must have written the right data."""
         assert self.awaited[name], f"nothing was to be signalled at {name}"
         expected = self.awaited[name].popleft()
         assert index == expected, f"semaphore {index} is signalled at {name}, not {expected}"
@@ -480,7 +490,7 @@ class VerilatedDma:
               refused: bool = False) -> Fault:
         """Starts a transfer; waits until the engine has taken it, and returns its fault.
 
-        If memory refuses it (``refused``), no signal and no data are expected.
+        ``refused`` says that memory refuses the transfer: no signal and no data are expected.
         """
         self._words = descriptor.pack()
         result: list[Fault] = []
@@ -555,7 +565,7 @@ class VerilatedDma:
             self._compare(space, index, "after all transfers")
 
     def forget(self) -> None:
-        """Accepts the memories' contents as they are; to be called after an abort."""
+        """Takes the memories' contents as the expected ones; to be called after an abort."""
         self.jobs.clear()
         for queue in self.awaited.values():
             queue.clear()
@@ -571,7 +581,7 @@ class Transfers:
         self.config = config
 
     def side(self, space: DmaSpace, rows: int) -> tuple[int, int, int]:
-        """Address, run and stride of a side that lies within its space, or nearly does."""
+        """Random address, run and stride of a side that lies within its space, or almost so."""
         rng = self.rng
         side = Side(space, 0, 0, 0)
         unit, size = side.unit(self.config), side.size(self.config)

@@ -37,7 +37,7 @@ def model() -> Iterator[Model]:
 
 def start_apart(bench: VerilatedDma, descriptor: Descriptor, host: bool,
                 refused: bool = False) -> Fault:
-    """Starts a transfer once it overlaps none under way."""
+    """Starts a transfer when it no longer overlaps any transfer under way."""
     job = Job.of(descriptor, bench.config)
     if any(job.meets(other) for other in bench.jobs):
         bench.finish()
@@ -234,7 +234,7 @@ def test_words_are_read_one_by_one_and_written_together(wide: tuple[Config, Mode
 
 
 def test_a_row_of_several_bundles_is_written_a_bundle_a_cycle() -> None:
-    """As in `v2`, whose rows hold eight bundles; here they hold two."""
+    """Rows of `v2` hold eight bundles; here they hold two."""
     config = Config(array=32, sublanes=2, vmem_bytes=4 << 10, smem_words=999, imem_bundles=256,
                     hbm_bytes=1 << 16, hbm_channels=1)
     assert write_words(config) == 16
@@ -270,7 +270,7 @@ def random_word(rng: np.random.Generator) -> int:
 
 
 def near_the_edge(rng: np.random.Generator, config: Config) -> Descriptor:
-    """A descriptor with a side that ends at the end of its space, or just beyond."""
+    """A random descriptor with a side that ends near the end of its space."""
     while True:
         spaces = {name: DmaSpace(int(rng.choice(sorted(
             space for space in known if DMA_SPACES[space].exists(config)))))
@@ -312,7 +312,7 @@ def near_the_edge(rng: np.random.Generator, config: Config) -> Descriptor:
 
 
 def random_fields(rng: np.random.Generator) -> Descriptor:
-    """A random descriptor, often legal in some respect."""
+    """A random descriptor with some fields that are often legal."""
     def maybe(share: float, value: int) -> int:
         return value if rng.random() < share else 0
 
@@ -327,7 +327,7 @@ def random_fields(rng: np.random.Generator) -> Descriptor:
 
 
 def spoiled(rng: np.random.Generator, descriptor: Descriptor) -> Descriptor:
-    """The descriptor with a small change to one of its fields."""
+    """Returns the descriptor after a small change to one of its fields."""
     name = str(rng.choice(["rows", "source_address", "source_stride", "destination_address",
                            "destination_stride"]))
     low = -(1 << 31) if "stride" in name else 0
@@ -336,7 +336,7 @@ def spoiled(rng: np.random.Generator, descriptor: Descriptor) -> Descriptor:
 
 
 class Checks:
-    """The front end alone, with descriptors of the host."""
+    """The engine's front end alone, which checks descriptors of the host."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -345,7 +345,7 @@ class Checks:
         self.model.poke("room", 1)
 
     def check(self, descriptor: Descriptor) -> tuple[Fault, int]:
-        """The fault, and the number of cycles until it was known."""
+        """Returns a descriptor's fault, and the number of cycles that its check takes."""
         model = self.model
         model.poke("host_descriptor", sum(
             word << 32 * number for number, word in enumerate(descriptor.pack())))

@@ -18,7 +18,7 @@ ROW = CONFIG.row_bytes
 
 
 def check_sides(*sides: tuple[Side, int]) -> list[tuple[bool, int]]:
-    """Of each side with its rows, whether it is found outside of its space, and its run."""
+    """For each side and its rows: whether hardware finds it outside of its space; its run."""
     dut = SideCheck(CONFIG, DMA_DESTINATIONS)
     found: list[tuple[bool, int]] = []
 
@@ -72,7 +72,7 @@ def test_words_that_overflow_their_count_are_outside(space: DmaSpace) -> None:
 
 
 def test_an_offset_that_overflows_before_its_last_bit_is_outside() -> None:
-    """The truncated offset is 0 again at the end: the overflow must be remembered."""
+    """In the last step the truncated offset is 0 again: hardware must remember the overflow."""
     run = 2
     for runs in (65, 129, 1025, 4097):
         up = Side(DmaSpace.HBM, 0, run, 16 * ROW)
@@ -83,7 +83,7 @@ def test_an_offset_that_overflows_before_its_last_bit_is_outside() -> None:
 
 
 def test_a_run_longer_than_any_transfer_is_one_run() -> None:
-    """Its low bits alone would be a short run, and the stride lead out of the memory."""
+    """With its low bits alone, the run would be short, and the stride would leave memory."""
     sides = [(Side(DmaSpace.HBM, 0, run, CONFIG.hbm_bytes), 9) for run in (
         (1 << BLOCK_BITS) + 1, 1 << BLOCK_BITS, (1 << 31) + 3, DMA_MAX_ROWS, DMA_MAX_ROWS + 2)]
     assert check_sides(*sides) == [(False, DMA_MAX_ROWS)] * len(sides)
@@ -96,7 +96,7 @@ def test_as_many_runs_as_fit_are_inside_and_one_more_is_outside() -> None:
 
 
 def test_no_bus_error_is_reported_during_an_abort() -> None:
-    """An aborted transfer cannot fail: the host would see a fault of no transfer."""
+    """An aborted transfer must not fail, because its fault would belong to no transfer."""
     dut = Completion()
 
     async def process(ctx: SimulatorContext) -> None:

@@ -1,1 +1,1 @@
-"""Tests of the serial host of a chip on an FPGA."""
+"""Tests of the hardware that surrounds the chip on an FPGA."""

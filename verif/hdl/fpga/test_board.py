@@ -1,4 +1,4 @@
-"""The pads of a board with an SDRAM and SPI: the netlist of `Board`, without the system in it."""
+"""The pads of a board with SDRAM and SPI, in the netlist of `Board` around a black box."""
 
 import re
 
@@ -19,7 +19,7 @@ _WIRE = re.compile(r"^ *connect \\(\S+) (\S.*)$", re.MULTILINE)
 
 
 class System(wiring.Component):
-    """The ports of a `SerialSystem` with an SDRAM and SPI, as a cell."""
+    """A black box with the ports of a `SerialSystem` with SDRAM and SPI."""
 
     def __init__(self) -> None:
         super().__init__({"line_in": In(1), "line_out": Out(1), "interrupt": Out(1),
@@ -48,7 +48,7 @@ def netlist() -> str:
 
 @pytest.fixture(scope="module")
 def cells(netlist: str) -> dict[str, tuple[str, dict[str, str]]]:
-    """Type of each cell, and what its ports are connected to, by name."""
+    """By name of cell: its type, and what its ports are connected to."""
     return {name: (kind, {port: plain(value) for port, value in _PORT.findall(ports)})
             for kind, name, ports in _CELL.findall(netlist)}
 

@@ -31,13 +31,13 @@ FPGA = Config.preset("fpga")
 
 
 def levels(line: Sequence[int], cycles: float) -> list[int]:
-    """The line in each cycle, for bytes whose bits take a number of cycles that may be broken."""
+    """The line's level in each cycle for some bytes; ``cycles`` for a bit need not be integer."""
     bits = [bit for byte in line for bit in (0, *(byte >> place & 1 for place in range(8)), 1)]
     return [bits[int(cycle / cycles)] for cycle in range(int(len(bits) * cycles))]
 
 
 def receive(divisor: int, line: Sequence[int]) -> list[int | None]:
-    """Bytes that a receiver finds on a line given by cycle; None: without a stop bit."""
+    """Bytes that a receiver finds in a line's levels by cycle; None: a byte without a stop bit."""
     dut = UartReceiver(divisor)
     found: list[int | None] = []
 
@@ -125,7 +125,7 @@ def test_requests_whose_checksums_are_equal_by_chance_are_executed() -> None:
 
 def execute(payload: bytes,
             refused: int = -1) -> tuple[Response, list[tuple[int, int | None]], int]:
-    """Response, accesses (address and, of a write, data), and cycles of reset.
+    """Executes a request; returns response, accesses (address, written data or None), reset cycles.
 
     A word that is read is its address. The access to the address ``refused`` fails.
     """

@@ -29,7 +29,7 @@ FPGA = Config.preset("fpga", hbm_bytes=32 << 20)
 
 
 class Probed(Elaboratable):
-    """A controller, and its outputs as one signal, which is quick to sample."""
+    """A controller whose outputs are also joined to one signal, which is quick to sample."""
 
     def __init__(self, timing: SdramTiming) -> None:
         self.controller = SdramController(timing, 14, 64)

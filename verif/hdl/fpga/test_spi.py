@@ -19,11 +19,11 @@ from sim.verilated.model import Model
 pytestmark = pytest.mark.slow
 
 WORD = 0x7E7D0180
-"""What every address holds; it has bytes that need an escape."""
+"""The word at every address; some of its bytes need an escape in a frame."""
 
 
 class Target:
-    """Registers that keep nothing."""
+    """A target of the golden bridge that records writes, but reads `WORD` at every address."""
 
     def __init__(self) -> None:
         self.writes: list[tuple[int, int]] = []

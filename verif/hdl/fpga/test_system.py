@@ -39,7 +39,7 @@ LIMIT = 200_000
 
 
 class Host:
-    """A host at the end of the line, with one request after the other."""
+    """The host's end of the serial line, which sends one request after the other."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -95,7 +95,7 @@ class Host:
                                                              len(part))
 
     def write_space(self, space: Space, at: int, *words: int) -> None:
-        """Words of a core's memory, through its registers."""
+        """Writes words to a memory of core 0 through its registers."""
         register = CORE_REGISTERS["ACCESS_ADDRESS"]
         self.write(address("ACCESS_ADDRESS", 0), register.pack(ADDRESS=at, SPACE=space.value))
         self.write(address("ACCESS_DATA", 0), *words, fixed=True)

@@ -59,7 +59,7 @@ class Torus:
 
     def send(self, chip: int, core: int, source: int, destination: int, vectors: int,
              to: tuple[int, int, int], **fields: int) -> None:
-        """Start a transfer, and note what it must do."""
+        """Start a transfer, and note the vectors and signals that must arrive."""
         dx, dy, far = to
         self.chips[chip].start_transfer(core, remote(source, destination, vectors, *to, **fields))
         there = self.neighbour(chip, dx, dy)
@@ -179,7 +179,7 @@ def test_faults_of_links_stop_all_cores() -> None:
 
 
 def test_both_ends_of_a_cable_that_dies_inside_a_packet_have_a_fault() -> None:
-    """The chips are busy until the end with a part of the packet is down, which is the later."""
+    """Both chips stay busy until the second end, that with a partial packet, is down."""
     with opened((2, 1), latencies=np.full((2, 4), 30)) as pod:
         first, second = pod.chips
         first.start_transfer(0, remote(0, 0, 1, 1, 0, 0))
@@ -216,7 +216,7 @@ def test_reset_of_a_core_drops_its_transfers_only() -> None:
 
 
 def test_packets_for_a_core_that_is_reset_hold_nothing_up() -> None:
-    """Whole vectors may be lost. The other core gets all that is for it."""
+    """Only whole vectors are lost; the other core gets everything that is sent to it."""
     with opened((2, 1), 6) as pod:
         second = pod.chips[1]
         before = pod.memory[1, 0].copy()
@@ -282,7 +282,7 @@ def test_place_that_cannot_be_is_refused(pair: Torus) -> None:
 
 
 def test_programs_reduce_over_rings() -> None:
-    """All chips run the same programs, on both cores: remote transfers, and signals for credits."""
+    """All chips run one program for each core: remote transfers, and signals that free buffers."""
     vectors = 3
     with opened((2, 2), 4, memory=HbmOptions(latency=9, stalls=20_000)) as pod:
         wanted = pod.memory[:, :, :vectors].sum(axis=0, dtype=np.uint32)
@@ -304,7 +304,7 @@ def test_programs_reduce_over_rings() -> None:
 
 
 def test_links_whose_clock_has_stopped_wake_in_time(pair: Torus) -> None:
-    """A transfer takes equally long after any time of rest; it wakes both chips' links."""
+    """A transfer wakes both chips' links, and takes equally long after any time of rest."""
     for sender, to in ((0, (1, 0, 0)), (1, (-1, 0, 1))):
         found = set()
         for rest in (*range(0, REST_CYCLES, 9), REST_CYCLES, 10 * REST_CYCLES):
@@ -322,7 +322,7 @@ def test_links_whose_clock_has_stopped_wake_in_time(pair: Torus) -> None:
 
 
 def test_results_do_not_depend_on_quantum_and_threads() -> None:
-    """Nor do cycles. Wires lose and damage frames, and memories stall."""
+    """Results and cycles stay the same, while wires damage frames and memories stall."""
     found = []
     for quantum, threads in ((1, 1), (2, 1), (None, 3)):
         with opened((3, 1), 8, latencies=[[14, 13, 20, 17], [30, 15, 13, 13], [13, 16, 40, 21]],
@@ -357,7 +357,7 @@ def test_quantum_and_threads_that_cannot_be(quantum: int, threads: int | None,
     (pack_remote(0, -1, 0), Fault.DMA_RANGE), (pack_remote(-128, 0, 0), Fault.DMA_RANGE),
     (pack_remote(1, 0, 1) | 1 << 17, Fault.DMA_DESCRIPTOR)])
 def test_remote_signal_of_a_program(word: int, fault: Fault, pair: Torus) -> None:
-    """It adds to a semaphore, or its bundle has a fault and no effect."""
+    """The signal adds to a semaphore, or its bundle has a fault and no effect."""
     text = f"""{{ s0.add s1, s0, {word} }}
                {{ misc.signal_remote sem9, s1, 77 | s0.add s2, s0, 5 }} {{ s1.halt }}"""
     first, second = pair.chips

@@ -1,4 +1,4 @@
-"""Links and routers on small tori: order, ways, rate, latency, and every fault of a wire."""
+"""Links and routers on small tori: order, routes, rate, latency, and every fault of a wire."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,7 +36,7 @@ CONFIG = LinkConfig(payload_bytes=16, depth=128, retry_cycles=256)
 HOP_CYCLES = 3
 """Cycles that a fabric needs to pass a flit on, from wire to wire."""
 LINK_DIES = (CONFIG.retries + 3) * CONFIG.retry_cycles
-"""Cycles within which an end finds out that the other one does not answer."""
+"""Number of cycles after which an end of a link has found that the other one does not answer."""
 X_PLUS, X_MINUS, Y_PLUS, Y_MINUS = Direction
 
 
@@ -50,7 +50,7 @@ def torus(shape: tuple[int, int], latencies: object, seed: int) -> Iterator[Toru
 
 
 def one(source: int, dx: int, dy: int, flits: int = 1, count: int = 1) -> Packets:
-    """Equal packets."""
+    """``count`` equal packets of one source."""
     return Packets(*(np.full(count, value) for value in (source, dx, dy, flits)))
 
 
@@ -87,7 +87,7 @@ def test_lost_and_damaged_frames_cost_cycles_only(lose: float, damage: float) ->
 
 
 def test_last_acknowledgement_that_is_lost_is_repeated() -> None:
-    """Without another flit, only the timer finds out; afterwards nothing is left to say."""
+    """If no other flit follows, the timer must notice the loss; then the link becomes idle."""
     with torus((2, 1), 3, 1) as fabrics:
         fabrics.faults({(1, X_MINUS): WireFaults(dead=(0, 200))})
         fabrics.run(one(0, 1, 0)).check()
@@ -112,7 +112,7 @@ def test_wire_that_is_dead_for_a_while_costs_cycles_only() -> None:
 
 
 def test_wire_that_stays_dead_takes_its_link_down_and_no_other() -> None:
-    """It dies inside packets. What arrives until then is right; nothing waits for the rest."""
+    """The wire dies inside packets. Flits before that are right; nothing waits for the others."""
     shape = (3, 3)
     dead = {(0, X_PLUS), (1, X_MINUS)}
     packets = Packets.random(np.random.default_rng(7), shape, 800, 4)
@@ -127,7 +127,7 @@ def test_wire_that_stays_dead_takes_its_link_down_and_no_other() -> None:
 
 
 def test_packet_that_a_dead_wire_cuts_is_ended_and_holds_no_channel() -> None:
-    """Only one wire dies. The end that waits for the rest of the packet finds out by itself."""
+    """Only one wire dies; the end that waits for the rest of the packet must notice it alone."""
     with torus((3, 1), 4, 1) as fabrics:
         fabrics.faults({(0, X_PLUS): WireFaults(dead=(30, 1 << 40))})
         delivery = fabrics.run(one(0, 2, 0, flits=40), cycles=2 * LINK_DIES)
@@ -158,10 +158,10 @@ def test_starved_credits_cost_cycles_only_while_the_other_end_answers() -> None:
 @pytest.mark.parametrize("end", [0, 1])
 @pytest.mark.parametrize("count", [4, 2 * CONFIG.depth])
 def test_reset_of_one_end_takes_the_link_down(end: int, count: int) -> None:
-    """Its numbers begin again, even if they are numbers that the other end could expect.
+    """The end's sequence numbers begin again, maybe with one that the other end expects.
 
-    Otherwise the other end would take as many new flits for repetitions as it has received, or
-    would notice nothing after a multiple of all numbers.
+    If the link stayed up, the other end would take new flits for repetitions of those that it has
+    received, or would notice nothing after a multiple of all numbers.
     """
     with torus((2, 1), 20, 1) as fabrics:
         fabrics.run(one(0, 1, 0, count=count)).check()
@@ -205,7 +205,7 @@ def test_link_carries_11_flits_in_16_cycles_over_64_cycles_of_wire(both: bool) -
 
 
 def test_all_ports_of_a_fabric_are_busy_at_once() -> None:
-    """A chip that sends to all of its neighbours and hears from all of them."""
+    """One chip sends to all of its neighbours and receives from all of them."""
     packets = Packets(*(np.concatenate([np.full(200, value) for value in values]) for values in (
         [0, 0, 0, 0, 1, 2, 3, 6], [1, -1, 0, 0, -1, 1, 0, 0], [0, 0, 1, -1, 0, 0, -1, 1],
         [4] * 8)))
@@ -245,7 +245,7 @@ def frame(**fields: int) -> int:
 
 
 def sent_frame(port: Direction, node: Model) -> int:
-    """The body of the frame that a fabric sends, whose checksum must be right."""
+    """Returns the body of the frame that a fabric sends; the checksum must be right."""
     layout = frame_layout(CONFIG)
     found = node.peek(f"tx_frame__{port}")
     body = found & (1 << frame_body(CONFIG).size) - 1

@@ -1,4 +1,4 @@
-"""Egress and ejection against models of vector memory and of the packets on the links."""
+"""Egress and ejection of packets, against models of vector memory and of the packets on links."""
 
 from collections import deque
 from dataclasses import dataclass, field, replace
@@ -83,7 +83,7 @@ class Order:
                      amount=int(rng.integers(1 << 32)))
 
     def addresses(self) -> list[int]:
-        """Of the destination, which has runs of two vectors."""
+        """Addresses of the destination, in order; it has runs of two vectors."""
         return [self.destination + number // 2 * self.stride + number % 2
                 for number in range(self.count)]
 
@@ -209,7 +209,7 @@ class EgressBench:
         return found, payload
 
     def check(self, orders: list[Order]) -> None:
-        """All flits of each direction, in order, and the completions of all transfers."""
+        """Checks all flits of each direction, in order, and the completion of each transfer."""
         for port in Direction:
             expected = [flit for order in orders if order.direction == port
                         for flit in order.flits(self.config, self.memory)]
@@ -239,7 +239,7 @@ def test_egress_sends_all_vectors_and_signals_in_order(changes: dict[str, int],
 
 
 def test_directions_do_not_hold_one_another_up() -> None:
-    """With one direction blocked and its queue full, the others send all they have."""
+    """If one direction is blocked and its queue is full, the others still send everything."""
     bench = EgressBench(CONFIG, 3, 1.0)
     ways = ((1, 0), (-1, 1), (0, 1), (0, -1))
     orders = [Order(port, 20, 5, 9, 2, {"dx": dx, "dy": dy, "x": 0, "y": 0, "core": 0}, signal=1,
@@ -266,7 +266,7 @@ def test_directions_do_not_hold_one_another_up() -> None:
 
 
 def test_a_core_is_busy_until_its_last_transfer_has_completed() -> None:
-    """While the link takes no flits, and until each signal is accepted."""
+    """A core is busy while the link takes no flits, and until each signal is accepted."""
     bench = EgressBench(CONFIG, 4, 0.4)
     to = {"dx": 1, "dy": 0, "x": 4, "y": 1, "core": 0}
     orders = [Order(Direction.X_PLUS, count, 5, 9, 2, to, signal=count % 2, signal_other=1)
@@ -375,7 +375,7 @@ class EjectionBench:
     def queue(self, port: Direction, core: int, address: int | None = None,
               signal: int | None = None, amount: int = 1, at: tuple[int, int] | None = None,
               ) -> tuple[Any, ...]:
-        """Send a packet by a port; return its effects."""
+        """Send a packet through a port; return the writes and additions that it must cause."""
         vector = None if address is None else self.rng.integers(
             1 << 32, size=(self.config.sublanes, self.config.lanes), dtype=np.uint32)
         x, y = at or self.here
@@ -386,14 +386,14 @@ class EjectionBench:
         return (*written, *(() if signal is None else ((signal, amount),)))
 
     async def run(self, ctx: SimulatorContext) -> None:
-        """Run until all packets have had their effects; look now and then whether it is at rest."""
+        """Run until all packets have had their effects; call `rest` at random times."""
         while any(self.queues):
             for _ in range(int(self.rng.integers(1, 40))):
                 await self.cycle(ctx)
             await self.rest(ctx)
 
     async def rest(self, ctx: SimulatorContext) -> None:
-        """Offer no flits until no packet is inside; from then on, nothing has an effect."""
+        """Offer no flits until no packet is inside; check that nothing happens from then on."""
         ejection, arrivals = self.dut.ejection, self.dut.arrivals
         self.offers = False
         while (ctx.get(ejection.full) or any(ctx.get(core.busy) for core in arrivals)
@@ -451,7 +451,7 @@ class EjectionBench:
 
 
 def vectors_before(effects: list[tuple[Any, ...]]) -> list[int]:
-    """The number of vectors before each addition."""
+    """For each addition, the number of vectors that were written before it."""
     return [sum(isinstance(earlier[1], bytes) for earlier in effects[:place])
             for place, effect in enumerate(effects) if isinstance(effect[1], int)]
 
@@ -460,7 +460,7 @@ def vectors_before(effects: list[tuple[Any, ...]]) -> list[int]:
     ({"link_bytes": 8}, 0.7), ({"link_bytes": 16}, 1.0), ({"sublanes": 1, "link_bytes": 4}, 0.8)])
 def test_packets_are_written_whole_before_their_signals(changes: dict[str, int],
                                                         pace: float) -> None:
-    """Vectors of a port in order, and so its additions."""
+    """The vectors of each port are written in order; the additions of each port, too."""
     bench = EjectionBench(Config.preset("tiny", **changes), 11, pace)
     rng = bench.rng
     expected: dict[tuple[int, int], list[tuple[Any, ...]]] = {}

@@ -26,11 +26,11 @@ _MODULES: dict[str, dict[str, Callable[[], wiring.Component]]] = {
     "channels": {"mux": lambda: PacketMux(CONFIG, 2, 2)}}
 _SHOWN = {"credits": "used_0 used_1 freed_0 freed_1", "window": "repeated",
           "receiver": "body waiting", "mux": "holder_0 holder_1"}
-"""Signals inside of each module to which its proof refers."""
+"""By file of proofs, the internal signals of the module to which the properties refer."""
 
 
 def prove(name: str, bug: tuple[str, str, str] | None = None) -> None:
-    """Prove ``good`` of a file of ``proofs/``.
+    """Prove that the output ``good`` of a file in ``proofs/`` is always 1.
 
     ``bug`` is a module, a part of its Verilog, and what replaces that part.
 

@@ -1,4 +1,4 @@
-"""The router's choice of links and channels: the golden one, and free of deadlock."""
+"""The router chooses the golden model's links and channels, which are free of deadlock."""
 
 from itertools import product
 from typing import NamedTuple
@@ -37,7 +37,7 @@ class Departure(NamedTuple):
 
 
 def arrivals() -> list[tuple[Arrival, int, int]]:
-    """All that a router can be asked, with numbers of hops: both the least and the greatest."""
+    """All arrivals that a router distinguishes, with the least and the greatest numbers of hops."""
     found = []
     for port, channel, far, wrap in product(Direction, (None, 0, 1), (1, _FAR), (False, True)):
         step = port.step if channel is None else -port.step
@@ -56,7 +56,7 @@ def arrivals() -> list[tuple[Arrival, int, int]]:
 
 @pytest.fixture(scope="module")
 def table() -> dict[Arrival, Departure]:
-    """The routing function of the RTL, found by one flit for each case."""
+    """The routing function of the RTL: one flit is sent through a router for each case."""
     dut = Router(CONFIG)
     found: dict[Arrival, Departure] = {}
 
@@ -110,7 +110,7 @@ def sign(value: int) -> int:
 
 
 class RtlRoute:
-    """The way of a packet through routers in RTL; called like `golden.torus.route.route`."""
+    """The route of a packet through routers in RTL; called like `golden.torus.route.route`."""
 
     def __init__(self, table: dict[Arrival, Departure]) -> None:
         # By all but ``wrap``: where a packet leaves if the link does not wrap, and if it does.
@@ -150,7 +150,7 @@ def test_routers_take_the_golden_way(table: dict[Arrival, Departure]) -> None:
 
 def test_no_cycle_of_waiting_channels_in_any_shape_up_to_16_by_16(
         table: dict[Arrival, Departure]) -> None:
-    """The graph of the RTL's routing function.
+    """No channel of the RTL's routes waits for itself, in tori of any shape up to 16 x 16.
 
     A router without a dateline has a cycle, and so has one that turns on channel 1.
     """

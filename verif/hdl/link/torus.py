@@ -59,7 +59,7 @@ RECORD = np.dtype([("node", "<u4"), ("port", "<u4"), ("cycle", "<u8")])
 
 @dataclass(frozen=True)
 class Packets:
-    """Packets to send: arrays of shape (count,), in the order in which each injector sends them."""
+    """Packets to send, as arrays of shape (count,); each injector sends its packets in order."""
 
     source: npt.NDArray[np.int64]
     dx: npt.NDArray[np.int64]
@@ -69,7 +69,7 @@ class Packets:
     @staticmethod
     def random(rng: np.random.Generator, shape: tuple[int, int], count: int, most: int,
                ) -> "Packets":
-        """Packets of 1 to ``most`` flits between all pairs of fabrics, either way round."""
+        """Packets of 1 to ``most`` flits between random fabrics, either way round the rings."""
         columns, rows = shape
         dx = rng.integers(1 - columns, columns, count)
         dy = rng.integers(1 - rows, rows, count)
@@ -187,11 +187,11 @@ class Torus:
             self._library.systolith_torus_faults(self._torus, node * PORTS + port, kinds)
 
     def busy(self) -> bool:
-        """Whether a flit is not known to have left a link."""
+        """Whether any fabric has a flit that it does not know to have left its link."""
         return any(node.peek("busy") for node in self.nodes)
 
     def down(self) -> set[tuple[int, Direction]]:
-        """The links that were given up."""
+        """The links that are down, each by its fabric and port."""
         return {(number, port) for number, node in enumerate(self.nodes) for port in Direction
                 if node.peek("down") >> port & 1}
 
@@ -204,9 +204,10 @@ class Torus:
 
     def run(self, packets: Packets, *, offer: float = 1.0, accept: float = 1.0,
             closed: int = 0, cycles: int = 100_000) -> "Delivery":
-        """Sends the packets until all of them have arrived, for ``cycles`` cycles at most.
+        """Sends the packets; runs until all have arrived, or for at most ``cycles`` cycles.
 
-        Ejectors accept nothing before cycle ``closed``.
+        An injector offers a flit in a share ``offer`` of cycles; an ejector accepts one in a share
+        ``accept``, and none before cycle ``closed``.
         """
         number = np.repeat(np.arange(len(packets)), packets.flits)
         place = np.arange(len(number)) - np.repeat(
@@ -272,7 +273,7 @@ class Delivery:
             assert not self._check(payload, complete=complete) or not cut
 
     def _check(self, payload: npt.NDArray[np.uint64], *, complete: bool) -> int:
-        """Checks all flits except the tails of cut packets; returns the packets that lack flits."""
+        """Checks all flits except the tails of cut packets; counts the packets that lack flits."""
         number, place = payload[:, 0].astype(np.int64), payload[:, 1].astype(np.int64)
         packets = self.packets
         assert len(number)

@@ -61,7 +61,7 @@ def row_skew(depth: int) -> int:
 
 
 def stimulus(cycles: int, **driven: np.ndarray) -> dict[str, np.ndarray]:
-    """Values of every input for some cycles: idle except those given."""
+    """Values of all inputs for some cycles; inputs that are not given stay idle."""
     return {name: np.ascontiguousarray(driven.pop(name, np.zeros(cycles)), dtype)
             for name, dtype in IDLE.items()} | driven
 
@@ -72,7 +72,7 @@ def run(model: Model, inputs: Mapping[str, np.ndarray]) -> dict[str, NDArray[np.
 
 def assert_rows(name: str, got: NDArray[np.uint32], expected: np.ndarray, where: NDArray[np.bool_],
                 **context: np.ndarray) -> None:
-    """Checks equality where ``where`` holds, somewhere at least; shows the first difference."""
+    """Checks equality in cycles in which ``where`` is set; shows the first differences."""
     rows = np.flatnonzero(where)
     assert rows.size > 0, f"nothing of {name} was checked"
     wrong = rows[got[rows] != expected[rows]]
@@ -136,7 +136,7 @@ def test_a_million_random_products_added_to_minus_zero() -> None:
 
 
 class Weights:
-    """What the cell does with weights, one cycle at a time."""
+    """A model of the cell's weights, which is stepped cycle by cycle."""
 
     def __init__(self) -> None:
         self.active = self.shadow = self.next = 0
@@ -175,7 +175,7 @@ def random_protocol(rng: np.random.Generator, cycles: int,
 
 
 def assert_protocol(model: Model, depth: int, inputs: Mapping[str, np.ndarray]) -> None:
-    """Every output in every cycle, against `Weights` and the golden arithmetic."""
+    """Checks every output in every cycle against `Weights` and the golden arithmetic."""
     outputs = run(model, inputs)
     cycles = len(inputs["x"])
     rst = inputs["rst"].astype(bool)
@@ -218,7 +218,7 @@ def assert_protocol(model: Model, depth: int, inputs: Mapping[str, np.ndarray]) 
 
 
 def with_first_weight(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The same, after a weight has been loaded and swapped in: registers start undefined."""
+    """Changes the first two cycles of inputs: they load and swap a weight, which is undefined."""
     inputs["w_north_valid"][:2] = 1, 0
     inputs["w_west_valid"][:2] = 0
     inputs["swap"][:2] = 0, 1
@@ -254,7 +254,7 @@ def test_holds_while_idle_inputs_change(cell: Model, depth: int) -> None:
 
 @pytest.mark.parametrize("side", ["north", "west"])
 def test_keeps_the_first_weight_and_passes_on_the_rest(cell: Model, depth: int, side: str) -> None:
-    """Three weights arrive, then a swap: one stays, two leave on the opposite side."""
+    """Three weights arrive before a swap: the cell keeps one, and two leave on the other side."""
     valid, passed, other = {
         "north": ("w_north_valid", "w_south_valid", "w_east_valid"),
         "west": ("w_west_valid", "w_east_valid", "w_south_valid")}[side]

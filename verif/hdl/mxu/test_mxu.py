@@ -1,4 +1,4 @@
-"""The matrix unit in pure RTL: any traffic on its streams gives golden's rows, in order."""
+"""The matrix unit in pure RTL: any traffic on its streams gives the golden rows, in order."""
 
 from dataclasses import asdict, dataclass
 
@@ -26,7 +26,7 @@ class Tile:
 
 @dataclass
 class StreamRates:
-    """How willing the three streams are: the share of cycles in which they are ready or valid."""
+    """Share of cycles in which each of the three streams is valid or ready."""
 
     x: float = 1.0
     w: float = 1.0
@@ -49,10 +49,10 @@ def words(row: np.ndarray, flag: bool) -> np.ndarray:
 
 def stream(model: Model, tiles: list[Tile], rates: StreamRates, rng: np.random.Generator,
            abandon_after: int | None = None) -> tuple[np.ndarray, list[int], list[int]]:
-    """Result rows, the cycle in which each came, and that in which each activation went in.
+    """Runs tiles; returns result rows, their cycles, and the cycles of the activation rows.
 
-    With ``abandon_after``: those of so many cycles, which must not be all; the streams are left as
-    they are then.
+    With ``abandon_after``, it stops after this number of cycles, before all results have come, and
+    leaves the streams as they are.
     """
     # Only the first row's flag counts; behind it there is noise.
     weights = [words(row, bool(rng.integers(2)) if index else tile.transpose) for tile in tiles

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 LOADS = 14
 TIMEOUT = 20_000
 WILLINGNESS = ((1, 1, 1), (0.5, 0.7, 0.6), (1, 0.3, 1), (0.2, 1, 1), (1, 1, 0.15), (0.9, 0.9, 0.9))
-"""Probabilities that x and w offer a new row, and that y takes one."""
+"""Probabilities in a cycle that x offers a new row, that w does, and that y takes a row."""
 
 
 def delayed(m: Module, name: str, value: Value, valid: Value,

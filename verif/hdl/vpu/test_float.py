@@ -32,7 +32,7 @@ SEED = 20250311
 
 @dataclass(frozen=True)
 class Case:
-    """An operation and the unit that has it."""
+    """An operation and the unit that computes it."""
 
     op: VectorOp
     make: Callable[[], wiring.Component]

@@ -1,4 +1,4 @@
-"""The host's way to vector memory: how long it waits for the core, and when it is busy."""
+"""The host's access to vector memory: how long it waits for the core, and when it is busy."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -27,7 +27,7 @@ def simulate(dut: wiring.Component,
 
 async def ask(ctx: SimulatorContext, dut: wiring.Component,
               space: HostSpace = HostSpace.VMEM) -> None:
-    """A request, which is taken in this cycle."""
+    """Makes a request, which must be accepted in the current cycle."""
     ctx.set(dut.requests.valid, 1)
     ctx.set(dut.requests.payload.space, space)
     assert ctx.get(dut.requests.ready)
@@ -126,7 +126,7 @@ def test_the_host_is_busy_from_its_first_row_until_the_word_is_written() -> None
 
 @pytest.mark.parametrize("space", [HostSpace.VREG, HostSpace.MASK])
 def test_a_read_that_stores_delay_does_not_become_urgent(space: HostSpace) -> None:
-    """The core must not wait: it does not use what the read waits for, so nothing would end it."""
+    """The read must not hold the core up: it does not wait for the core's loads."""
     dut = HostControl(replace(CONFIG, issue_cycles=3))
 
     async def process(ctx: SimulatorContext) -> None:

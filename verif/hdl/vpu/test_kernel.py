@@ -1,4 +1,4 @@
-"""The kernel of the vector unit's elements against golden and against pure Verilog."""
+"""The kernel of the vector unit's elements against the golden model and pure Verilog."""
 
 import numpy as np
 import pytest

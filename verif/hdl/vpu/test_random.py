@@ -85,7 +85,7 @@ def test_in_the_python_simulator() -> None:
 
 
 def iterate(count: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """Results of `IterativeRandom` for ``count`` pairs of words, and what they should be.
+    """Results of `IterativeRandom` for ``count`` pairs of words, and the expected results.
 
     The operands change in each cycle, and there are up to two idle cycles before each enable.
     """

@@ -130,7 +130,7 @@ def test_shifts_by_every_distance(model: Model) -> None:
 
 def mixed(seed: int, count: int) -> tuple[
         dict[str, np.ndarray], dict[str, NDArray[np.uint32]], dict[str, NDArray[np.bool_]]]:
-    """Operations in random order, not all enabled; the outputs after each cycle."""
+    """Inputs with operations in random order, not always enabled; expected outputs by cycle."""
     rng = np.random.default_rng(seed)
     a, b = (words[rng.permutation(len(words))[:count]] for words in number_pairs(rng, 2 * count))
     driven = inputs(rng, a, b)

@@ -95,7 +95,7 @@ def test_coefficients_fit_their_fields() -> None:
 
 
 def approximated(block: Block, half: int = 0) -> Callable[[np.ndarray], np.ndarray]:
-    """The function of a block (or half), over u in [0, 1), in float64."""
+    """The function that a block of the table (or half a block) approximates on [0, 1)."""
     def log2_ratio(u: NDArray[np.float64]) -> NDArray[np.float64]:
         f = np.where(u < 0.5, u, (u - 1) / 2)
         return np.log1p(f) / (f * np.log(2))
@@ -136,7 +136,7 @@ def test_a_position_never_turns_round_nor_leaves_the_range() -> None:
 
 
 def test_last_word_is_one() -> None:
-    """From 16 on, tanh takes the table's last word."""
+    """For operands from 16 on, tanh is the table's last word, which must be 1."""
     last = coefficients()[-1]
     assert (last.c0, last.c1, last.c2) == (1 << 27, 0, 0)
 
@@ -200,7 +200,7 @@ def test_tanh_never_exceeds_one() -> None:
 
 
 def in_domain(function: Function, rng: np.random.Generator, count: int) -> NDArray[np.uint32]:
-    """Operands of the sweep."""
+    """Random operands within the function's sweep."""
     sweep = error_sweep.SWEEPS[function]
     x = rng.integers(sweep.first + 127 << 23, sweep.last + 128 << 23, count, np.uint32)
     signs = rng.integers(0, 2, count, np.uint32) << np.uint32(31)
@@ -240,7 +240,7 @@ def test_a_wrong_result_is_an_error() -> None:
 
 @pytest.mark.parametrize("function", Function)
 def test_monotonic_across_segments(function: Function) -> None:
-    """At the end of every segment of some binades, eight operands."""
+    """Results are monotonic at eight operands around the end of each segment of some binades."""
     ends = np.arange(0x3D80, 0x4300, dtype=np.uint32) << np.uint32(16)
     x = (ends[:, np.newaxis] + np.arange(-4, 4, dtype=np.int32).view(np.uint32)).ravel()
     y = evaluate(function, from_bits(x))
@@ -326,7 +326,7 @@ def library(kernel: bool) -> Path:
 
 @pytest.fixture(params=[False, True], ids=["verilog", "kernel"])
 def unit(request: pytest.FixtureRequest) -> Iterator[tuple[Model, int]]:
-    """A model and how many units it has."""
+    """A model with one or several units, and their number."""
     with Model(library(request.param)) as model:
         model.reset()
         yield model, COLS if request.param else 1
@@ -334,7 +334,7 @@ def unit(request: pytest.FixtureRequest) -> Iterator[tuple[Model, int]]:
 
 def run(unit: tuple[Model, int], x: NDArray[np.uint32], functions: NDArray[np.int64],
         valid: NDArray[np.bool_]) -> NDArray[np.uint32]:
-    """Results by cycle of entry, with the control pipeline that the unit leaves to others.
+    """Results by cycle of their operands' entry; the test supplies the control pipeline.
 
     Parameters
     ----------
@@ -361,7 +361,7 @@ def run(unit: tuple[Model, int], x: NDArray[np.uint32], functions: NDArray[np.in
 
 def check(unit: tuple[Model, int], x: NDArray[np.uint32], functions: NDArray[np.int64],
           valid: NDArray[np.bool_] | None = None) -> None:
-    """Results are golden's, and hold while nothing new arrives."""
+    """Checks that results have the golden bits and stay until new ones arrive."""
     valid = np.ones(len(x), bool) if valid is None else valid
     got = run(unit, x, functions, valid)
     expected = np.zeros_like(x)

@@ -1,4 +1,4 @@
-"""The vector unit in pure Verilog: golden's bits, with the instruction set's latencies."""
+"""The vector unit in pure Verilog: the golden model's bits, and the instruction set's latencies."""
 
 import pathlib
 from collections.abc import Iterator
@@ -366,7 +366,7 @@ def test_host_gets_its_turn_at_a_memory_that_is_used_in_every_cycle(bench: Veril
 
 
 def test_a_read_comes_between_writes_of_a_row_in_every_cycle() -> None:
-    """With one sublane each row is a vector, and reads wait for complete vectors."""
+    """With one sublane, each row is a vector; a read waits until a vector has been written."""
     config = Config(array=2, sublanes=1, vmem_bytes=2048)
     with Model(vpu_library(config, kernels=False)) as model:
         bench = VerilatedVpu(config, model)

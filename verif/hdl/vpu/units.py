@@ -21,7 +21,7 @@ CORNERS = np.array([sign | word for sign in (0, 0x80000000) for word in (
     0x4B7FFFFF, 0x4B800001, 0x4EFFFFFF, 0x4F000000, 0x4F000001, 0x4F7FFFFF,  # around 2**24, 2**31
     0x5F000000, 0x5F800000, 0x7EFFFFFF, 0x7F000000, 0x7F7F7FFF, 0x7F7F8000, 0x7F7FFFFF,
     0x7F800000, 0x7F800001, 0x7FBFFFFF, 0x7FC00000, 0x7FFFFFFF)], np.uint32)
-"""Patterns that are corner cases, as fp32 numbers or as integers."""
+"""Bit patterns that are corner cases as fp32 numbers or as integers."""
 
 EDGE_FRACTIONS = np.array([0, 1, 2, 0x3FFFFF, 0x400000, 0x400001, 0x555555, 0x7FFFFE, 0x7FFFFF],
                           np.uint32)
@@ -38,7 +38,7 @@ def _words(rng: np.random.Generator, count: int) -> Words:
 
 
 def _number(sign: Words, exponent: Words, fraction: Words) -> Words:
-    """Patterns made of a word's top bit, exponents limited to 1 to 254, and the word's low bits."""
+    """Numbers of given signs (the words' top bits), exponents clipped to 1..254, and fractions."""
     field = np.clip(exponent, 1, 254).astype(np.uint32)
     return (sign & 0x80000000) | (field << np.uint32(23)) | (fraction & 0x7FFFFF)
 
@@ -119,7 +119,7 @@ def through(model: Model, latency: int, operands: Mapping[str, Words], output: s
 
 
 def assert_same(what: str, seed: int, got: Words, expected: Words, **operands: Words) -> None:
-    """Checks that all elements, at least one, are equal; shows the first that differs."""
+    """Checks that there are elements and that all are equal; shows the first that differ."""
     assert len(got) == len(expected) > 0, f"nothing of {what} was checked"
     wrong = np.flatnonzero(got != expected)
     shown = "\n".join(

@@ -40,7 +40,7 @@ def inputs_of(config: Config, cycles: Sequence[Cycle]) -> dict[str, np.ndarray]:
 
 
 def vpu_library(config: Config, *, kernels: bool) -> pathlib.Path:
-    """The unit's model, with a kernel for its grid, or all in pure Verilog."""
+    """Builds the unit's model with a kernel for its grid, or in pure Verilog; returns its path."""
     grid = vpu_grid(config)
     sources = cached_json("vpu", [asdict(config), kernels], lambda: with_kernels(
         "vpu", partial(Vpu, config), [grid] if kernels else []))
@@ -64,7 +64,7 @@ class VerilatedVpu:
         self.checker = VpuChecker(config)
 
     def run(self, cycles: Sequence[Cycle], *, drain: bool = True) -> None:
-        """Runs cycles on model and checker, and further ones until nothing is in flight.
+        """Runs cycles on model and checker, and empty ones until no operation is in progress.
 
         Raises
         ------

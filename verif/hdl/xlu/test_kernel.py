@@ -1,4 +1,4 @@
-"""The cross-lane unit with tile kernels: against pure Verilog, and at full size against golden."""
+"""The cross-lane unit with kernels, against pure Verilog, and at full size the golden model."""
 
 from collections.abc import Callable
 
@@ -43,7 +43,7 @@ def renamed(grid: TileGrid, name: str) -> TileGrid:
 
 
 def test_nodes_kernel_equals_verilog() -> None:
-    """Unconnected nodes, so that each has operands and valid bits of its own."""
+    """The tree's nodes are not connected, so that each has its own operands and valid bits."""
     grid = reduce_nodes(config_of(8, 1))
     rng = np.random.default_rng(8)
     lockstep = Lockstep("xlu_nodes_lockstep", {"grid": lambda name: renamed(grid, name)})
@@ -61,7 +61,7 @@ def test_nodes_kernel_equals_verilog() -> None:
 @pytest.mark.parametrize("lanes", [3, *(pytest.param(lanes, marks=pytest.mark.slow)
                                         for lanes in (8, 70))])
 def test_banks_kernel_equals_verilog(lanes: int) -> None:
-    """Rows and columns at any time; also an element that is read while it is written."""
+    """Rows and columns come at any time; an element may be read while it is written."""
     grid = transpose_banks(config_of(lanes, 1))
     rng = np.random.default_rng(lanes)
     lockstep = Lockstep(f"xlu_banks_lockstep_{lanes}",

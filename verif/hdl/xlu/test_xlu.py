@@ -1,4 +1,4 @@
-"""The cross-lane unit against the golden model: bits, order, timing, and what it lets others do."""
+"""The cross-lane unit against the golden model: bits, order, timing, outputs for the sequencer."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -101,7 +101,7 @@ CORNERS = np.array([
 
 @pytest.mark.parametrize("op", TREE, ids=lambda op: op.name)
 def test_corners_in_every_pair_of_lanes(fresh: VerilatedXlu, op: MiscOp) -> None:
-    """Each pair of corners in lanes 0 and 1, -0 or minus infinity elsewhere; random lanes too."""
+    """Lanes 0 and 1, or two random lanes, have corner values; the others are neutral."""
     rng = np.random.default_rng(20)
     lanes, sublanes = fresh.checker.config.lanes, fresh.checker.config.sublanes
     pairs = np.array(list(itertools.product(CORNERS, CORNERS)), np.uint32)
@@ -129,7 +129,7 @@ def test_random_reductions(fresh: VerilatedXlu, op: MiscOp) -> None:
 
 
 def dropped(config: Config, op: Op) -> int:
-    """Rows that an operation drops before its first slot."""
+    """Number of rows that an operation drops before its first slot."""
     if op.op is MiscOp.ROTATE_SUBLANES:
         return -op.amount % config.sublanes
     return op.amount if op.op is MiscOp.BROADCAST_SUBLANE else 0
@@ -138,7 +138,7 @@ def dropped(config: Config, op: Op) -> int:
 @pytest.mark.parametrize("op", [op for op in OPERATIONS if op is not MiscOp.TRANSPOSE_IN],
                          ids=lambda op: op.name)
 def test_latency(fresh: VerilatedXlu, op: MiscOp) -> None:
-    """Issue, load, first slot, S rows ``latency`` cycles later, write."""
+    """Cycles from issue to write: 2, the dropped rows, the latency, and one for each row."""
     checker = fresh.checker
     unit = Xlu(checker.config)
     latency = unit.tree_latency if op in TREE else unit.latency
@@ -160,7 +160,7 @@ def test_operations_of_one_latency_take_a_cycle_a_sublane(fresh: VerilatedXlu,
 
 
 def test_results_of_different_latency_follow_without_a_gap(fresh: VerilatedXlu) -> None:
-    """A rotation after a sum waits only as long as needed; a sum after a rotation not at all."""
+    """A rotation after a sum waits only as long as needed; a sum after a rotation never waits."""
     fresh.play(two_latencies(fresh.checker))
 
 
@@ -240,7 +240,7 @@ def test_nothing_is_pending_without_a_source(fresh: VerilatedXlu) -> None:
 
 
 class TestChecker:
-    """Faults of a unit that the checker must find, on outputs made up for it."""
+    """The checker finds faults in made-up outputs of a unit."""
 
     REST = Outputs(ready=True, free=True, busy=False, pending=None, load=None, shift=False,
                    row=None, write=None)
@@ -253,7 +253,7 @@ class TestChecker:
         return checker
 
     def issue(self, checker: XluChecker) -> Outputs:
-        """Issues an operation; gives outputs that are right in the next cycle."""
+        """Issues an operation; returns correct outputs for the next cycle."""
         checker.end(self.ROTATE)
         return replace(self.REST, busy=True, load=1)
 

@@ -16,7 +16,7 @@ from sim.driver.device import Device
 
 @pytest.fixture(scope="module")
 def run() -> Any:
-    """The report, and what the chip made."""
+    """Runs the application; returns its report, and the results of the chip's dense layers."""
     seen = []
     dense = Device.dense
 

@@ -19,11 +19,11 @@ QUICK = {"perceptron.py": ("--epochs", "2", "--digits", "512", "--held-out", "64
                           "--held-out", "16", "--steps", "2")}
 """Arguments for a short run, by program."""
 FRAMEWORKS = {"flax_linen.py": "flax", "flax_nnx.py": "flax", "keras_cnn.py": "keras"}
-"""What only `make examples` installs, by program."""
+"""By program, the package that it needs and that only `make examples` installs."""
 
 
 def run(name: str, platform: str) -> list[float]:
-    """The numbers that a program prints: losses, then the accuracy."""
+    """Runs a program; returns the numbers that it prints: losses, then the accuracy."""
     environment = {**os.environ, "JAX_PLATFORMS": platform, "SYSTOLITH_CONFIG": "v2",
                    "SYSTOLITH_BACKEND": "golden", "KERAS_BACKEND": "jax"}
     done = subprocess.run([sys.executable, str(EXAMPLES / name), *QUICK[name]], check=False,

@@ -32,7 +32,7 @@ def double(x: Any) -> Any:
 
 
 def reference(weights: list[Any], x: Any, wanted: Any) -> tuple[float, list[Any]]:
-    """A step in float32 with numpy, on one core."""
+    """A training step in float32 with numpy: returns the loss and the new weights."""
     first, second = weights
     hidden = np.maximum(x @ first, 0)
     scores = hidden @ second
@@ -44,7 +44,7 @@ def reference(weights: list[Any], x: Any, wanted: Any) -> tuple[float, list[Any]
 
 
 def test_training_is_that_of_one_core() -> None:
-    """Data by model parallel, and model parallel over four cores: losses are near numpy's."""
+    """Training divides data and model, or only the model; losses are close to numpy's."""
     work = task(SMALL[0], 16)
     with Pod.open((1, 2), "tiny", "golden") as golden:
         for parts, model in ((2, 2), (1, 4)):

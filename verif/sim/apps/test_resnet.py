@@ -23,7 +23,7 @@ from systolith import Device
 
 
 def products(operation: Operation) -> int:
-    """Multiplications of a convolution or a product, of all images."""
+    """Number of multiplications of a convolution or a product for all images."""
     if operation.kind == "convolution":
         kernel = operation.operands[1]
         return operation.result.type.size * kernel.type.size // kernel.shape[3]

@@ -27,7 +27,7 @@ PIXELS, CLASSES, BATCH = 6, 3, 8
 
 
 def small_task(**changes: Any) -> Task:
-    """Five steps, in calls of two."""
+    """A task with five training steps, of which each call executes two."""
     rng = np.random.default_rng(7)
     images = rng.standard_normal((24, PIXELS)).astype(np.float32)
     labels = images[:, :CLASSES].argmax(axis=1).astype(np.int32)
@@ -72,7 +72,7 @@ def test_a_wrong_bit_of_a_loss_is_reported(task: Task, rtl: Run, step: int) -> N
 
 @pytest.mark.slow
 def test_training_is_that_of_jax(task: Task, rtl: Run) -> None:
-    """Up to the rounding to bfloat16."""
+    """The chip's results differ from JAX's on the CPU only by the rounding to bfloat16."""
     state, losses = jax.jit(task.train(1))(jax.jit(task.start)(task.seed),
                                                   task.batches(0, 5))
     np.testing.assert_allclose(rtl.losses, losses[:, 0], rtol=0.03)
@@ -83,7 +83,7 @@ def test_training_is_that_of_jax(task: Task, rtl: Run) -> None:
 
 
 def test_cores_share_a_batch() -> None:
-    """One core computes the same with the whole batch, but for the order of sums.
+    """Two cores that share a batch differ from one core only in the order of sums.
 
     Losses are shown while a call runs.
     """
@@ -123,9 +123,9 @@ def test_report_and_pictures(task: Task, monkeypatch: pytest.MonkeyPatch, tmp_pa
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["cnn", "resnet", "transformer"])
 def test_first_step_of_a_model_is_that_of_jax(name: str) -> None:
-    """On one core of the golden chip at full size, up to the rounding to bfloat16.
+    """One core of the full-size golden chip differs from JAX only by the rounding to bfloat16.
 
-    On one core, because dropout and batch normalisation are those of a core's part of the batch.
+    With two cores, dropout and batch normalisation would apply to each core's part of the batch.
     """
     task = dataclasses.replace(command.MODELS[name](batch=2), steps=1, steps_per_call=1,
                                predict=lambda parameters, x: jax.numpy.zeros(1))

@@ -1,4 +1,4 @@
-"""Checkpoints of `make sim`: what was killed goes on with the same bits."""
+"""Checkpoints of `make sim`: after a kill, the resumed training has the same bits."""
 
 import dataclasses
 import os
@@ -75,7 +75,7 @@ def test_a_killed_training_goes_on_with_the_same_bits(tmp_path: pathlib.Path) ->
 
 @pytest.fixture
 def checkpoint(tmp_path: pathlib.Path) -> Checkpoint:
-    """One that was saved before the first step."""
+    """A checkpoint that was saved before the first step."""
     task = small_task()
     checkpoint = Checkpoint(tmp_path / "training.npz", task, TINY)
     checkpoint.save(Run(states={0: jax.jit(task.start)(task.seed)}))

@@ -20,7 +20,7 @@ from tools.docs.slots import method_name
 
 
 def built(fill: Callable[..., Any]) -> tuple[dict, tuple[int, ...]]:
-    """Slots and immediates of one bundle that `fill` builds."""
+    """Slots and immediates of a bundle that the function `fill` fills."""
     asm = Assembler()
     with asm.bundle() as b:
         fill(b)
@@ -36,7 +36,7 @@ def random_code(rng: random.Random, operand: Operand, width: int) -> int:
 
 
 def random_bundle(rng: random.Random, tidy: bool) -> tuple[int, list[Operation]]:
-    """A legal bundle, and its operations; tidy ones have zeros where nothing is used."""
+    """A random legal bundle and its operations; if ``tidy``, unused fields are zero."""
     slots: dict[Slot, dict[str, int]] = {}
     operations = []
     written: set[str] = set()
@@ -103,7 +103,7 @@ def test_listing_of_a_random_program_assembles_to_it() -> None:
 
 
 def operand_text(operand: Operand, operation: Operation) -> tuple[str, object]:
-    """The same operand as text and for a call."""
+    """An example of an operand: as assembly text, and as argument of a call."""
     if operand.kind is Kind.IMMEDIATE:
         return "here", "here"
     if operand.kind is Kind.SOURCE:

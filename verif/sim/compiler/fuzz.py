@@ -15,7 +15,8 @@ from verif.sim.compiler.random_graphs import differences, random_graph
 __all__ = ["TOLERANCE", "compare", "main"]
 
 TOLERANCE = 2e-5
-"""Error of one rough operation, relative to the largest number of its result."""
+"""Largest error of a sum, product or elementary function, relative to the largest number of its
+result."""
 
 
 def compare(seed: int, device: Device, operations: int = 6, *, large: bool = False,
@@ -31,9 +32,9 @@ def compare(seed: int, device: Device, operations: int = 6, *, large: bool = Fal
     operations : int
         Number of the graph's operations.
     large : bool
-        Make values larger than the vector memory of `tiny`.
+        Make values that can be larger than the vector memory of `tiny`.
     exchanges : bool
-        Make a graph for both cores, which exchange values.
+        Make a graph in which both cores exchange values.
     """
     random = random_graph(seed, operations, large=large, exchanges=exchanges)
     expected = interpret(random.graph, random.inputs, passes=True)
@@ -43,7 +44,7 @@ def compare(seed: int, device: Device, operations: int = 6, *, large: bool = Fal
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run graphs of consecutive seeds; return the number that differ or do not compile."""
+    """Run graphs of consecutive seeds; return how many have wrong results or raise an error."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("config", nargs="?", default="tiny")
     parser.add_argument("--backend", default="golden", choices=("golden", "rtl"))

@@ -1,9 +1,9 @@
 """Random graphs: all kinds of operations with random shapes, types, attributes and values.
 
-A graph's results are exact or rough. Exact results are the same on every correct implementation:
-movement, integers, comparisons, and floats that are rounded once. Rough results (sums, products,
-elementary functions) have an error. Nothing else is computed from them, so that the error remains
-that of one operation.
+An operation's results are exact or rough. Exact results are the same on every correct
+implementation: moved elements, integers, comparisons, and floats that are rounded once. Rough
+results have an error: sums, products and elementary functions of floats. No other operation uses
+them, so that the error remains that of one operation.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,8 +30,8 @@ __all__ = ["RandomGraph", "differences", "random_graph"]
 SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 11)
 LARGE_SIZES = (1, 2, 3, 5, 8, 9, 12, 30, 33, 64, 100, 150)
 SMALLEST_LIMIT, LARGEST_LIMIT = 150, 6000
-"""Maximum numbers of elements of a value: in graphs that fit the vector memory of `tiny`, and in
-others."""
+"""Maximum numbers of elements of a value: in graphs that fit in the vector memory of `tiny`, and in
+graphs that may not fit."""
 DTYPES = (DType.F32, DType.S32, DType.U32, DType.PRED, DType.BF16)
 INTEGERS = (DType.S32, DType.U32)
 FLOATS = (DType.F32, DType.BF16)
@@ -46,7 +46,7 @@ class RandomGraph:
     seed : int
         Seed from which the graph was made.
     graph : Graph
-        The graph, verified.
+        The graph, which `verify` has accepted.
     inputs : list of array
         An array for each input.
     exact : list of bool
@@ -61,21 +61,21 @@ class RandomGraph:
 
 def random_graph(seed: int, operations: int = 6, kinds: Sequence[str] = (), *,
                  large: bool = False, exchanges: bool = False) -> RandomGraph:
-    """Make a graph.
+    """Make a random graph.
 
     Parameters
     ----------
     seed : int
         Equal seeds give equal graphs.
     operations : int
-        Number of operations that are chosen; a choice may add some helper operations.
+        Number of makers that are called; each adds an operation, and some add helper operations.
     kinds : sequence of str, optional
         Names in `MAKERS` to choose from; all of them, if empty.
     large : bool
-        Make values of up to three times the vector memory of `tiny`.
+        Make values of up to three times the size of `tiny`'s vector memory.
     exchanges : bool
-        Make a graph for both cores of a chip, which exchange values, and results of products. All
-        arrays have a first dimension with one index for each core.
+        Make a graph in which both cores of a chip exchange values and results of products. The
+        first dimension of every array then has one index for each core.
     """
     maker = _Maker(np.random.default_rng(seed))
     if large:
@@ -101,18 +101,18 @@ def random_graph(seed: int, operations: int = 6, kinds: Sequence[str] = (), *,
 
 def differences(graph: RandomGraph, found: Sequence[Array], expected: Sequence[Array],
                 tolerance: float) -> list[str]:
-    """Return where results differ; a subnormal number equals zero, and all NaN are equal.
+    """Describe results that differ; a subnormal number equals zero, and all NaN are equal.
 
     Parameters
     ----------
     graph : RandomGraph
         The graph that was executed.
     found, expected : sequence of array
-        Results of the graph, and results that are expected.
+        Results of the graph, and expected results.
     tolerance : float
-        Allowed error of rough results, relative to the largest finite number of the array. A bf16
-        result may also be a neighbour of the expected number, because the error may change the
-        direction of the rounding.
+        Allowed error of rough results, relative to the largest finite number of the array. A rough
+        bf16 result may also be a neighbour of the expected number, because the error may change the
+        direction in which it is rounded.
     """
     texts = []
     for index, (a, b, exact) in enumerate(zip(found, expected, graph.exact, strict=True)):
@@ -155,7 +155,7 @@ class _Maker:
     limit: int = SMALLEST_LIMIT
 
     def integer(self, low: int, high: int) -> int:
-        """A number from low to high, both included."""
+        """A random number from low to high, both included."""
         return int(self.rng.integers(low, high + 1))
 
     def choice(self, items: Sequence[Any]) -> Any:
@@ -187,7 +187,7 @@ class _Maker:
 
     def value(self, dtypes: Sequence[DType] = DTYPES, rank: int | None = None, least: int = 0,
               ) -> Value:
-        """A value of the pool, or a new input or constant, of one of ``types``."""
+        """A value from the pool, or a new input or constant; its type is one of ``dtypes``."""
         fitting = [value for value in self.pool if value.dtype in dtypes
                    and value.type.rank >= least and rank in (None, value.type.rank)
                    and value.type.size <= self.limit]
@@ -197,7 +197,7 @@ class _Maker:
         return self.new(TensorType(shape, self.choice(dtypes)))
 
     def new(self, type: TensorType, *, finite: bool = False) -> Value:
-        """A new input or constant; with ``finite``, one without infinities and NaN."""
+        """A new input or constant; with ``finite``, it has neither an infinity nor a NaN."""
         array = self.array(type.shape, type.dtype)
         if finite and type.dtype.is_float:
             array = np.where(np.isfinite(array), array, np.ones_like(array))
@@ -216,14 +216,14 @@ class _Maker:
         return self.constant(np.array(number, array_dtype(dtype)), TensorType((), dtype))
 
     def like(self, value: Value, dtype: DType | None = None) -> Value:
-        """A value of the same shape."""
+        """A value of the same shape as another one."""
         type = TensorType(value.shape, dtype or value.dtype)
         fitting = [other for other in self.pool if other.type == type]
         return self.choice(fitting) if fitting and self.rng.random() < 0.7 else self.new(type)
 
     def add(self, kind: str, operands: Sequence[Value], type: TensorType | None = None,
             regions: Sequence[Graph] = (), *, rough: bool = False, **attributes: Any) -> None:
-        """Append an operation; exact results join the pool, rough ones are kept apart."""
+        """Append an operation; later operations can use its results unless they are rough."""
         operation = Operation(kind, tuple(operands), (), attributes, tuple(regions))
         if type is not None:
             operation.results = (Value(type),)
@@ -516,7 +516,7 @@ def _case(at: _Maker) -> None:
 
 
 def _while(at: _Maker) -> None:
-    """A loop of a few iterations that adds a value; the loop carries this value unchanged."""
+    """A loop of a few iterations that adds a value, which it carries unchanged, to another one."""
     x = at.value((DType.F32, *INTEGERS))
     step, scalar = at.like(x), TensorType((), DType.S32)
     types = [scalar, x.type, step.type]
@@ -539,7 +539,7 @@ def _exchange(at: _Maker) -> None:
 
 
 def _exchanged_product(at: _Maker) -> None:
-    """A product that is large enough to be sent in two parts, and a sum with the received one."""
+    """A product that is sent in two parts to the other core, and its sum with the received one."""
     rows, depth, columns = (at.integer(*sizes) for sizes in ((9, 20), (1, 12), (9, 20)))
     operands = [at.new(TensorType(shape, DType.F32), finite=True)
                 for shape in ((rows, depth), (depth, columns))]

@@ -31,7 +31,7 @@ def tilings() -> list[Tiling]:
 
 
 def test_reshapes_that_move_nothing() -> None:
-    """Whatever the function says is true; it says so of these."""
+    """`same_vectors` is right for all pairs of shapes, and true for the expected ones."""
     shapes = [(2, 3, 4, 5), (6, 4, 5), (24, 5), (1, 6, 4, 5), (6, 4, 1, 5), (120,), (120, 1),
               (24 * SUBLANES, LANES), (4, 6 * SUBLANES, LANES), (8, 3 * SUBLANES, 1, LANES)]
     found = set()

@@ -11,13 +11,13 @@ from systolith import Device
 SEED = 7
 TINY = Config.preset("tiny")
 FREE = TINY.hbm_bytes - 1024 * TINY.row_bytes
-"""Number of bytes that can be allocated."""
+"""Number of bytes of HBM that can be allocated on a `TINY` chip."""
 SPIN = assemble("again: { s1.jump again }", TINY)
 HALT = assemble("{ s1.halt }", TINY)
 
 
 def check_product(device: Device, rows: int = 9, depth: int = 7, columns: int = 10) -> None:
-    """Check that the device still works."""
+    """Check that the device still computes a product with the golden model's bits."""
     rng = np.random.default_rng([SEED, rows, depth, columns])
     a, b = operands(rng, rows, depth, columns, False)
     assert_same_bits(device.matmul(a, b), matmul(a, b, device.config.array))

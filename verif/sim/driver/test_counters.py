@@ -1,4 +1,4 @@
-"""Counters of a device: what cycles were spent on, over runs and resets."""
+"""Counters of a device: the causes of cycles, over several runs and resets."""
 
 import numpy as np
 

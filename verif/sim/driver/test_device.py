@@ -1,4 +1,4 @@
-"""Devices: products of any shape have the same bits on both backends; bad input is named."""
+"""Devices: products of any shape have the same bits on both backends; errors name bad input."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor

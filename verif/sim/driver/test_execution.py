@@ -1,4 +1,4 @@
-"""Executables on a device: buffers of every role and any type, and what is kept between runs."""
+"""Executables on a device: buffers of every role and type, and the data kept between runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from verif.sim.driver.common import HALT, SEED, TINY
 
 @dataclass(frozen=True)
 class Plain:
-    """An array in C order that fills whole rows."""
+    """The layout of an array in C order that fills whole rows."""
 
     shape: tuple[int, ...]
     kind: str
@@ -41,7 +41,7 @@ class Plain:
 
 
 def transfer(asm: Assembler, source: Place, destination: Place) -> None:
-    """Write a transfer of two rows, and wait for it."""
+    """Assemble a transfer of two rows and the wait for its end."""
     for place, word in enumerate(descriptor(TINY, source, destination, rows=2, semaphore=sem[5])):
         with asm.bundle() as bundle:
             bundle.s0.add(s[1], s[0], word)
@@ -54,7 +54,7 @@ def transfer(asm: Assembler, source: Place, destination: Place) -> None:
 
 
 def link(addresses: Mapping[str, int]) -> dict[int, Program]:
-    """Core 1: ``total = number + constant``, ``copy = text`` by way of the scratch buffer."""
+    """A program of core 1: ``total = number + constant``; ``copy = text`` via scratch."""
     asm = Assembler(TINY)
     transfer(asm, hbm(addresses["number"]), vmem(0))
     transfer(asm, hbm(addresses["constant"]), vmem(1))

@@ -1,4 +1,4 @@
-"""A product after anything else: other programs, interrupts, an interrupted clean-up."""
+"""Products are right after other programs, interrupts and an interrupted clean-up."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ def test_a_product_that_is_interrupted_leaves_the_device_usable(device: Any,
 
 def test_a_product_whose_cleaning_up_is_interrupted_keeps_its_buffers(
         device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs that still run must not write what was allocated since."""
+    """Programs that still run must not write buffers that were allocated later."""
     rng = np.random.default_rng(SEED)
     a, b = operands(rng, 300, 20, 20, False)
 

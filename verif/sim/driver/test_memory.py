@@ -133,7 +133,7 @@ COUNTING = """
 @pytest.mark.parametrize("backend", SIMULATED)
 def test_host_and_programs_may_use_memory_at_the_same_time(backend: str,
                                                            memory: HbmOptions | None) -> None:
-    """Core 1 counts in the last rows that can be allocated, while the host reaches core 0."""
+    """A program of core 1 counts in the heap's last rows while the host accesses core 0."""
     rng = np.random.default_rng(SEED)
     rounds = 150
     with Device.open("tiny", backend, memory=memory) as device:
@@ -172,7 +172,7 @@ def test_host_and_programs_may_use_memory_at_the_same_time(backend: str,
 @pytest.mark.parametrize("memory", [None, HbmOptions(latency=17, stalls=20_000, seed=SEED)],
                          ids=["fast", "stalls"])
 def test_both_backends_show_the_same_of_a_core(memory: HbmOptions | None) -> None:
-    """Vector memory, registers, semaphores: as they are written, and as a program leaves them."""
+    """Both show the same vector memory, registers and semaphores, before and after a program."""
     rng = np.random.default_rng(SEED)
     words = rng.integers(0, 1 << 32, (TINY.vmem_vectors, 2, 4), np.uint32)
     floats = rng.standard_normal((3, 2, 4)).astype(np.float32)

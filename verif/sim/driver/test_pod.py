@@ -75,8 +75,8 @@ def test_chips_reduce_vectors_over_rings(pod: Pod) -> None:
 def exchange(pod: Pod, seed: int) -> list[np.ndarray]:
     """Run random transfers and signals between all cores; return all memories and semaphores.
 
-    Each sender has a part of every vector memory for each of its ways, as two ways have no common
-    order. It changes its source when the transfers have left.
+    For each of its routes, a sender has its own part of every vector memory, because packets on
+    different routes have no common order. It changes its source when the transfers have left.
     """
     rng = np.random.default_rng(seed)
     places = [(x, y, core) for x in range(2) for y in range(2) for core in range(2)]
@@ -144,7 +144,7 @@ def test_all_cores_start_in_the_same_cycle(distant: Pod, monkeypatch: pytest.Mon
 
 
 def test_runs_that_are_equal_have_equal_cycles(distant: Pod) -> None:
-    """However late the host looks, cycles end when the last core rests."""
+    """Counted cycles end when the last core rests, even if the host notices it later."""
     loop = assemble("{ s0.add s1, s0, 200 } { s1.loop s1, 1 } { s1.halt }")
     found = []
     for _ in range(3):
@@ -160,7 +160,7 @@ def test_runs_that_are_equal_have_equal_cycles(distant: Pod) -> None:
 
 
 def test_one_device_waits_while_all_chips_run(pod: Pod) -> None:
-    """Device.wait on one chip runs its neighbour, whose signal it waits for."""
+    """`Device.wait` on one chip also runs its neighbour, for whose signal the chip waits."""
     pod[0, 1].load(1, assemble("{ misc.wait sem3, 9 } { s1.halt }"))
     pod[0, 0].load(0, assemble(f"{{ s0.add s1, s0, {pack_remote(0, -1, 1)} }} "
                                "{ misc.signal_remote sem3, s1, 9 } { s1.halt }"))
@@ -209,7 +209,7 @@ def test_a_program_that_runs_for_ever_is_named(pod: Pod) -> None:
 
 
 def test_no_packet_survives_a_reset(pod: Pod) -> None:
-    """Neither those that are under way, nor those of chips that are reset a little later."""
+    """This holds for packets under way, and for those of chips that are reset a little later."""
     sends = assemble(f"{{ s0.add s1, s0, {pack_remote(1, 0, 1)} }} "
                      "{ misc.signal_remote sem3, s1, 1 | s1.jump 1 }")
     with pytest.raises(DeviceTimeoutError):
@@ -221,7 +221,7 @@ def test_no_packet_survives_a_reset(pod: Pod) -> None:
 
 @pytest.fixture
 def distant() -> Iterator[Pod]:
-    """A pod in RTL with wires that are as long as possible."""
+    """A pod in RTL whose wires have the largest possible latency."""
     with Pod.open((2, 1), "tiny", latency=504) as pod:
         yield pod
 
@@ -331,7 +331,7 @@ def test_a_closed_pod() -> None:
 
 @pytest.mark.slow
 def test_golden_pod_of_1024_chips() -> None:
-    """Each core sends a vector to the next chip along X and along Y, and waits for another one."""
+    """Each core sends a vector to the next chips along X and Y, and waits for vectors."""
     words = descriptor(Config.preset("tiny", link_bytes=16), vmem(0), remote_vmem(1, 1, 1, 0),
                        rows=2, semaphore=sem[0], remote_semaphore=sem[1])
     program = assemble("{ misc.dma 0 } { misc.wait sem0, 1 } { misc.wait sem1, 1 } { s1.halt }")
@@ -345,7 +345,7 @@ def test_golden_pod_of_1024_chips() -> None:
 
 
 def test_counters_of_links_count_flits_repeats_and_stalls() -> None:
-    """100 vectors of two flits cross a wire that is longer than the receiver's buffer covers."""
+    """100 vectors of two flits cross a wire that is too long for the receiver's buffer."""
     words = descriptor(Config.preset("tiny", link_bytes=16), vmem(0), remote_vmem(0, 1, 0),
                        rows=200)
     with Pod.open((2, 1), "tiny", latency=504) as pod:

@@ -29,7 +29,7 @@ def sums_and_products() -> Executable:
 
 
 def put(device: Device, executable: Executable, arrays: Sequence[Float32]) -> list[Buffer]:
-    """New buffers with an executable's inputs."""
+    """Allocates buffers, and writes an executable's inputs to them."""
     buffers = []
     for spec, array in zip(executable.inputs, arrays, strict=True):
         buffers.append(device.allocate(spec.layout.rows * TINY.row_bytes))

@@ -1,4 +1,4 @@
-"""A device behind the serial line of a simulated board, UART included, and all that breaks it."""
+"""A device on the serial line of a simulated board with its UART, and errors of the line."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""Programs with arrays of no elements give what JAX gives."""
+"""Programs with arrays without elements give JAX's results."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

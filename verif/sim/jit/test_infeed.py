@@ -32,7 +32,7 @@ def golden() -> Iterator[Device]:
 
 
 def train(w: Any, batches: Any) -> Any:
-    """Gradient descent; batches have matrices, vectors and numbers."""
+    """A loop of gradient descent, whose batches have matrices, vectors and numbers."""
     def step(w: Any, batch: Any) -> Any:
         def loss(w: Any) -> Any:
             return ((batch["x"] @ w - batch["y"][:, None]) ** 2).sum() * batch["scale"]
@@ -63,7 +63,7 @@ def same(found: Any, expected: Any) -> None:
 
 
 def check(function: Any, steps: int, device: Device) -> None:
-    """Compare a run with queues to one without, and all that the outfeed shows to the results."""
+    """Compare a run with infeed and outfeed with a run without them, also each outfed batch."""
     shown: list[tuple[int, Any]] = []
     expected = systolith.jit(function)(W, arrays(steps), device=device)
     found = systolith.jit(function)(W, Infeed(batches(steps), steps), device=device,
@@ -78,7 +78,7 @@ def check(function: Any, steps: int, device: Device) -> None:
 @pytest.mark.parametrize(("steps", "slots"), [(1, 8), (2, 8), (20, 8), (20, 2)])
 def test_training(device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path,
                   steps: int, slots: int) -> None:
-    """With two slots the program waits for the host, with eight the host for the program."""
+    """With two slots, the program waits for the host; with eight, the host for the program."""
     monkeypatch.setattr(queues, "_SLOTS", slots)
     if slots == 2:
         # Otherwise the cache has the program with eight slots.
@@ -106,7 +106,7 @@ def test_outfeed_may_return_batches(golden: Device, steps: int) -> None:
 
 
 def test_outfeed_may_return_batches_after_another_loop(golden: Device) -> None:
-    """Of as many iterations."""
+    """Both loops have the same number of iterations."""
     def function(w: Any, given: Any) -> Any:
         w, _ = lax.scan(lambda w, _: (w * 0.5 + 1, None), w, length=9)
         return lax.scan(lambda w, batch: (w * batch["scale"], batch), w, given)
@@ -137,7 +137,7 @@ def test_both_cores(device: Device) -> None:
 
 
 def test_host_holds_few_batches(golden: Device, tmp_path: pathlib.Path) -> None:
-    """HBM has room for eight; a saved program keeps its queues."""
+    """HBM holds eight batches; a saved program keeps its infeed and outfeed."""
     program = systolith.jit(train).compile(W, Infeed(batches(40), 40), config="tiny")
     program.save(tmp_path / "program")
     loaded = systolith.load(tmp_path / "program")
@@ -180,7 +180,7 @@ def failing(steps: int, how: Any) -> Iterator[Any]:
     ([{"x": W}], "batches must have the structure of the first one"),
 ])
 def test_device_is_usable_after_an_error(device: Device, how: Any, message: str) -> None:
-    """Before the run and during it."""
+    """The error comes before the run, or during it."""
     jitted = systolith.jit(train, device=device)
     for steps in (1, 12):
         with pytest.raises((ValueError, StopError, KeyboardInterrupt), match=message):
@@ -202,7 +202,7 @@ def test_outfeed_may_raise(golden: Device) -> None:
 
 
 def test_device_runs_nothing_else_meanwhile(golden: Device) -> None:
-    """Another program would use the same memories and semaphores."""
+    """While an infeed runs, another program is refused, because it would use the same memories."""
     def batches_of_device() -> Iterator[Any]:
         for batch in batches(20):
             yield {**batch, "x": golden.matmul(batch["x"], np.eye(5, dtype=np.float32))}

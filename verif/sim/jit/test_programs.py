@@ -15,9 +15,9 @@ from systolith import Device  # noqa: E402
 from verif.sim.compiler.programs.catalogue import PROGRAMS  # noqa: E402
 
 ROUNDED = 5e-5
-"""Error against the interpreter, whose products round their operands as the device does."""
+"""Largest error relative to the interpreter, which rounds operands of products as the chip does."""
 TRUE = 1e-4
-"""Error against JAX, of products in six passes."""
+"""Largest error relative to JAX, with products in six passes."""
 LARGER = {"cnn_step": "small", "small_resnet_forward": "small", "small_resnet_step": "small"}
 """Chips for programs whose operations do not fit the vector memory of `tiny`."""
 

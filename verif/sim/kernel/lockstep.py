@@ -1,4 +1,4 @@
-"""Runs kernels in lockstep with the Verilog of their grids; compares all outputs in each cycle."""
+"""Runs kernels in lockstep with the plain Verilog of the same grids; compares all outputs."""
 
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ HAS_AVX512 = _CPU.exists() and "avx512bw" in _CPU.read_text()
 SECOND = ("no_avx512",) if HAS_AVX512 else ()
 BACKENDS = ("native", *SECOND, "portable32", "portable16")
 PARALLEL = "parallel"
-"""Name of the native backend for a kernel whose steps other threads can run."""
+"""Name of the native vector backend if several threads may share the work of a kernel's step."""
 
 WAIVERS = "".join(f"lint_off -rule {rule}\n" for rule in (
     "ASCRANGE", "BLKSEQ", "CMPCONST", "DECLFILENAME", "GENUNNAMED", "PROCASSINIT", "UNOPTFLAT",
@@ -56,13 +56,13 @@ def tile_verilog(grid: TileGrid) -> str:
 
 
 def _renamed(kernel: Kernel, module: str) -> Kernel:
-    """The kernel of an equal grid whose module has another name."""
+    """The same kernel for an equal grid whose module is called ``module``."""
     return replace(kernel, module=module, cpp=kernel.cpp.replace(kernel.module, module),
                    shim=kernel.shim.replace(kernel.module, module))
 
 
 class Lockstep:
-    """A model of grids as plain Verilog, each next to kernels of the same grid.
+    """A model that contains each grid as plain Verilog and as kernels with the same inputs.
 
     Parameters
     ----------
@@ -70,9 +70,9 @@ class Lockstep:
         Name of the model.
     grids : mapping of str to callable
         For each grid, by name: a function that makes the grid as a module of the given name.
-    backends : sequence of str, or mapping of str to such
-        Vector backends for which kernels are built, and `PARALLEL`; for all grids, or for each by
-        name.
+    backends : sequence of str, or dict of str to sequence of str
+        Vector backends, or `PARALLEL`, for each of which a kernel is built: the same for all
+        grids, or by name of grid.
     passes : str
         Yosys passes for the kernels.
     """
@@ -136,8 +136,9 @@ class Lockstep:
         self.path = build_model(top, sources, cpp=cpp, waivers=WAIVERS, optimise=None)
 
     def run(self, model: Model, inputs: Mapping[str, np.ndarray], cycles: int) -> np.ndarray:
-        """Runs cycles with the given inputs, rows of words; returns which outputs were ever
-        nonzero.
+        """Runs cycles with the given inputs; returns which outputs were nonzero in any cycle.
+
+        An input is an array with a row of words for each cycle.
 
         Raises
         ------
@@ -159,7 +160,7 @@ def _bits(words: np.ndarray, count: int) -> np.ndarray:
 
 
 def random_words(rng: np.random.Generator, width: int, cycles: int) -> np.ndarray:
-    """Random values of a port, as rows of words."""
+    """Random values of a port: a row of words for each cycle."""
     words = rng.integers(0, 1 << 32, (cycles, -(-width // 32)), dtype=np.uint32)
     if width % 32:
         words[:, -1] &= np.uint32((1 << width % 32) - 1)
@@ -167,7 +168,7 @@ def random_words(rng: np.random.Generator, width: int, cycles: int) -> np.ndarra
 
 
 def packed(values: np.ndarray, width: int) -> np.ndarray:
-    """Elements of ``width`` bits, shape (cycles, elements), packed to rows of words."""
+    """Packs elements of ``width`` bits, shape (cycles, elements), into a row of words a cycle."""
     cycles, count = values.shape
     bits = (values[:, :, np.newaxis].astype(np.uint64) >> np.arange(width, dtype=np.uint64)) & 1
     flat = bits.astype(np.uint8).reshape(cycles, count * width)
@@ -177,7 +178,7 @@ def packed(values: np.ndarray, width: int) -> np.ndarray:
 
 
 def sparse(rng: np.random.Generator, width: int, cycles: int, density: float) -> np.ndarray:
-    """Rows of words, each bit of which is set with probability ``density``."""
+    """Random values of a port of which each bit is set with probability ``density``."""
     return packed((rng.random((cycles, width)) < density).astype(np.uint64), 1)
 
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def driver(grid: TileGrid) -> str:
-    """A program that reads the inputs of each cycle, steps the kernel, and writes the outputs."""
+    """C++ of a program that reads each cycle's inputs, steps the kernel, and writes the outputs."""
     ports = {"rst": 1, **port_widths(grid, In)}, port_widths(grid, Out)
     inputs, outputs = ({f"{'io'[side]}{index}": width for index, width in enumerate(some.values())}
                        for side, some in enumerate(ports))
@@ -59,7 +59,7 @@ def driver(grid: TileGrid) -> str:
 
 
 def stimulus(grid: TileGrid) -> np.ndarray:
-    """Inputs of all cycles, rows of words: numbers of like magnitude, zeros, infinities, NaNs."""
+    """Inputs by cycle, as rows of words: numbers of similar size, zeros, infinities, NaNs."""
     rng = np.random.default_rng(SEED)
     columns = [(rng.random((CYCLES, 1)) < 0.01).astype(np.uint32)]
     for width in port_widths(grid, In).values():

@@ -79,9 +79,9 @@ def expressions(w: int) -> Iterator[tuple[int, str]]:
 
 
 def body_of(w: int, index: int) -> Iterator[str]:
-    """Registers of all expressions of width ``w``, kept unless bit ``index`` of the enable is set.
+    """Verilog of registers of all expressions of width ``w``; bit ``index`` enables them.
 
-    That makes them a group of their own, on lanes as narrow as they allow.
+    The separate enable makes them a group, whose SIMD lanes are as narrow as they allow.
     """
     yield f"""
   wire [{w - 1}:0] a_{w} = a[{w - 1}:0], b_{w} = b[{w - 1}:0];

@@ -1,4 +1,4 @@
-"""Random expressions: narrowed graphs against arithmetic, compiled tiles against Verilator."""
+"""Random expressions: graphs after the rules against arithmetic, tiles against Verilator."""
 
 import random
 from collections import Counter
@@ -41,7 +41,7 @@ CHOICES = (*WORD_OPS, *BIT_OPS, *COMPARISONS, "and_", "and_", "or_", "sel", "sel
 
 
 class RandomGraph:
-    """Random nodes, each with its value in every environment, computed by plain arithmetic."""
+    """Random nodes; plain arithmetic computes the value of each for every set of inputs."""
 
     def __init__(self, seed: int) -> None:
         self.random = rng = random.Random(seed)
@@ -126,13 +126,13 @@ class RandomGraph:
 
 
     def short(self, width: int) -> Node:
-        """A number of at most ``width`` bits."""
+        """A node whose value has at most ``width`` bits."""
         word = self.word()
         return self.remember(self.graph.and_(word, self.graph.const(low(width))),
                              [value & low(width) for value in self.expected[word]])
 
     def grow_normaliser(self) -> None:
-        """Both results of a normaliser, of a word that has higher bits or none."""
+        """Adds both results of a normaliser; its word may have bits above the width."""
         rng = self.random
         width, first = rng.randrange(1, 60), rng.randrange(5)
         places = [1 << place for place in range(first, rng.randrange(-1, first + 1), -1)]
@@ -145,7 +145,7 @@ class RandomGraph:
         self.words.append(self.remember(distance, [value for _, value in values]))
 
     def grow_sticky(self) -> None:
-        """A sticky shift, perhaps by a clamped distance."""
+        """Adds a sticky shift, perhaps by a clamped distance."""
         rng = self.random
         width = rng.randrange(1, 32)
         x, distance = self.short(width), self.short(rng.randrange(1, 8))
@@ -156,7 +156,7 @@ class RandomGraph:
             value, places if not clamp else most if places & high else places & most), x, distance)
 
     def grow_series(self) -> None:
-        """Two sticky shifts by parts of a distance."""
+        """Adds two sticky shifts in series, each by a part of a distance."""
         rng, graph = self.random, self.graph
         width, coarse, fine = rng.randrange(1, 32), rng.randrange(32), rng.randrange(32)
         if rng.random() < 0.7:
@@ -168,7 +168,7 @@ class RandomGraph:
             sticky_value(value, places & coarse), places & fine), x, distance)
 
     def grow_larger(self) -> None:
-        """The larger of two numbers, of which one has no tail."""
+        """Adds the larger of two numbers, of which one has zeros as its low bits."""
         rng = self.random
         places, width = rng.randrange(1, 24), rng.randrange(1, 33)
         kept = low(width + places)
@@ -182,7 +182,7 @@ class RandomGraph:
 
 @pytest.fixture
 def fired(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How many patterns each rule has replaced in the test."""
+    """The number of patterns that each rule has replaced in the test."""
     count: Counter[str] = Counter(dict.fromkeys(RULES, 0))
 
     def counted(name: str, rule: Rule) -> Rule:
@@ -249,9 +249,9 @@ def test_word_without_possible_bits_is_zero() -> None:
 def compare(name: str, inputs: Mapping[str, int], outputs: Mapping[str, int], body: str,
             sparse_inputs: Iterable[str], backends: Sequence[str] = ("native", "portable32"),
             functions: Iterable[str] = ()) -> NDArray[np.bool_]:
-    """Compares a tile with Verilator on random inputs, some of which have few bits.
+    """Compares a tile with Verilator on random inputs; in ``sparse_inputs``, few bits are set.
 
-    All kernels must call ``functions``.
+    Every kernel's code must call all ``functions``.
     """
     def make(module: str) -> TileGrid:
         shared = [Shared("en")] if "en" in inputs else []
@@ -286,13 +286,13 @@ def test_and_of_words_with_zeros_in_common_matches_verilator() -> None:
 
 
 class RandomVerilog:
-    """Random expressions on some inputs."""
+    """Random expressions in Verilog on given inputs."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
 
     def word(self, depth: int) -> str:
-        """An expression of some width."""
+        """An expression of a given width."""
         rng = self.random
         if depth == 0:
             name = rng.choice(list(INPUTS))
@@ -354,7 +354,7 @@ def test_random_expressions_match_verilator(seed: int) -> None:
 
 
 class PatternVerilog:
-    """Random registers of patterns that the rules replace, in groups of narrow to wide lanes."""
+    """Verilog of patterns that the rules replace, in registers of narrow to wide groups."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -402,7 +402,7 @@ class PatternVerilog:
         return self.wire(width, f"({x} >> {distance}) | {lost}")
 
     def sticky(self, lane: int) -> None:
-        """A shift or two in series, by a distance that is clamped or not."""
+        """One sticky shift or two in series, by a distance that may be clamped."""
         rng = self.random
         width = rng.randrange(*((2, 16), (17, 32), (33, 49))[lane])
         distance = self.wire(8, "c") if rng.random() < 0.3 else \
@@ -414,7 +414,7 @@ class PatternVerilog:
         self.register(width, lane, self.sticky_value(x, distance, width))
 
     def larger(self, lane: int) -> None:
-        """The larger and the smaller of two numbers, of which one has no tail."""
+        """The larger and the smaller of two numbers, of which one has zeros as its low bits."""
         rng = self.random
         width = rng.randrange(*((6, 16), (17, 32), (33, 47))[lane])
         tail = rng.randrange(1, min(width - 1, 16))
@@ -426,7 +426,7 @@ class PatternVerilog:
         self.register(width, lane, f"{above} ? {width}'b0 : {x}")
 
     def special(self, lane: int) -> None:
-        """Values that depend on whether a number has an exponent of ones."""
+        """Values that depend on whether all bits of a number's exponent are ones."""
         rng = self.random
         width = (16, 32, 48)[lane]
         x, first = self.word(width), rng.randrange(width - 10)

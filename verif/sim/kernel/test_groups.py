@@ -1,4 +1,4 @@
-"""Groups of a kernel against Verilator: circles of registers, choices that all tiles share."""
+"""Groups of a kernel against Verilator: registers in circles, conditions that all tiles share."""
 
 from collections.abc import Callable
 

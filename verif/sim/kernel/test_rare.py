@@ -1,4 +1,4 @@
-"""Bits that the vector code assumes to be 0 unless one is set: which they are, and what is left."""
+"""Bits that are rarely set: kernels have faster vector code for vectors in which none is set."""
 
 import itertools
 
@@ -12,7 +12,7 @@ def inside(node: Node) -> bool:
 
 
 def special(graph: Graph, x: Node, pattern: int) -> list[Node]:
-    """Two values, one of which depends on whether all bits of a field have a pattern."""
+    """Two values; one of them depends on whether a field has a given bit pattern."""
     bit = graph.eq(graph.and_(x, graph.const(0x7f8)), graph.const(pattern))
     other = graph.add(graph.xor(x, graph.const(5)), graph.shr(x, 3))
     return [graph.sel(bit, other, x), graph.sub(x, graph.const(1))]

@@ -194,7 +194,7 @@ def stimuli(config: Config, rng: np.random.Generator, rounds: int, cycles: int) 
 
 def outputs_of(path: pathlib.Path, config: Config, *, threads: int, rounds: int = 6,
                cycles: int = 500) -> tuple[dict[str, np.ndarray], int]:
-    """All outputs in all cycles; number of cycles with shared work; cycles with a program."""
+    """Runs both cores; returns all outputs by cycle, and the number of cycles with shared work."""
     rng = np.random.default_rng(SEED)
     results = []
     with Model(path) as model:
@@ -215,7 +215,7 @@ def outputs_of(path: pathlib.Path, config: Config, *, threads: int, rounds: int 
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["tiny", "small"])
 def test_two_cores_on_two_threads_equal_one_thread_and_verilog(preset: str) -> None:
-    """Verilog and other kernels only of the smaller one: test_core.py has a core of each."""
+    """Only `tiny` is compared with Verilog, too; test_core.py does so for a core of each size."""
     config = Config.preset(preset)
     parallel = two_cores_library(config, kernels=True, parallel=True)
     ways = [(parallel, 1), (parallel, 2)]

@@ -99,7 +99,7 @@ def rare_cells(module: str) -> TileGrid:
 
 
 def rare_passes() -> str:
-    """Passes that finally turn each instance into the cell that it describes."""
+    """Yosys passes, the last of which turn each instance into the cell that it describes."""
     lines = []
     for name, (kind, parameters, _, _) in CELLS.items():
         values = " ".join(f"-set {key} {value}" for key, value in parameters.items())

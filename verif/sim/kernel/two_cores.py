@@ -35,7 +35,7 @@ class TwoCores(wiring.Component):
     Parameters
     ----------
     config : Config
-        Parameters of each.
+        Parameters of each core.
     """
 
     def __init__(self, config: Config) -> None:
@@ -62,7 +62,10 @@ def _sources(config: Config, kernels: bool, parallel: bool) -> ModelSources:
 
 
 def two_cores_library(config: Config, *, kernels: bool, parallel: bool = False) -> pathlib.Path:
-    """The library of `TwoCores`: with tile kernels, which may be parallel, or in pure Verilog."""
+    """The model's library of `TwoCores`, in pure Verilog or with kernels.
+
+    If ``parallel``, several threads may share the work of a kernel's step.
+    """
     sources = cached_json(TOP, [asdict(config), kernels, parallel],
                           lambda: _sources(config, kernels, parallel))
     blocks = [] if kernels else [mac_grid(config).row_module, vpu_grid(config).tile_module]
@@ -71,7 +74,7 @@ def two_cores_library(config: Config, *, kernels: bool, parallel: bool = False) 
 
 
 class TwoCoresModel:
-    """Drives a model of `TwoCores` over the cores' host ports.
+    """Drives a model of `TwoCores` through the cores' ports to the host.
 
     Parameters
     ----------

@@ -52,7 +52,7 @@ class Core:
 
 
 class Pair:
-    """A simulated and a golden chip with equal contents of all memories."""
+    """A simulated chip and a golden chip whose memories have the same contents."""
 
     def __init__(self, model: ChipModel, cores: Sequence[Core], seed: int,
                  hbm_rows: NDArray[np.uint32] | None = None) -> None:
@@ -191,7 +191,7 @@ def test_a_program_is_loaded_run_and_counted(chip: ChipModel) -> None:
 
 @pytest.mark.parametrize("rows", [4, 12, 100])
 def test_data_pass_through_few_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    """Programs, vector and scalar memory move in pieces; HBM and everything else stay."""
+    """Programs and memory contents pass in pieces; all other contents of HBM stay unchanged."""
     monkeypatch.setattr("sim.models.chip.transfers.STAGING_ROWS", rows)
     rng = np.random.default_rng(rows)
     with ChipModel(TINY) as chip:
@@ -226,7 +226,7 @@ def test_data_pass_through_few_rows(monkeypatch: pytest.MonkeyPatch, rows: int) 
 
 @pytest.mark.slow
 def test_a_program_that_does_not_fill_rows_of_many_bundles() -> None:
-    """With 8 bundles in a row, bundles before and after a program stay."""
+    """Rows hold 8 bundles; those before and after the program in its rows stay unchanged."""
     rng = np.random.default_rng(64)
     memory = [0] * 64
     with ChipModel(Config.preset("v2")) as chip:
@@ -247,7 +247,7 @@ def test_a_program_that_does_not_fill_rows_of_many_bundles() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("config", ["tiny", "small", "v2"])
 def test_a_transfer_writes_a_bundle_or_a_narrower_row_a_cycle(config: str) -> None:
-    """Of two transfers of different lengths, only the rows make a difference in cycles."""
+    """Two transfers of different lengths differ only in the cycles of their rows."""
     with ChipModel(Config.preset(config)) as chip:
         lanes = chip.config.lanes
         cycles_a_row = max(1, lanes // isa.BUNDLE_PITCH)
@@ -255,7 +255,7 @@ def test_a_transfer_writes_a_bundle_or_a_narrower_row_a_cycle(config: str) -> No
             "{ misc.dma 0 } { misc.wait sem2, 1 } { s1.jump s6 } { s1.halt }").bundles)
 
         def waits(rows: NDArray[np.uint32], transfer: tuple[int, ...], following: int) -> int:
-            """Load rows, and go on at a bundle; how long the program waits for the rows."""
+            """Load rows, continue at a bundle; return for how many cycles the program waits."""
             chip.hbm[:len(rows)] = rows
             chip.write_words(0, Space.SMEM, 0, transfer)
             chip.write_words(0, Space.SCALAR, 6, [following])
@@ -413,7 +413,7 @@ PING_PONG = """
     { misc.dma 0 | s1.loop s1, again }
     { s1.halt }
 """
-"""A word goes back and forth. Each core adds one to it, stores it, and signals that."""
+"""Program of both cores: a word goes back and forth; each core adds one, stores it and signals."""
 
 
 @pytest.mark.parametrize("memory", STALLS[:2], ids=lambda options: f"stalls{options.stalls}")
@@ -542,7 +542,7 @@ class Phases:
 
     @staticmethod
     def touched(core: int, job: Job) -> list[set[tuple[DmaSpace, int | None, int]]]:
-        """Places that a core's transfer reads, and places that it writes."""
+        """Addresses that a core's transfer reads, and addresses that it writes."""
         found = []
         for space, numbers in (job.reads, job.writes):
             place = {DmaSpace.HBM: (space, None),
@@ -552,7 +552,7 @@ class Phases:
 
     def draw(self, core: int, reads: set[tuple[DmaSpace, int | None, int]],
              writes: set[tuple[DmaSpace, int | None, int]], last: bool) -> Descriptor:
-        """A transfer that overlaps none of those that touched these places."""
+        """A random transfer that writes none of these places, and reads none of ``writes``."""
         while True:
             made = self.transfers.good()
             made = replace(made, semaphore=made.semaphore % BARRIER,

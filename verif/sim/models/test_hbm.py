@@ -41,8 +41,8 @@ class Operation:
 class Master:
     """A port with random bursts that records everything; valid and ready are random.
 
-    Bursts that touch a block of memory that another burst of any core writes wait until that one
-    has ended, so that every read has one right answer.
+    A burst waits while another burst of any core writes the same block of memory, so that every
+    read has one right answer.
     """
 
     def __init__(self, bench: "Bench", core: int, channel: int, rng: np.random.Generator,
@@ -85,7 +85,7 @@ class Master:
         self.bench.users[self.channel, block][kind] -= 1
 
     def before(self) -> None:
-        """Drives the pins for this cycle."""
+        """Sets the pins of the port for this cycle."""
         pins, rng = self.pins, self.rng
         if self.bench.planning:
             for write, queue in ((False, self.read_queue), (True, self.write_queue)):
@@ -109,7 +109,7 @@ class Master:
         pins.bready = bool(rng.random() < self.density)
 
     def after(self) -> None:
-        """Follows the handshakes of this cycle."""
+        """Records the handshakes of this cycle."""
         pins, bench = self.pins, self.bench
         if pins.arvalid and pins.arready:
             pins.arvalid = 0
@@ -289,7 +289,7 @@ def test_random_traffic_matches_an_array(library: ctypes.CDLL, cores: int, chann
 
 
 def bandwidth_is_kept(bench: Bench) -> None:
-    """In no span of cycles does a channel move more than its share and its credit."""
+    """Checks that no channel moves more beats in a span of cycles than its share and its credit."""
     rate = bench.options.beats / bench.options.cycles
     ports = len(bench.masters) // bench.channels
     for moved in bench.moved:

@@ -29,7 +29,7 @@ def config_of(array: int, mac_latency: int) -> Config:
 
 
 def grid_models(make_grid: Callable[[Config], TileGrid], config: Config) -> tuple[Model, Model]:
-    """Models of the grid: by tile kernels, and in pure Verilog."""
+    """Models of the grid: one with tile kernels, one in pure Verilog."""
     grid = make_grid(config)
     kernel, pure = cached_json(grid.module, [make_grid.__name__, asdict(config)], lambda: [
         with_kernels(grid.module, lambda: grid, [grid]),
@@ -148,7 +148,7 @@ def test_one_tile_at_full_size_in_pure_rtl() -> None:
 
 @pytest.mark.slow
 def test_bench_grids_give_one_result() -> None:
-    """Both models that `make bench` times compute the golden product, at another size."""
+    """The models that `make bench` measures compute the golden product; here at another size."""
     config = config_of(16, 2)
     rng = np.random.default_rng(16)
     weights = rng.standard_normal((16, 16)).astype(np.float32)

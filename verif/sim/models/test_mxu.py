@@ -1,4 +1,4 @@
-"""The matrix unit alone: products, and an interrupt."""
+"""The model of the matrix unit alone: products, and a product that Ctrl-C interrupts."""
 
 import numpy as np
 import pytest

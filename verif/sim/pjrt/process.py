@@ -1,4 +1,4 @@
-"""Runs functions in processes of their own, whose JAX has the chip as a platform."""
+"""Runs functions in separate processes, in which JAX has the chip as a platform."""
 
 import atexit
 import contextlib
@@ -21,7 +21,7 @@ SETTINGS = {"JAX_PLATFORMS": "systolith,cpu", "SYSTOLITH_CONFIG": "tiny",
             "SYSTOLITH_BACKEND": "golden"}
 
 LIMIT = 600
-"""Seconds after which a process counts as hanging."""
+"""Seconds after which a process is killed, because it seems to wait for ever."""
 
 _SERVER = """
 import json, os, sys, warnings
@@ -52,7 +52,7 @@ exec(request["body"], {"__name__": "__main__"})
 
 
 class _Server:
-    """A process that has imported JAX and the driver, and forks one for each program."""
+    """A process that has imported JAX and the driver, and forks a process for each program."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -62,7 +62,7 @@ class _Server:
         atexit.register(self._close)
 
     def run(self, body: str, environment: dict[str, str]) -> tuple[int, str, str]:
-        """Run a program with these variables; return its exit status, output and errors."""
+        """Run a program with these environment variables; return status, output and errors."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -105,7 +105,7 @@ def start(function: Callable[[], None], **environment: str) -> "subprocess.Popen
 
 
 def _merged(environment: dict[str, str]) -> dict[str, str]:
-    """Return all environment variables of a program; empty ones in ``environment`` are unset."""
+    """Return a program's environment variables; "" in ``environment`` removes a variable."""
     merged = {**os.environ, **SETTINGS, **environment}
     return {name: value for name, value in merged.items() if environment.get(name) != ""}
 

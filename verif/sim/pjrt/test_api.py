@@ -15,7 +15,8 @@ CPP = pathlib.Path(library.__file__).with_name("cpp")
 RENAMED = {"Client_Create_Args": {"key_values", "more_key_values"},
            "ExecuteOptions": {"callbacks", "num_callbacks"},
            "NamedValue": set[str](), "Program": set[str]()}
-"""Structs with other names, and their fields that stand for several of the header's."""
+"""Structs whose names differ from the header's, with fields that stand for several of its
+fields."""
 
 
 def header() -> pathlib.Path | None:
@@ -32,7 +33,7 @@ def header() -> pathlib.Path | None:
 
 
 def own_structs(text: str) -> dict[str, list[str]]:
-    """Names of the fields of each struct of arguments."""
+    """By struct of arguments, the names of its fields."""
     found = {}
     for name, body in re.findall(r"^struct (\w+) \{\n(.*?)^\};", text, re.MULTILINE | re.DOTALL):
         if name in RENAMED or name.endswith("_Args"):

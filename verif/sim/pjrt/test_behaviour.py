@@ -1,4 +1,4 @@
-"""Handles, errors, donation, and the ends of processes."""
+"""Handles, errors, donation of arguments, and the ends of processes."""
 
 import signal
 

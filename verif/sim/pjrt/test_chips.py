@@ -1,4 +1,4 @@
-"""The chips' thread, called directly."""
+"""The thread that runs jobs on the chips, called directly, without JAX."""
 
 import ctypes
 

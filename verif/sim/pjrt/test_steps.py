@@ -1,4 +1,4 @@
-"""Keras' training steps in one program. Only `make examples` installs Keras."""
+"""Several training steps of Keras in one program. Only `make examples` installs Keras."""
 
 import importlib.util
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("keras") is None,
 
 @pytest.mark.slow
 def test_steps_of_an_execution_are_one_program() -> None:
-    """With the bits of Keras' own loop, which runs a program for each step."""
+    """Results have the bits of Keras' own loop, which runs a program for each step."""
     def program() -> None:
         import keras
         import numpy as np

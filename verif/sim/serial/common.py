@@ -1,4 +1,4 @@
-"""A board without a chip behind a port: the golden bridge, and the words that it accesses."""
+"""A fake serial port and board: the golden bridge accesses a few words instead of a chip."""
 
 import random
 
@@ -71,7 +71,7 @@ class FakePort:
         self.gone = self.closed = False
         self.breaks = self.flags_after_break = 0
         self.hold = 0
-        """Number of responses to hold back until the next request."""
+        """Number of responses that reach the host only after its next request."""
         self._held = bytearray()
         self._broken = False
 

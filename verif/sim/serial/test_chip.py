@@ -1,4 +1,4 @@
-"""A host identifies a board's chip, and notices what is not the board that it opened."""
+"""A host identifies a board's chip, and notices if the board is another one than before."""
 
 import pathlib
 from dataclasses import replace

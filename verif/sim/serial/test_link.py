@@ -1,4 +1,4 @@
-"""Requests over a bad line are repeated and executed once; a line that is useless is named."""
+"""Requests over a bad line are repeated, but executed once; the error names a useless line."""
 
 import random
 

@@ -34,7 +34,7 @@ Product = tuple[pathlib.Path, pathlib.Path, NDArray[np.float32], list[dict[str, 
                 tuple[int, int]]
 """Trace and waveforms of a product, its result, the counters, and cycles before and after."""
 Slice = tuple[tuple[str, str], dict[str, Any]]
-"""Process and thread, and the event."""
+"""Names of process and thread, and the event."""
 
 
 class Trace:
@@ -133,7 +133,7 @@ def operands() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
 
 @pytest.fixture(scope="module")
 def product(tmp_path_factory: pytest.TempPathFactory) -> Product:
-    """Files, result and counters of a traced product, and the cycles before and after."""
+    """A traced product, with the cycles before and after the counters were read."""
     path = tmp_path_factory.mktemp("trace") / "product"
     with Device.open("tiny", trace=path) as device:
         result = device.matmul(*operands())

@@ -1,4 +1,4 @@
-"""Links entries that take long to build into a test's own cache."""
+"""Links entries of the shared cache, which take long to build, into a test's own cache."""
 
 import pathlib
 

@@ -28,7 +28,7 @@ endmodule
 
 @pytest.fixture
 def own_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """A cache with nothing but Verilator's run-time objects, which are slow to make."""
+    """A cache that contains only Verilator's run-time objects, which take long to build."""
     link_runtime(tmp_path / "build")
     monkeypatch.setenv("SYSTOLITH_BUILD", str(tmp_path / "build"))
     return tmp_path / "build" / "models"

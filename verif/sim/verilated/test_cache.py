@@ -1,4 +1,4 @@
-"""Cached results are made once for each set of parameters and each state of the code."""
+"""Cached results are computed once for each set of parameters and each state of the code."""
 
 import importlib
 import importlib.util
@@ -72,7 +72,7 @@ def test_result_depends_on_what_its_maker_imports_and_on_nothing_else(
         os.utime(project / path, ns=(len(calls), len(calls)))
 
     def remade() -> bool:
-        """Whether the result is made anew."""
+        """Imports the module and calls it; returns whether the result was made anew."""
         spec = importlib.util.spec_from_file_location("maker", project / "hdl/maker.py")
         assert spec is not None
         assert spec.loader is not None
@@ -106,7 +106,7 @@ def test_result_depends_on_what_its_maker_imports_and_on_nothing_else(
 
 def test_a_module_is_parsed_once(folder: pathlib.Path, tmp_path: pathlib.Path,
                                  monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other processes read what the first one found: `_read` without its cache in memory."""
+    """`_read` without its cache in memory, as in another process, finds the stored names."""
     module = tmp_path / "hdl" / "cell.py"
     module.parent.mkdir()
     module.write_text("from .mxu import cell\nimport hdl.isa\n")

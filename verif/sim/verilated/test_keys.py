@@ -1,4 +1,4 @@
-"""A change of a file of the project elaborates and builds anew what depends on it."""
+"""After a change of a file, only what depends on the file is elaborated and built again."""
 
 import os
 import pathlib
@@ -42,7 +42,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def done(checkout: pathlib.Path) -> list[str]:
-    """What the model of the matrix unit needs."""
+    """The steps that the model of the matrix unit takes in this checkout."""
     environment = os.environ | {"SYSTOLITH_BUILD": str(checkout.parent / "cache")}
     return subprocess.run([sys.executable, "-c", SCRIPT], cwd=checkout, env=environment, text=True,
                           check=True, capture_output=True).stdout.split()

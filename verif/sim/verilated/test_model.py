@@ -15,7 +15,7 @@ SEED = 20
 
 
 def wide_source() -> str:
-    """For each width w, register q<w> takes d<w>, and n<w> is its complement."""
+    """Verilog in which, for each width w, register q<w> takes d<w>, and n<w> is its complement."""
     ports = ["input clk", "input rst"]
     lines = []
     for w in WIDTHS:

@@ -1,4 +1,4 @@
-"""Words and bundles that tests of cores share."""
+"""Random words and special bundles that several tests of cores use."""
 
 from collections.abc import Iterator
 
@@ -14,11 +14,11 @@ from hdl.isa import Fault, LoadOp, MiscOp, PopOp, PushOp, ScalarOp, Slot, StoreO
 __all__ = ["DRAWN", "endless_words", "faulty_bundles", "fill_registers", "flush", "random_words"]
 
 DRAWN = 32
-"""Number of small arrays that are drawn at once: drawing a single one takes nearly as long."""
+"""Number of small arrays that are drawn at once, because drawing only one takes nearly as long."""
 
 
 def random_words(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """uint32 words: float operands for the adder's corner cases, integers, and random bits."""
+    """Random words: floats that are corner cases of the adder, other floats, integers, any bits."""
     count = int(np.prod(shape))
     kind = rng.integers(0, 4, count)
     floats = mac_operands(rng, count)[0].view(np.uint32)
@@ -30,13 +30,13 @@ def random_words(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray
 
 
 def endless_words(rng: np.random.Generator, *shape: int) -> Iterator[np.ndarray]:
-    """Endless arrays of a given shape, with the contents of `random_words`."""
+    """Yields arrays of the given shape without end; `random_words` makes their contents."""
     while True:
         yield from random_words(rng, (DRAWN, *shape))
 
 
 def fill_registers(config: Config) -> list[int]:
-    """Bundles that give registers, masks and transposer values from the first words of memory."""
+    """Bundles that fill vector registers, masks and transposer from the start of vector memory."""
     bundles = [pack({Slot.LOAD: {"op": LoadOp.LOAD, "d": number, "b": isa.FIRST_IMMEDIATE}},
                     (number % config.vmem_vectors,))
                for number in range(isa.VECTOR_REGISTERS)]
@@ -52,8 +52,8 @@ def fill_registers(config: Config) -> list[int]:
 def faulty_bundles(config: Config) -> dict[Fault, int]:
     """A bundle for each fault that a single bundle can have after a reset.
 
-    The bundle with ``Fault.SEMAPHORE`` needs a first semaphore of at least 1. Each bundle would
-    also change a scalar register.
+    The bundle with ``Fault.SEMAPHORE`` needs a value of at least 1 in semaphore 0. Without its
+    fault, each bundle would change a scalar register.
     """
     write = {"op": ScalarOp.ADD, "d": 3, "b": isa.INLINE_BASE + 7}
     first = isa.FIRST_IMMEDIATE
@@ -77,11 +77,11 @@ def faulty_bundles(config: Config) -> dict[Fault, int]:
 
 
 def flush(golden: GoldenCore) -> list[int]:
-    """Bundles that copy to vector memory the state that no host can read: results, the transposer,
-    and both weight tiles. By their faults, they also show the counts that the array's rules depend
-    on.
+    """Bundles that copy state that the host cannot read to vector memory.
 
-    They are legal only in the state of ``golden``, and do not halt.
+    This is the state of results, transposer and both weight tiles. The bundles are legal only if
+    the array's counts of rows and results equal those of ``golden``; otherwise one has a fault.
+    They do not end with a halt.
     """
     config = golden.config
     stored = 0
@@ -101,7 +101,7 @@ def flush(golden: GoldenCore) -> list[int]:
         store(register)
 
     def rows(first: PushOp) -> None:
-        """Bundles that multiply each row of the identity: the products are the active weights."""
+        """Adds bundles that multiply the identity matrix, so that the products are the weights."""
         for group in range(config.tile_vregs):
             add(Slot.V0, op=VectorOp.LANE, d=1)
             add(Slot.V0, op=VectorOp.SUBLANE, d=2)

@@ -1,4 +1,4 @@
-"""A bundle under construction."""
+"""Drafts: bundles under construction."""
 
 from hdl import isa
 from hdl.encoding import pack
@@ -10,11 +10,11 @@ MASK32 = 0xFFFFFFFF
 
 
 class ImpossibleError(Exception):
-    """No suitable operand exists for the operation."""
+    """An operation cannot be put into a draft: its slot or its operands are not available."""
 
 
 class Draft:
-    """A bundle under construction: fields by slot, immediates, registers written."""
+    """A bundle under construction: fields by slot, immediates, and the registers it writes."""
 
     def __init__(self) -> None:
         self.fields: dict[Slot, dict[str, int]] = {}
@@ -22,7 +22,7 @@ class Draft:
         self.written: set[tuple[str, int]] = set()
 
     def immediate(self, value: int) -> int | None:
-        """The number of an immediate with value ``value``; None if no immediate is free."""
+        """The number, 0 to 2, of an immediate with this value; None if all have other values."""
         value &= MASK32
         if value not in self.imm:
             if len(self.imm) == isa.IMMEDIATES:
@@ -31,14 +31,14 @@ class Draft:
         return self.imm.index(value)
 
     def source(self, value: int) -> int:
-        """A source that is an immediate with value ``value``."""
+        """The code of a scalar source that is an immediate with this value."""
         number = self.immediate(value)
         if number is None:
             raise ImpossibleError
         return isa.FIRST_IMMEDIATE + number
 
     def put(self, slot: Slot, operation: int, **fields: int) -> None:
-        """Fills a slot, which must be free."""
+        """Puts an operation into a slot, which must be free."""
         if slot in self.fields:
             raise ImpossibleError
         self.fields[slot] = {"op": operation, **fields}

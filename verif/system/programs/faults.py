@@ -15,16 +15,16 @@ from verif.system.programs.operands import BRANCHES, LEGAL, STABLE, OperandChoic
 __all__ = ["ANY_TIME", "BUNDLE_FAULTS", "FaultChoice"]
 
 BUNDLE_FAULTS = tuple(fault for fault in Fault if Fault.NONE < fault <= Fault.SEMAPHORE)
-"""Faults that a bundle alone can cause."""
+"""Faults that a bundle causes without the host, the watchdog or a transfer."""
 ANY_TIME = (Fault.ILLEGAL, Fault.CONFLICT, Fault.PC_RANGE, Fault.SMEM_RANGE, Fault.VMEM_RANGE,
              Fault.INDEX_RANGE, Fault.WEIGHT_LOAD)
-"""Faults that some bundle has in every state."""
+"""Faults that are possible in every state of the core."""
 _FILES = {"s": Kind.SCALAR_OUT, "v": Kind.VECTOR_OUT, "m": Kind.MASK_OUT}
 _WRITERS: dict[str, list[tuple[Slot, Operation]]] = {
     file: [(slot, operation) for slot in isa.SLOTS for operation in LEGAL[slot]
            if kind in [operand.kind for operand in operation.operands]]
     for file, kind in _FILES.items()}
-"""Operations that write a register of each file."""
+"""By kind of register (scalar, vector, mask), the operations that write one."""
 _SOURCES_BEYOND = range(isa.FIRST_IMMEDIATE + isa.IMMEDIATES, isa.INLINE_BASE + isa.INLINE_MIN)
 _BEYOND: dict[Kind, Sequence[int]] = {
     Kind.SOURCE: _SOURCES_BEYOND,
@@ -35,7 +35,7 @@ _BEYOND: dict[Kind, Sequence[int]] = {
     Kind.SEMAPHORE: range(isa.SEMAPHORES, 1 << 7),
     Kind.IMMEDIATE: range(isa.IMMEDIATES, 1 << 7),
 }
-"""Illegal values of operands that fit their fields."""
+"""By kind of operand, illegal values that the operand's field can hold."""
 
 
 class FaultChoice(OperandChoice):
@@ -47,7 +47,7 @@ class FaultChoice(OperandChoice):
         self._deck: list[Fault] = []
 
     def _choose_fault(self) -> None:
-        """Chooses the final fault, and the bundle from which the program works towards it."""
+        """Chooses the final fault, and the bundle from which on the program prepares for it."""
         if not self._deck:
             self._deck = [BUNDLE_FAULTS[number]
                           for number in self._rng.permutation(len(BUNDLE_FAULTS))]
@@ -58,7 +58,7 @@ class FaultChoice(OperandChoice):
         self._tail -= min(way, self._length // 2)
 
     def _approach(self, draft: Draft) -> None:
-        """A push or pop towards a state in which the chosen fault is possible."""
+        """Adds a push or pop that leads towards a state in which the chosen fault is possible."""
         self._loop = None
         golden = self._golden
         if self._kind is Fault.FIFO_UNDERFLOW and golden.held:
@@ -73,7 +73,7 @@ class FaultChoice(OperandChoice):
             draft.put(Slot.PUSH, op, a=self._operand_of(draft, Kind.VECTOR_IN))
 
     def _possible(self, fault: Fault) -> bool:
-        """Whether some bundle has the fault in the golden core's present state."""
+        """Whether a bundle can cause the fault in the golden core's present state."""
         golden, config = self._golden, self._config
         if fault is Fault.FIFO_OVERFLOW:
             return golden.held == config.result_vregs and (
@@ -85,7 +85,7 @@ class FaultChoice(OperandChoice):
         return True
 
     def _faulty(self, fault: Fault) -> int:
-        """A full bundle with the fault, and sometimes also with one of lower priority."""
+        """A bundle with the fault, sometimes also with one of lower priority, in most slots."""
         spoilers: dict[Fault, Callable[[Draft], None]] = {
             Fault.CONFLICT: self._conflict,
             Fault.PC_RANGE: self._leave,
@@ -139,7 +139,7 @@ class FaultChoice(OperandChoice):
         return pack(slots, imm)
 
     def _conflict(self, draft: Draft) -> None:
-        """Two operations that write one register."""
+        """Adds two operations that write the same register."""
         file = self._pick("svm")
         number = int(self._rng.integers(1, {"s": STABLE.start, "v": isa.VECTOR_REGISTERS,
                                             "m": isa.MASKS}[file]))
@@ -151,7 +151,7 @@ class FaultChoice(OperandChoice):
             draft.put(Slot(slot), operation.op, **fields | {"d": number})
 
     def _leave(self, draft: Draft) -> None:
-        """A taken branch to a target beyond the instruction memory."""
+        """Adds a taken branch to a target beyond the end of instruction memory."""
         op = self._pick((ScalarOp.JUMP, ScalarOp.CALL, ScalarOp.LOOP, *BRANCHES))
         target = draft.source(self._beyond(self._config.imem_bundles))
         if op in BRANCHES:
@@ -163,7 +163,7 @@ class FaultChoice(OperandChoice):
             draft.put(Slot.S1, op, b=target)
 
     def _far_address(self, fault: Fault, draft: Draft) -> None:
-        """A load or store beyond the memory."""
+        """Adds a load or store at an address beyond the end of its memory."""
         operation = self._pick([operation for operation in isa.OPERATIONS
                                 if fault in operation.faults])
         size = (self._config.smem_words if fault is Fault.SMEM_RANGE else self._config.vmem_vectors)
@@ -176,14 +176,14 @@ class FaultChoice(OperandChoice):
         draft.put(operation.slots[0], operation.op, **fields)
 
     def _far_index(self, draft: Draft) -> None:
-        """An operation of the cross-lane unit with an illegal index."""
+        """Adds an operation of the cross-lane unit with an illegal index."""
         operation = self._pick([operation for operation in isa.OPERATIONS
                                 if Fault.INDEX_RANGE in operation.faults])
         draft.put(Slot.MISC, operation.op, **self._operands(draft, operation, self._length - 1)
                   | {"b": draft.source(self._beyond(self._limits[MiscOp(operation.op)]))})
 
     def _misuse_array(self, fault: Fault, draft: Draft) -> None:
-        """A push or pop that the array's state forbids."""
+        """Adds a push or pop that the array's state forbids."""
         golden = self._golden
         full = golden.loaded == self._config.tile_vregs
         if fault is Fault.FIFO_UNDERFLOW:

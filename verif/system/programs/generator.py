@@ -20,15 +20,15 @@ class RandomProgram:
     Attributes
     ----------
     bundles : tuple of int
-        From address 0 on; bundles that were never reached are empty.
+        The program from address 0 on; bundles that execution never reached are empty.
     reached : int
         Number of bundles that were executed at least once.
     executed : int
-        Number of executions of bundles, repetitions included.
+        Number of executed bundles, repetitions included.
     operations : frozenset of Operation
         Operations that were executed.
-    signals : tuple of index and amount
-        Signals that the host must send, one each time the program waits.
+    signals : tuple of (index, amount)
+        Semaphores and amounts that the host must add to them, one each time the program waits.
     """
 
     bundles: tuple[int, ...]
@@ -49,7 +49,7 @@ class Generator(FaultChoice):
         Source of all choices.
     signals : bool
         Whether programs may wait for higher values than the semaphores have. The host must then
-        send the program's ``signals``.
+        add the program's ``signals``.
     """
 
     def program(self, length: int, *, fault: bool, busy_halt: bool = False) -> RandomProgram:
@@ -58,12 +58,12 @@ class Generator(FaultChoice):
         Parameters
         ----------
         length : int
-            Uses addresses 0 to ``length - 1``; from 2 to the size of the memory.
+            Number of bundles, from 2 to the size of instruction memory.
         fault : bool
-            Whether the program ends with a bundle that has a fault, not with a halt.
+            Whether the program ends with a bundle that has a fault, instead of a halt.
         busy_halt : bool
-            Whether the halting bundle has other operations, too; then it must not be executed
-            twice.
+            Whether the bundle with the halt may have other operations, too. It must then not be
+            executed twice.
         """
         if not 2 <= length <= self._config.imem_bundles:
             raise ValueError(f"length must be from 2 to {self._config.imem_bundles}, not {length}")
@@ -121,7 +121,7 @@ class Generator(FaultChoice):
         return bundles
 
     def _signal(self, bundle: int) -> tuple[int, int]:
-        """Signals the semaphore for which the bundle waits, by enough or by too little."""
+        """Adds enough or too little to the semaphore for which the bundle waits."""
         golden = self._golden
         slots, imm, _ = unpack(bundle)
         index, source = slots[Slot.MISC]["d"], slots[Slot.MISC]["b"]
@@ -156,8 +156,9 @@ class Generator(FaultChoice):
         return self._faulty(self._pick(ANY_TIME))
 
     def _nearly_legal(self) -> int:
-        """Any fault may follow. Otherwise the program runs out of the memory, or continues in empty
-        bundles.
+        """A bundle with random values in some fields, which may have any fault or none.
+
+        If it has none, the program continues in empty bundles, or leaves instruction memory.
         """
         slots, imm, _ = unpack(self._bundle(self._length - 1))
         slots[Slot.S1] = {}
@@ -180,7 +181,7 @@ class Generator(FaultChoice):
         return self._filled(draft, pc, self._pick((0.15, 0.5, 0.9)))
 
     def _handle_loop(self, draft: Draft, pc: int) -> None:
-        """Sometimes sets the loop counter, and some bundles later appends a branch back."""
+        """Sometimes sets the loop counter; some bundles later, adds the loop's branch back."""
         if self._loop is None:
             if pc > self._loop_end and self._chance(0.05):
                 self._passes = int(self._rng.integers(2, 5))
@@ -193,7 +194,7 @@ class Generator(FaultChoice):
             self._loop, self._loop_end = None, pc
 
     def _go_back(self, draft: Draft, target: int) -> None:
-        """A branch back that is taken a few times; it counts itself, or the other slot counts."""
+        """Adds a branch back that is taken a few times: a `loop`, or a subtraction and a branch."""
         source = draft.source(target)
         if self._chance(0.5):
             draft.put(Slot.S1, ScalarOp.LOOP, d=self._write(draft, "s", COUNTER), b=source)

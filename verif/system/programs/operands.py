@@ -15,7 +15,8 @@ from verif.system.programs.draft import MASK32, Draft, ImpossibleError
 __all__ = ["BRANCHES", "COUNTER", "LEGAL", "STABLE", "OperandChoice", "Registers"]
 
 STABLE = range(24, 30)
-"""Scalar registers that programs do not write: small numbers, for addresses that stay legal."""
+"""Scalar registers that programs do not write. They hold small numbers, so that addresses that are
+computed from them stay legal."""
 COUNTER = 31
 """Scalar register that counts the iterations of a loop."""
 LEGAL: dict[Slot, list[Operation]] = {
@@ -29,11 +30,11 @@ BRANCHES: dict[ScalarOp, tuple[int, int]] = {
 """For each conditional branch with s0 as operand a: a value of b with which the branch is taken,
 and one with which it is not."""
 _WAIT_IN_LOOPS = 1 << 12
-"""Value of a semaphore that a loop cannot exhaust whose waits subtract `isa.INLINE_MAX` each."""
+"""A semaphore of this value lasts for a loop, if each wait subtracts at most `isa.INLINE_MAX`."""
 
 
 class Registers:
-    """Registers that a program uses: all, or so few that nearly every bundle has a hazard."""
+    """The registers that a program uses: all, or so few that nearly every bundle has a hazard."""
 
     def __init__(self, rng: np.random.Generator, few: bool) -> None:
         def some(numbers: range, count: int) -> list[int]:
@@ -47,7 +48,7 @@ class Registers:
 
 
 class OperandChoice:
-    """Chooses operations and operands.
+    """Chooses random operations and operands that are legal in the golden core's state.
 
     Parameters
     ----------
@@ -72,7 +73,7 @@ class OperandChoice:
         self._begin(0)
 
     def _begin(self, length: int) -> None:
-        """Forgets the previous program."""
+        """Starts a program of ``length`` bundles; forgets the previous one."""
         self._length = length
         self._tail = length - 1
         self._kind = Fault.NONE
@@ -88,7 +89,7 @@ class OperandChoice:
         return choices[int(self._rng.integers(len(choices)))]
 
     def _filled(self, draft: Draft, pc: int, density: float) -> int:
-        """The draft as a bundle, with operations in about the given share of its free slots."""
+        """Fills about a share ``density`` of the draft's free slots; returns the bundle."""
         for slot in self._rng.permutation(np.array(list(isa.SLOTS), object)):
             if slot not in draft.fields and self._chance(density):
                 self._fill(draft, slot, pc)
@@ -149,7 +150,7 @@ class OperandChoice:
         raise AssertionError(f"no way to choose {kind}")
 
     def _operand_of(self, draft: Draft, kind: Kind) -> int:
-        """An operand that does not depend on the operation."""
+        """A random operand of a kind that does not depend on the operation."""
         return self._operand(draft, isa.OPERATIONS[0], kind)
 
     def _write(self, draft: Draft, file: str, number: int) -> int:
@@ -160,7 +161,7 @@ class OperandChoice:
         return number
 
     def _any_source(self, draft: Draft) -> int:
-        """A scalar source of any value."""
+        """The code of a scalar source with any value."""
         choice = self._rng.random()
         if choice < 0.4:
             return int(self._pick(self._registers.scalars_in))
@@ -170,7 +171,7 @@ class OperandChoice:
         return (isa.INLINE_BASE if number is None else isa.FIRST_IMMEDIATE + number)
 
     def _source_of(self, draft: Draft, value: int) -> int:
-        """A scalar source that has the given value whenever the bundle is executed."""
+        """The code of a scalar source that has this value in each execution of the bundle."""
         ways: list[Callable[[], int | None]] = []
         signed = value - (1 << 32) if value >> 31 else value
         if isa.INLINE_MIN <= signed <= isa.INLINE_MAX:
@@ -190,7 +191,7 @@ class OperandChoice:
         return source
 
     def _wait(self, draft: Draft) -> dict[str, int]:
-        """A wait that ends by itself, or by a signal of the host."""
+        """Operands of a wait that the semaphore's value or a signal of the host ends."""
         index = int(self._pick(self._semaphores))
         value = int(self._golden.semaphores[index])
         if self._host_signals and self._chance(0.3):
@@ -212,7 +213,7 @@ class OperandChoice:
         return self._any_source(draft)
 
     def _memory(self, draft: Draft, operation: Operation) -> dict[str, int]:
-        """A load or store with a base register and an offset whose sum is legal."""
+        """Operands of a load or store: a base register and an offset whose sum is legal."""
         words = (self._config.smem_words if operation.unit is Unit.SMEM
                  else self._config.vmem_vectors)
         # A few addresses only, so that loads meet stores.
@@ -231,9 +232,11 @@ class OperandChoice:
         return fields
 
     def _check_array(self, operation: Operation) -> None:
-        """Refuses operations that would fault now, though they may still do so later in a loop.
+        """Refuses a push or pop that would have a fault in the present state of the array.
 
-        On the way to a fault, refuses operations that lead away from it.
+        Near the end of a program with a final fault, also refuses operations that would make this
+        fault impossible. An operation in a loop is refused, except for a few risky loops, whose
+        later iterations may have a fault.
         """
         golden = self._golden
         if self._repeats() and not self._risky:
@@ -257,7 +260,7 @@ class OperandChoice:
             raise ImpossibleError
 
     def _branch(self, draft: Draft, operation: Operation, pc: int) -> dict[str, int]:
-        """Branches go forward, some bundles far; loops go back a few times."""
+        """Operands of a branch that goes a few bundles forward, or is never taken."""
         op = operation.op
         if op in (ScalarOp.HALT, ScalarOp.LOOP) or pc >= self._tail:
             raise ImpossibleError
@@ -279,7 +282,7 @@ class OperandChoice:
         return fields
 
     def _beyond(self, limit: int) -> int:
-        """A word that is at least the limit, though its low bits may be less."""
+        """A random word that is at least the limit; its low bits alone may be below the limit."""
         if self._chance(0.6):
             return (1 << int(self._rng.integers(limit.bit_length(), 32))) + int(
                 self._rng.integers(limit))

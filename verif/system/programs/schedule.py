@@ -34,7 +34,7 @@ class _Step:
 
 
 def _step(bundle: int) -> _Step:
-    """The only operation of a bundle."""
+    """Returns the step of a bundle, which has one operation."""
     slots, imm, _ = unpack(bundle)
     [(slot, fields)] = [(slot, fields) for slot, fields in slots.items() if fields["op"]]
     operation = isa.operation(slot, fields["op"])
@@ -75,13 +75,13 @@ def schedule(bundles: Sequence[int], config: Config, rng: np.random.Generator,
     Parameters
     ----------
     bundles : sequence of int
-        One operation each, no branches.
+        Bundles of one operation each, without branches.
     config : Config
-        Determines how many results the array holds.
+        Determines how many results the array can hold.
     rng : numpy Generator
         Chooses slots and delays.
     slack : float
-        Probability of putting an operation a bundle later than necessary.
+        Probability that an operation is put one bundle later than necessary; applied repeatedly.
 
     Returns
     -------
@@ -119,7 +119,7 @@ def schedule(bundles: Sequence[int], config: Config, rng: np.random.Generator,
 
 
 def _place(drafts: list[Draft], step: _Step, earliest: int, rng: np.random.Generator) -> int:
-    """Puts a step into the first draft with room from ``earliest`` on; returns its index."""
+    """Puts a step into the first draft from ``earliest`` on that has room; returns its index."""
     place = earliest
     while True:
         while len(drafts) <= place:

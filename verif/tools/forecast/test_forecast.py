@@ -44,7 +44,7 @@ def stored() -> Model:
 
 
 def ring_loads(shape: tuple[int, int], size: float) -> list[float]:
-    """Bytes on a link of each axis, counted phase by phase for all four quarters of an array."""
+    """Number of bytes on a link of each axis: the sum over all phases and quarters of an array."""
     loads = [0.0, 0.0]
     for first in (0, 1):  # of two cores, each with a quarter for each direction of a link
         axes = (first, 1 - first) if shape[first] > 1 else (1 - first, first)

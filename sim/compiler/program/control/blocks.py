@@ -349,8 +349,7 @@ class _Staging:
             stream.bundle((Slot.MISC, "signal", (sem[BLOCK_WRITTEN], self._writes)))
 
     def finish(self) -> None:
-        """Write the code that waits until the last results are written; it stands after the loop.
-        """
+        """Write the code after the loop, which waits until the last results are written."""
         if self._written:
             self._stream.wait(BLOCK_WRITTEN, self._writes)
         self._release()

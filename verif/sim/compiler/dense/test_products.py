@@ -1,4 +1,4 @@
-"""Products and dense layers: any shape, on every chip, both backends, the golden product's bits."""
+"""Products and dense layers of any shape, on every chip, have the golden product's bits."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ def assert_same_bits(got: np.ndarray, want: np.ndarray, note: object = "") -> No
 
 
 class Soiled:
-    """A golden chip whose memories and registers hold what no result may show."""
+    """A golden chip with NaN and other values in all memories, which no result may contain."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -58,7 +58,7 @@ class Soiled:
 
     def multiply(self, a: NDArray[np.float32], b: NDArray[np.float32], transpose: bool = False, *,
                  gap: int = 1, turn: int = 64) -> NDArray[np.float32]:
-        """The product, as `execute`."""
+        """Return the product of two matrices, which `execute` computes."""
         return self.execute(a, [Dense(b, transpose=transpose)], gap=gap, turn=turn)[0]
 
     def execute(self, x: NDArray[np.float32], layers: Sequence[Dense], *, gap: int = 1,

@@ -1,10 +1,10 @@
-"""Compiles the tests of StableHLO's interpreter for the golden chip, and compares their results.
+"""Runs the tests of StableHLO's own interpreter on the golden chip, and checks their results.
 
     .venv/bin/python -m verif.sim.compiler.importer.stablehlo_suite PATH/stablehlo/tests/interpret
 
-``PATH`` is a checkout of the public repository ``openxla/stablehlo``. Each of its test functions
-has constants as operands, and checks the results with operations of the dialect ``check``. Here the
-constants become arguments, so that the compiler cannot fold them; the host compares the results.
+``PATH`` is a checkout of the public repository ``openxla/stablehlo``. Its test functions have
+constants as operands, and check the results with operations of MLIR's dialect ``check``. Here the
+constants become arguments, so that the compiler cannot fold them, and the host checks the results.
 """
 
 import argparse
@@ -29,7 +29,7 @@ _CHECK = re.compile(
     r"check\.expect_(eq|almost_eq)_const\s+(%[\w#]+),\s*(dense<.*?>)\s*"
     r"(?:,\s*tolerance\s*=\s*([\d.eE+-]+)\s*)?:\s*(tensor<[^>]*>)\n", re.DOTALL)
 _TOLERANCE = 1e-4
-"""Largest absolute error in a check that is not exact, unless the check names another one."""
+"""Largest absolute error in a check that is not exact, if the check names no other tolerance."""
 _SIGNATURE = re.compile(r"func\.func (?:public )?@(\w+)\(\)\s*\{")
 _OTHER_TYPES = re.compile(r"tensor<[^>]*?(f64|f16|i64|i4|i2|f8\w+|f6\w+|f4\w+|complex|quant)")
 
@@ -41,7 +41,7 @@ class Check:
     Attributes
     ----------
     exact : bool
-        Whether the result must be equal.
+        Whether the result must equal the value.
     value, type : str
         The value and its type, as MLIR texts.
     tolerance : float
@@ -56,7 +56,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Case:
-    """A test: its name, the text of a program that returns the results, and a check of each."""
+    """A test: its name, the text of a program, and a check of each of the program's results."""
 
     name: str
     text: str
@@ -64,10 +64,10 @@ class Case:
 
 
 def cases_of(text: str, name: str, *, narrow: bool = False) -> Iterator[Case]:
-    """Yield the tests of one device in a file's text.
+    """Yield the tests in a file's text, except those for several devices.
 
-    Without ``narrow``, these are the tests whose types the chip has. With it, these are tests with
-    64-bit types, which become types of 32 bits. ``name`` is the file's name.
+    Without ``narrow``, only tests are yielded whose types the chip has. With it, only tests with
+    64-bit types are yielded; these types become types of 32 bits. ``name`` is the file's name.
     """
     for part in text.split("// -----"):
         for header in _SIGNATURE.finditer(part):
@@ -98,7 +98,7 @@ def _narrowed(text: str) -> str:
 def _has_other_types(text: str) -> bool:
     """Return whether a program has values of types that the chip does not have.
 
-    Attributes that are tensors may have any type.
+    The types of attributes that are tensors do not count.
     """
     return bool(_OTHER_TYPES.search(re.sub(r"\w+ ?= ?dense<[^>]*> : tensor<[^>]*>", "", text)))
 
@@ -110,7 +110,7 @@ def _without_tests(text: str) -> str:
 
 
 def _arguments(module: Any) -> list[np.ndarray]:
-    """Turn the constants of ``module``'s entry into arguments; return their values."""
+    """Turn the constants in ``module``'s function ``main`` into arguments; return their values."""
     from jaxlib.mlir import ir
 
     [main] = [each for each in module.body.operations
@@ -145,9 +145,10 @@ def _expected(check: Check) -> np.ndarray:
 
 
 def outcome(case: Case, device: systolith.Device, *, folded: bool = False) -> str:
-    """Compile and run a test; return "pass", or a reason that begins with "differs" or "refused".
+    """Compile and run a test; return its outcome as text.
 
-    With ``folded``, constants stay constants.
+    The text begins with "pass", "differs", "refused" or "no program". A test that the compiler
+    refuses is tried again with ``folded``, where constants stay constants.
     """
     try:
         module = read(case.text)

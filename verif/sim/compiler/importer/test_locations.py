@@ -17,7 +17,7 @@ def imported(function: Any, *arguments: Any) -> Graph:
 
 
 def lines(graph: Graph, kind: str | None = None) -> set[int]:
-    """Lines of this file from which operations of a graph come."""
+    """Line numbers in this file from which the operations of a graph come."""
     places = [operation.location for operation in graph.operations
               if kind in (None, operation.kind)]
     assert all(place is not None and place.file in ("", __file__) for place in places)

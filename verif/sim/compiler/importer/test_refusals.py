@@ -1,4 +1,4 @@
-"""What is not supported is refused at once, with the user's line and advice."""
+"""Unsupported operations are refused when they are imported, with the user's line and advice."""
 
 import inspect
 import pathlib

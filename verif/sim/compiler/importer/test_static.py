@@ -65,7 +65,7 @@ CASES: dict[str, tuple[str, npt.NDArray[Any]]] = {
             stablehlo.return %row : tensor<1x4xf32>
         }) : (tensor<i32>) -> tensor<1x4xf32>""", X[1:2]),
 }
-"""What makes %y of the float32 array %x, and its value."""
+"""StableHLO that computes %y from the float32 array %x, and the expected %y."""
 
 
 @pytest.mark.parametrize("name", CASES)

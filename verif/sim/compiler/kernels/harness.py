@@ -3,9 +3,9 @@
     [sum] = run(operation, [a, b])
     check(operation, [a, b])                    # against the reference semantics, exactly
 
-Operands and results lie in vector memory with guards between them. Padding and everything else hold
-patterns of NaN. After the run, operands, constants and guards must be as before, the array must be
-empty, and the semaphores must be zero.
+Operands and results lie in vector memory, with unused vectors, the guards, between them. Padding
+and all other words hold bit patterns of NaN. After the run, operands, constants and guards must be
+unchanged, the array must be empty, and the semaphores must be zero.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,26 +42,26 @@ Words = npt.NDArray[np.uint32]
 CONFIG = Config.preset("tiny", imem_bundles=8192, vmem_bytes=64 << 10, smem_words=1024)
 """`tiny`, with memories that are large enough for a kernel of any kind."""
 LIMIT = 20_000_000
-"""Maximum number of bundles, or of cycles, of a kernel's run."""
+"""Maximum length of a kernel's run: bundles on the golden core, cycles on a device."""
 _GUARD = 2
-"""Number of vectors between two buffers."""
+"""Number of vectors in the guard between two buffers."""
 _PADDING = 0x7FC0BAD0
-"""Word in padding: the pattern of a NaN."""
+"""Word that fills padding: a bit pattern of NaN."""
 _GARBAGE = 0xFFB00000
-"""Pattern of a NaN. This plus the word's number is the content of all other words of vector
-memory."""
+"""Bit pattern of a NaN. Before a run, every other word of vector memory holds this plus the word's
+number."""
 
 
 @dataclass
 class Kernel:
-    """A kernel with its places in vector memory.
+    """A kernel and the contents of vector memory that it needs.
 
     Attributes
     ----------
     operation : Operation
     config : Config
     places : dict of Value to Place
-        Places of operands and results.
+        Buffers and tilings of operands and results.
     constants : list of (VmemBuffer, words)
         Constants that must be in vector memory.
     code : Code
@@ -78,7 +78,7 @@ class Kernel:
     bundles: list[int] = field(default_factory=list)
 
     def memory(self, arrays: Sequence[Array]) -> tuple[Words, Words]:
-        """Vector memory before a run, and which of its words the kernel may change."""
+        """Returns vector memory before a run, and which of its words the kernel may change."""
         config = self.config
         shape = (config.vmem_vectors, config.sublanes, config.lanes)
         words = (_GARBAGE + np.arange(np.prod(shape)) % 0xFFFF).astype(np.uint32).reshape(shape)
@@ -94,7 +94,7 @@ class Kernel:
         return words, free
 
     def results(self, vmem: Words) -> list[Array]:
-        """The results in vector memory after a run."""
+        """Reads the results from the contents of vector memory after a run."""
         found = []
         for value in self.operation.results:
             place = self.places[value]
@@ -108,7 +108,7 @@ class Kernel:
     _writable: list[VmemBuffer] = field(default_factory=list)
 
     def allocate(self, name: str, vectors: int, writable: bool = True) -> VmemBuffer:
-        """Allocates the next vectors, and a guard after them."""
+        """Allocates the next free vectors, and a guard after them."""
         if not self.is_free(vectors):
             raise MemoryError(f"{self.operation.kind} needs more than "
                               f"{self.config.vmem_vectors} vectors of vector memory")
@@ -119,7 +119,7 @@ class Kernel:
         return buffer
 
     def is_free(self, vectors: int) -> bool:
-        """Whether there is room for this number of vectors."""
+        """Whether this number of vectors can still be allocated."""
         return self._end + vectors + _GUARD <= self.config.vmem_vectors
 
     @staticmethod
@@ -128,7 +128,10 @@ class Kernel:
 
 
 def _check_replication(tiling: Tiling, vectors: Words) -> None:
-    """Check that lanes, or sublanes, without a dimension are equal where they hold elements."""
+    """Check that all lanes have equal elements if the tiling has no dimension along the lanes.
+
+    The same holds for sublanes.
+    """
     rows = min(tiling.rows, tiling.sublanes)
     if tiling.lane_dimension is None:
         part = vectors[:, :rows] if tiling.row_tiles == 1 else vectors[:, :1]
@@ -202,19 +205,19 @@ def run(operation: Operation, arrays: Sequence[Array], config: Config = CONFIG,
     config, tilings
         As in `build`.
     device : Device, optional
-        The device that runs the kernel, of the same configuration; by default the golden core.
+        The device that runs the kernel, with the same configuration; by default the golden core.
 
     Raises
     ------
     AssertionError
-        If the kernel writes where it must not, faults, or leaves something in the array or in a
-        semaphore.
+        If the kernel has a fault, writes where it must not, or does not leave the array empty and
+        the semaphores zero.
     """
     return execute(build(operation, config, tilings), arrays, device)
 
 
 def execute(kernel: Kernel, arrays: Sequence[Array], device: Device | None = None) -> list[Array]:
-    """Run a kernel that is built, on the golden core or a device; otherwise like `run`."""
+    """Like `run`, for a kernel that `build` has returned."""
     before, free = kernel.memory(arrays)
     assert len(kernel.bundles) <= kernel.config.imem_bundles, "the kernel must fit"
     after = run_golden(kernel, before) if device is None else _on_device(kernel, before, device)
@@ -224,7 +227,7 @@ def execute(kernel: Kernel, arrays: Sequence[Array], device: Device | None = Non
 
 
 def _scalar_words(kernel: Kernel) -> Words:
-    """Contents of scalar memory: the descriptor that reads scalars, and garbage."""
+    """Contents of scalar memory: the descriptor that loads elements of vectors, and garbage."""
     memory = ScalarMemory(kernel.config)
     words = np.full(kernel.config.smem_words, 0xDEADBEEF, np.uint32)
     words[memory.to_window:memory.first_pair] = Descriptor(
@@ -234,7 +237,7 @@ def _scalar_words(kernel: Kernel) -> Words:
 
 
 def run_golden(kernel: Kernel, vmem: Words) -> Words:
-    """Run a kernel on the golden core; return vector memory, whose contents were ``vmem``."""
+    """Run a kernel on the golden core, with ``vmem`` in vector memory; return the new contents."""
     core = GoldenCore(kernel.config)
     core.vmem[:] = vmem
     core.smem[:] = _scalar_words(kernel)

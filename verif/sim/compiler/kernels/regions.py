@@ -12,7 +12,7 @@ def _inputs(types: Sequence[DType]) -> list[Value]:
 
 
 def apply(kind: str, dtype: DType) -> Graph:
-    """An elementwise operation of two operands."""
+    """A region that applies an elementwise operation to its two inputs."""
     graph = Graph(_inputs([dtype] * 2))
     graph.outputs = [graph.add(kind, graph.inputs, TensorType((), dtype)).result]
     return graph
@@ -25,7 +25,7 @@ def second(dtype: DType) -> Graph:
 
 
 def less(types: Sequence[DType], direction: str = "LT") -> Graph:
-    """The comparator of a sort: whether the first operand's left is less than its right."""
+    """The comparator of a sort, which compares the left and right element of the first operand."""
     graph = Graph(_inputs([dtype for dtype in types for _ in range(2)]))
     kind = "FLOAT" if types[0].is_float else "SIGNED" if types[0].is_signed else "UNSIGNED"
     graph.outputs = [graph.add("compare", graph.inputs[:2], TensorType((), DType.PRED),
@@ -34,7 +34,7 @@ def less(types: Sequence[DType], direction: str = "LT") -> Graph:
 
 
 def arg_reducer(dtype: DType) -> Graph:
-    """The larger of two values and its index; of equal values, the lower index."""
+    """A region that returns the larger of two values and its index, for ties the lower index."""
     pred = TensorType((), DType.PRED)
     graph = Graph(_inputs([dtype, DType.S32] * 2))
     x, i, y, j = graph.inputs

@@ -49,7 +49,7 @@ def values(rng: np.random.Generator, count: int, dtype: DType) -> np.ndarray:
 
 
 def close(ulps: float) -> Callable[[np.ndarray, np.ndarray], bool]:
-    """Agreement within so many units in the last place; exact zeros, infinities and NaN."""
+    """Whether numbers agree to within some ulps, and zeros, infinities and NaN exactly."""
 
     def agree(got: np.ndarray, want: np.ndarray) -> bool:
         if got.dtype.kind in "iub":
@@ -217,7 +217,7 @@ def test_other_tilings_are_kept(shape: tuple[int, ...]) -> None:
 
 
 def fusion(graph: Graph) -> Operation:
-    """A fusion whose region is a graph."""
+    """A fusion with the given graph as its region."""
     return Operation("fusion", tuple(Value(value.type) for value in graph.inputs),
                      tuple(Value(value.type) for value in graph.outputs), {}, (graph,))
 

@@ -43,7 +43,7 @@ def scatter(x: Array, indices: Array, update: Array, region: Graph, **attributes
 
 
 def indices(rng: np.random.Generator, shape: tuple[int, ...], size: int) -> Array:
-    """Positions in a dimension, and some outside."""
+    """Random indices within a dimension, and some outside of it."""
     return rng.integers(-2, size + 2, shape).astype(np.int32)
 
 

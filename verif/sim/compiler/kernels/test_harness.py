@@ -1,4 +1,4 @@
-"""The harness of kernels finds what kernels do wrong."""
+"""The harness of kernels detects faulty kernels."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The hardware runs the kernels of movement and reductions with the golden core's bits."""
+"""Kernels that move or reduce elements give the golden core's bits in RTL."""
 
 from collections.abc import Iterator
 from typing import Any

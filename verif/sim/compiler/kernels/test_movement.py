@@ -69,7 +69,7 @@ def test_slice(seed: int) -> None:
 
 def padded(x: Array, fill: Array, low: Sequence[int], high: Sequence[int],
            interior: Sequence[int]) -> Array:
-    """`pad` by its definition: an element at a time."""
+    """`pad` by its definition, element by element."""
     shape = tuple(lo + hi + max(0, (size - 1) * (inner + 1) + 1) for size, lo, hi, inner
                   in zip(x.shape, low, high, interior, strict=True))
     result = np.full(shape, fill, x.dtype)

@@ -11,7 +11,7 @@ SEED = 20261122
 
 
 def stimulus(core: GoldenCore, seed: int = SEED) -> None:
-    """Fill vector memory with small random integers, and scalar memory with small ones."""
+    """Fill vector memory with random integers of -1000 to 999, and scalar memory with 0 to 7."""
     rng = np.random.default_rng(seed)
     core.vmem[:] = rng.integers(-1000, 1000, core.vmem.shape).astype(np.int32).view(np.uint32)
     core.smem[:] = rng.integers(0, 8, core.smem.shape)

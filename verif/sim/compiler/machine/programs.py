@@ -16,7 +16,10 @@ SIZE = 40
 
 
 class Writer:
-    """Writes random code of about ``size`` operations, on vectors from ``first`` on."""
+    """Writes random code of about ``size`` operations, which use four buffers of vector memory.
+
+    The buffers are adjacent; the first one is at address ``first``.
+    """
 
     def __init__(self, config: Config, seed: int, size: int, *, flow: bool = True,
                  first: int = 0) -> None:
@@ -33,7 +36,7 @@ class Writer:
         self.weights = False
 
     def code(self) -> MachineCode:
-        """Return the code, which stores in memory what it has computed."""
+        """Return the code, which finally stores its variables in memory."""
         b = self.b
         self.vectors = [b.load(self.buffers[n % 4], n) for n in range(3)]
         self.scalars = [b.smem_load(n) for n in range(3)]
@@ -80,7 +83,7 @@ class Writer:
         self.cut(kinds)
 
     def cut(self, kinds: tuple[int, int, int]) -> None:
-        """Forget the registers that a loop or branch has written."""
+        """Forget the registers of a loop's body or a branch, because later code cannot use them."""
         del self.vectors[kinds[0]:], self.masks[kinds[1]:], self.scalars[kinds[2]:]
 
     def body(self, depth: int, most: int = 10) -> None:
@@ -105,7 +108,7 @@ class Writer:
         return self.random.choice(self.masks[-3:])
 
     def index(self) -> Index:
-        """An index within a buffer."""
+        """A random index within a buffer, often computed from the counters of loops."""
         index, room = Index(0), SIZE - 1
         for variable, count in self.loops:
             factor = self.random.choice((0, 1, 1, 1, 2))
@@ -117,7 +120,7 @@ class Writer:
         return index + self.random.randrange(min(room, 4) + 1)
 
     def keep(self, value: "VReg | MReg | SReg") -> None:
-        """Use a result, or assign it to a variable."""
+        """Make a result an operand of later operations, and sometimes assign it to a variable."""
         if isinstance(value, VReg):
             self.vectors.append(value)
         elif isinstance(value, MReg):

@@ -1,4 +1,4 @@
-"""Machine code from the builder computes what it says, on the golden core."""
+"""Machine code from the builder computes the right results on the golden core."""
 
 from collections.abc import Callable
 
@@ -55,7 +55,7 @@ def test_nested_loops_with_affine_indexes() -> None:
 
 
 def test_indexes_from_scalars() -> None:
-    """Scalars of outer loops, of the same block, and ones that change."""
+    """Indices use scalars of outer loops, scalars of the same block, and variables."""
     def write(b: Builder) -> None:
         base = b.smem_load(5)
         changing = b.scalar_variable(7)

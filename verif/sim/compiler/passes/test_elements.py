@@ -1,4 +1,4 @@
-"""Maps and bitcasts between widths are written as operations on whole arrays."""
+"""A pass replaces maps, and bitcasts between widths, by operations on whole arrays."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ SEED = 20261122
 
 
 def compare(m: Maker, arrays: list[Array], kind: str) -> None:
-    """Expand a graph, which then has no operation of the kind as it was, and run it."""
+    """Run a graph after its expansion, which must remove all operations of this kind."""
     graph = m.graph
     verify(graph)
     expected = [array.view(f"u{array.itemsize}") for array in interpret(graph, arrays)]

@@ -1,4 +1,4 @@
-"""Products and convolutions of all forms are written in terms of those that kernels take."""
+"""Products and convolutions of all forms are replaced by forms for which there are kernels."""
 
 from collections import Counter
 
@@ -129,7 +129,7 @@ def test_convolutions() -> None:
 
 
 def test_gradients_of_depthwise_kernels_have_a_sum_for_each_place() -> None:
-    """Whatever the number of features that are made of one."""
+    """This holds for any number of output features of an input feature."""
     lhs, rhs, result = (TensorType(shape, DType.F32)
                         for shape in ((5, 6, 2, 4), (4, 5, 2, 12), (2, 2, 1, 12)))
     graph = compare("convolution", [lhs, rhs], result, {

@@ -1,4 +1,4 @@
-"""Fusion keeps what a graph computes, and forms the groups that it should."""
+"""Fusion does not change a graph's results, and forms the expected groups."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -128,7 +128,7 @@ def test_many_masks_are_split() -> None:
 
 
 def code(expanded: Region) -> list[Any]:
-    """The recorded operations and the outputs of a region, with sources as numbers."""
+    """The expressions and outputs of an expanded region, which refer to each other by number."""
     numbers: dict[Any, Any] = {node: -1 - at for at, node in enumerate(expanded.leaves.values())}
     numbers |= {node: at for at, node in enumerate(expanded.elements.nodes)}
     return [(node.name, *(numbers.get(source, source) for source in node.sources))
@@ -137,7 +137,7 @@ def code(expanded: Region) -> list[Any]:
 
 
 def test_a_region_that_grows_has_the_expressions_of_one_expanded_at_once() -> None:
-    """After each operation, its result is the only output; results of predicates are words."""
+    """A growing region, whose last operation is its only output, equals a new region."""
     m = Maker((5, 6), (5, 6))
     x, y = m.inputs
     half = m.broadcast(m.constant(0.5), (5, 6))

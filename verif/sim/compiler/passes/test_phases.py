@@ -90,7 +90,7 @@ def test_a_block_never_puts_columns_together(columns: int) -> None:
 
 @pytest.mark.parametrize(("wide", "seen"), [(3, False), (3, True), (5, False), (1, False)])
 def test_two_columns_share_lanes(wide: int, seen: bool) -> None:
-    """Unless the result is needed elsewhere, or the filter is not wide."""
+    """They do not if the result is used elsewhere, too, or if the filter is not wide."""
     graph = Graph([Value(TensorType(shape, DType.F32)) for shape in [
         (2, 4, 8, 2), (wide, wide, 2, 2), (2,), (1, 1, 2, 8)]])
     x, first, scale, second = graph.inputs
@@ -170,7 +170,7 @@ def pool(graph: Graph, value: Value) -> Value:
 
 def stem(config: Config, size: int = 7, stride: int = 2, features: int = 3, columns: int = 32
          ) -> Graph:
-    """The first layers of a network, and one more: few features, a maximum, many features."""
+    """A network's first layers: a convolution of few features, a maximum, one of many features."""
     types = [(2, 12, columns, features), (size, size, features, 16), (16,), (1, 1, 16, 16)]
     graph = Graph([Value(TensorType(shape, DType.F32)) for shape in types])
     x, first, shift, second = graph.inputs

@@ -1,4 +1,4 @@
-"""Products that are divided like the sums of a pod."""
+"""Products that are divided into parts, as the sums of a pod are."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def rows(at: Maker, value: Value, start: int, end: int, columns: int = 6) -> Val
 
 
 def graph_of(*cuts: tuple[int, int], columns: int = 6, pod: bool = True) -> Graph:
-    """A product of 8 rows and 6 columns, of which slices are returned."""
+    """A graph that returns slices of a product of 8 rows and 6 columns."""
     at = Maker(f32(5, 8), f32(5, 6))
     product = at.op("dot_general", *at.inputs, to=f32(8, 6), **PRODUCT)
     graph = at.returns(*[rows(at, product, start, end, columns) for start, end in cuts])

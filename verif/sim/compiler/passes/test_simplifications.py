@@ -22,7 +22,7 @@ PASSES: tuple[Callable[[Graph], None], ...] = (fold_constants, canonicalize, sha
                                                drop_dead, sink_transposes)
 KINDS: dict[Callable[[Graph], None], tuple[str, ...]] = {
     sink_transposes: ("transpose", "dot_general")}
-"""What random graphs for a pass have, if it finds nothing to do in most."""
+"""For a pass that changes few random graphs: the kinds of operations of the graphs to test."""
 F32, S32 = (TensorType((2, 3), dtype) for dtype in (DType.F32, DType.S32))
 
 

@@ -1,4 +1,4 @@
-"""Operations that vector memory does not hold, as streams of blocks."""
+"""Operations whose values do not fit in vector memory become streams of blocks."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -155,7 +155,7 @@ def pooled_gradient(shape: Ints, window: Ints) -> Graph:
 
 
 def indices(rows: int, count: int) -> np.ndarray:
-    """Some are out of bounds."""
+    """Random indices, some of which are out of bounds."""
     return np.random.default_rng(5).integers(-3, rows + 3, (count, 1)).astype(np.int32)
 
 
@@ -169,7 +169,7 @@ def gather(rows: int, width: int, count: int) -> Graph:
 
 
 def embedding(rows: int, width: Ints, batch: Ints) -> Graph:
-    """Indices of several dimensions, without one of coordinates, choose from a table."""
+    """A lookup in a table by an array of indices with several dimensions."""
     m = Maker(f32(rows, *width), s32(*batch))
     table, given = m.inputs
     low, high = (m.op("broadcast_in_dim", m.constant(np.array(end, np.int32), s32()), to=given.type,
@@ -311,7 +311,7 @@ def test_what_fits_stays() -> None:
 
 @pytest.mark.parametrize(("share", "left"), [(0.45, False), (0.55, True)])
 def test_what_slices_are_taken_from_stays_in_hbm(golden: Device, share: float, left: bool) -> None:
-    """If it is most of vector memory: other operations would evict it."""
+    """It stays there only if it fills most of vector memory, where others would evict it."""
     count = int(share * TINY.vmem_vectors)
     graph = Graph([Value(f32(count, TINY.sublanes, TINY.lanes)), *(Value(s32()) for _ in range(3))])
     graph.outputs = [graph.add("dynamic_slice", graph.inputs, f32(1, TINY.sublanes, TINY.lanes), {
@@ -337,7 +337,7 @@ def test_windows_of_bf16_accumulate_from_an_infinity() -> None:
 
 
 def test_sums_of_small_types_are_wide() -> None:
-    """The blocks of a product of bf16 are added in f32, and rounded once."""
+    """The products of bf16 blocks are added in f32, and the sum is rounded once."""
     kind = TensorType((4, 800), DType.BF16)
     graph = Graph([Value(kind), Value(kind)])
     result = graph.add("dot_general", graph.inputs, TensorType((4, 4), DType.BF16), {
@@ -352,7 +352,7 @@ def test_sums_of_small_types_are_wide() -> None:
 
 
 def test_initial_values_count_once(golden: Device) -> None:
-    """Whatever the initial value is, it is combined with the result, not with each block."""
+    """Any initial value is combined once, with the final result, and not with each block."""
     factors = np.random.default_rng(5).choice(np.array([-1, 0.5, 1, 2], np.float32), (20, 30, 12),
                                               p=(0.45, 0.05, 0.45, 0.05))
     check(reduction((20, 30, 12), (0, 1, 2), "multiply", 2), golden, [factors], runs=1)

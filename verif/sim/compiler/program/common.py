@@ -30,7 +30,7 @@ def pred(*shape: int) -> TensorType:
 
 
 class Maker:
-    """Makes a graph by calls."""
+    """Builds a graph; each call of a method appends operations."""
 
     def __init__(self, *inputs: TensorType) -> None:
         self.graph = Graph([Value(kind) for kind in inputs])

@@ -9,7 +9,7 @@ from systolith import Device
 
 @pytest.fixture(params=["golden", "rtl"])
 def device(request: pytest.FixtureRequest) -> Iterator[Device]:
-    """A tiny chip: the golden model, and the RTL."""
+    """A tiny chip: each test runs once on the golden model and once on the RTL."""
     with Device.open("tiny", request.param) as opened:
         yield opened
 

@@ -30,7 +30,7 @@ def _own_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def kept() -> list[pathlib.Path]:
-    """Files of programs in the cache."""
+    """The files of compiled programs in the cache."""
     return sorted((store.cache_folder() / "programs").glob("*.npz"))
 
 

@@ -1,4 +1,4 @@
-"""What no kernel can be written for is refused, all of it at once."""
+"""Operations without a possible kernel are refused, all in one message."""
 
 import pytest
 

@@ -21,7 +21,7 @@ from verif.sim.compiler.program.common import TINY, Maker, arrays_for, check, f3
 
 
 def chain(length: int, shape: tuple[int, ...] = (5, 6)) -> Graph:
-    """Additions and subtractions of two inputs, each of which uses an old and a new value."""
+    """A graph of additions and subtractions, each of the latest value and an older one."""
     m = Maker(f32(*shape), f32(*shape))
     values = list(m.inputs)
     for number in range(length):
@@ -38,7 +38,7 @@ def test_operations_follow_each_other(device: Device, length: int) -> None:
 @pytest.mark.parametrize(("again", "reshapes"), [(False, 0), (True, 2)])
 def test_reshapes_that_move_nothing_have_no_kernel(golden: Device, again: bool,
                                                    reshapes: int) -> None:
-    """Unless the operand is used again, here by a reshape that moves rows."""
+    """They have one if the operand is used again, here by a reshape that moves rows."""
     m = Maker(f32(3, 1, 5, 6), f32(3, 5, 6), f32(15, 6))
     sums = m.op("add", m.inputs[0], m.inputs[0])
     results = [m.op("multiply", m.op("reshape", sums, to=f32(3, 5, 6)), m.inputs[1])]
@@ -62,7 +62,7 @@ def test_values_that_do_not_fit_vector_memory_are_spilled(device: Device,
 
 
 def test_vectors_that_do_not_fit_registers_are_spilled(device: Device) -> None:
-    """A reduction of many arrays at once."""
+    """One reduction of many arrays needs more vector registers than there are."""
     count = 18
     m, region = Maker(*[f32(5, 6)] * count), Graph([Value(f32()) for _ in range(2 * count)])
     region.outputs = [region.add("add", (region.inputs[n], region.inputs[count + n]), f32()).result
@@ -86,7 +86,7 @@ def test_kernel_with_too_many_masks_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_operations_that_do_not_fit_are_refused_together() -> None:
-    """Lines cannot be sorted, or get padding between their elements, block by block."""
+    """A sort and a pad of lines that are too long for vector memory are in one message."""
     m = Maker(f32(1501), f32(3))
     line, small = m.inputs
     less = Graph([Value(f32()), Value(f32())])
@@ -255,7 +255,11 @@ def test_no_memory_for_a_segment() -> None:
 
 @pytest.mark.parametrize("size", [8, 40])
 def test_output_may_lie_where_an_input_was_read_before(size: int) -> None:
-    """Large values are computed in blocks: the first of a result before the last of an operand."""
+    """An output may take the place of an input only if all of the input is read before.
+
+    Large values are computed in blocks: the first block of a result is written before the last
+    block of an operand is read.
+    """
     at = Maker(*[f32(size, size)] * 3, f32(size + 1, size))
     w, v, g, other = at.inputs
     graph = at.returns(at.op("subtract", w, v), at.op("add", v, g), at.op("negate", other))

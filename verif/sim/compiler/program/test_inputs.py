@@ -1,4 +1,4 @@
-"""Reshapes and transposes of inputs, and results in the vectors of operands."""
+"""Reshapes and transposes of inputs, and results that take the vectors of their operands."""
 
 import pathlib
 
@@ -21,7 +21,7 @@ CONFIG = Config.preset("tiny")
 
 
 def moved(used_twice: bool = False) -> Graph:
-    """The negative of an input that is transposed and reshaped."""
+    """A graph that negates an input after a transpose and a reshape."""
     graph = Graph([Value(TensorType((2, 3, 5), DType.F32))])
     value = graph.add("transpose", graph.inputs, TensorType((5, 2, 3), DType.F32),
                       {"permutation": (2, 0, 1)}).result
@@ -50,7 +50,7 @@ def test_an_input_that_is_used_as_it_is_stays() -> None:
 
 
 def test_rows_of_an_input_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slice along the outermost dimension is loaded by itself; others have kernels."""
+    """Of a slice along the outermost dimension, only its rows are loaded; others have kernels."""
     monkeypatch.setattr("sim.compiler.program.launch.joiner._CYCLES", 0)
     graph = Graph([Value(TensorType((4, 5, 6), DType.F32))])
     [x] = graph.inputs
@@ -72,7 +72,7 @@ def test_rows_of_an_input_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_weights_in_bf16_are_packed(tmp_path: pathlib.Path) -> None:
-    """Unless anything but a product uses them; a product whose rows they are widens them first."""
+    """They are not packed if other operations than products use them, or if they are rows."""
     shapes = (9, 7), (8, 9), (2, 9, 5), (9, 9), (9, 6), (9, 4), (2, 9)
     graph = Graph([Value(TensorType((6, 9), DType.F32)), Value(TensorType((2, 3, 9), DType.F32)),
                    *(Value(TensorType(shape, DType.BF16)) for shape in shapes)])

@@ -34,13 +34,13 @@ LARGE: dict[str, Callable[[], Graph]] = {
     "their gradient": lambda: scatter(50_000, 128, 512),
     "product": lambda: product(2048, 4096, 128),
 }
-"""Operands and results are of 16 MiB and more."""
+"""Graphs with operands or results of 16 MiB and more."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LARGE)
 def test_results(golden: Device, name: str) -> None:
-    """Small integers, whose sums are exact."""
+    """Results on the golden chip equal the interpreter's, as inputs are small integers."""
     graph = LARGE[name]()
     arrays = arrays_for(graph)
     [expected] = interpret(graph, arrays)

@@ -1,4 +1,4 @@
-"""What is transferred while kernels run, and where it is put."""
+"""Values that are transferred while kernels run, and their places in vector memory."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def test_trial_changes_nothing_and_evicts_what_is_used_last() -> None:
 
 
 def test_large_operand_is_left_to_the_product_that_loads_it() -> None:
-    """Read from HBM while the array runs, it takes no room before."""
+    """The product reads it from HBM while the array runs, so it takes no vectors before."""
     m = Maker(f32(2, 64), f32(64, 64))
     x, w = m.inputs
     y = m.op("add", m.op("multiply", x, x), x)
@@ -79,7 +79,7 @@ def test_large_operand_is_left_to_the_product_that_loads_it() -> None:
 
 
 def test_value_is_saved_ahead_but_not_before_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The golden chip would not show it: there, a transfer may read its source late."""
+    """The order of calls is checked, because the golden chip reads a transfer's source late."""
     written, saved = set[Value](), list[Value]()
     kernel, save = Launcher.kernel, Places.save
 

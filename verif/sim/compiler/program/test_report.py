@@ -1,4 +1,4 @@
-"""Reports of what kernels cost."""
+"""Reports of the cycles that kernels take."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
-"""Whole programs as plain JAX functions, with which the compiler is tested.
+"""Whole programs as plain JAX functions, for tests of the compiler.
 
-Each module has functions that make a `Program` of given sizes; `catalogue.PROGRAMS` lists all of
-them at small sizes. They need JAX.
+Each module has functions that make a `Program` of given sizes. `catalogue.PROGRAMS` lists all of
+them at small sizes. The modules need JAX.
 """

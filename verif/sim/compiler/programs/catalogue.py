@@ -1,4 +1,4 @@
-"""All programs, at small sizes."""
+"""All test programs, at small sizes."""
 
 from collections.abc import Callable
 
@@ -30,4 +30,4 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "small_resnet_forward": lambda: resnet_forward(side=16, stages=(1, 2), width=4, classes=5),
     "small_resnet_step": lambda: resnet_step(side=16, stages=(1, 2), width=4, classes=5),
 }
-"""Functions that make the programs, by name; the ResNets have fewer and narrower stages."""
+"""Functions that make the programs, by name; the ResNets have fewer, narrower stages than usual."""

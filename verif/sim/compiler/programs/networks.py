@@ -14,7 +14,7 @@ __all__ = ["cnn_step", "cross_entropy", "lstm_step", "mlp_step", "transformer_fo
 
 
 def cross_entropy(logits: Any, labels: Any) -> Any:
-    """Mean over all but the last dimension of ``logits``."""
+    """Cross entropy, averaged over all but the last dimension of ``logits``."""
     picked = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1)
     return -jnp.mean(picked)
 
@@ -72,7 +72,7 @@ def cnn_step(batch: int = 2, side: int = 8, channels: tuple[int, int] = (3, 5),
 
 
 def lstm_step(batch: int = 3, steps: int = 4, features: int = 5, hidden: int = 6) -> Program:
-    """A step of an LSTM by scan, whose last state predicts a number."""
+    """A step of an LSTM whose last state predicts a number; ``scan`` loops over time."""
     def cell(parameters: Any, state: Any, x: Any) -> Any:
         h, c = state
         gates = x @ parameters["input"] + h @ parameters["hidden"] + parameters["bias"]
@@ -133,7 +133,7 @@ def transformer_forward(parameters: Any, ids: Any, heads: int) -> Any:
 
 
 def transformer_loss(parameters: Any, ids: Any, heads: int) -> Any:
-    """Cross entropy of each next token."""
+    """Cross entropy of the predictions of each next token."""
     return cross_entropy(transformer_forward(parameters, ids[:, :-1], heads), ids[:, 1:])
 
 

@@ -14,7 +14,7 @@ KEY = np.array([1, 42], np.uint32)
 
 
 def bits(count: int = 13) -> Program:
-    """Random bits; equal on every implementation."""
+    """Random bits, which are the same on every platform."""
     def function(key: Any) -> Any:
         first, second = jax.random.split(jax.random.wrap_key_data(key))
         return jax.random.bits(first, (count,)), jax.random.bits(second, (3, count))
@@ -44,7 +44,7 @@ def permutation(count: int = 11) -> Program:
 
 
 def search(rows: int = 4, columns: int = 9) -> Program:
-    """Sorting, ranking, cumulative sums, and the places of extremes."""
+    """Sorting, ranking, cumulative sums, and the indices of the largest and least elements."""
     def function(x: Any) -> Any:
         return (jnp.sort(x, axis=1), jnp.argsort(x, axis=0), jax.lax.top_k(x, 3),
                 jnp.argmax(x, axis=1), jnp.argmin(x, axis=0), jnp.cumsum(x, axis=1),

@@ -12,7 +12,7 @@ __all__ = ["Program", "normal", "tokens"]
 
 @dataclass(frozen=True)
 class Program:
-    """A function, and arguments for a call of it.
+    """A function and the arguments of one call.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class Program:
         return [np.asarray(leaf) for leaf in jax.tree.leaves(self.arguments)]
 
     def lower(self, platform: str = "cpu") -> Any:
-        """The program in StableHLO, as JAX lowers it for a platform: a module of jaxlib."""
+        """The program in StableHLO, as JAX lowers it for a platform; a module object of jaxlib."""
         return jax.jit(self.function, keep_unused=True).trace(*self.arguments).lower(
             lowering_platforms=(platform,)).compiler_ir("stablehlo")
 

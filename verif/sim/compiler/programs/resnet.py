@@ -11,7 +11,7 @@ __all__ = ["resnet_forward", "resnet_step"]
 
 def resnet_forward(batch: int = 1, side: int = 32, stages: tuple[int, ...] = STAGES,
                    width: int = 64, classes: int = 1000) -> Program:
-    """Logits of images (batch, side, side, 3)."""
+    """Inference: logits of images of shape (batch, side, side, 3)."""
     return Program(lambda parameters, x: forward(parameters, x, stages, False),
                    (parameters(stages, width, classes), images(batch, side)))
 

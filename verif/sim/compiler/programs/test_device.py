@@ -1,4 +1,4 @@
-"""Whole programs on a device: golden's bits in RTL, and what JAX computes on the CPU."""
+"""Whole programs on a device: the golden model's bits in RTL, and JAX's results on the CPU."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ Products have operands in bf16, with 8 bits, and JAX has fp32 on the CPU.
 
 
 def run(name: str, *backends: str) -> tuple[Any, list[tuple[Any, ...]]]:
-    """A program's executable for `v2`, and its results on each backend."""
+    """Compile and run a program for `v2`; return the executable, and the results by backend."""
     program, results = PROGRAMS[name](), []
     executable = compile_graph(import_stablehlo(program.lower()), Config.preset("v2"), name=name)
     for backend in backends:

@@ -62,7 +62,7 @@ def test_golden_pods_add_in_the_golden_order(shape: tuple[int, int], elements: i
     ((2, 2), 3000, 2, {"memory": STALLS, "latency": 9}), ((4, 1), 2000, 1, {"latency": 30})])
 def test_chips_in_rtl_add_in_the_golden_order(shape: tuple[int, int], elements: int, arrays: int,
                                               options: dict[str, Any]) -> None:
-    """The first pod needs three rounds; each run leaves all semaphores at zero."""
+    """The all-reduce of the first pod has three rounds; every run leaves all semaphores at 0."""
     with Pod.open(shape, "tiny", **options) as pod:
         reduction = check_sums(pod, elements, arrays, 2)
         assert reduction.plan.rounds == (3 if arrays == 2 else 1)

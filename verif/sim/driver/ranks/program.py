@@ -1,4 +1,4 @@
-"""A program of several ranks: `python -m verif.sim.driver.ranks.program WHAT`."""
+"""A test program that several ranks run: `python -m verif.sim.driver.ranks.program FUNCTION`."""
 
 import hashlib
 import os
@@ -21,7 +21,7 @@ VECTORS = 2
 
 
 def reduce(pod: Pod) -> list[Any]:
-    """Add random vectors over all chips; return all results, counters, cycles and frames."""
+    """Add random vectors over all chips; return results, counters, cycles and link counters."""
     rng = np.random.default_rng(1)
     programs = {}
     for core in range(2):
@@ -39,7 +39,7 @@ def reduce(pod: Pod) -> list[Any]:
 
 
 def errors(pod: Pod) -> list[str]:
-    """Return the messages of a fault, and of a program that waits for ever."""
+    """Return the messages of a fault, of an endless wait, and of a program that does not end."""
     found = []
     halt = assemble("{ s1.halt }")
     for text, seconds in (("{ } { misc.signal_remote sem3, s0, 9 }", None),
@@ -53,7 +53,7 @@ def errors(pod: Pod) -> list[str]:
 
 
 def one_device(pod: Pod) -> list[Any]:
-    """Use one chip alone, which another one signals; return what it computes and its cycles."""
+    """Use one chip, which another chip signals; return what it computes, and its counters."""
     rng = np.random.default_rng(2)
     a, b = (rng.standard_normal((5, 5)).astype(np.float32) for _ in range(2))
     device = pod[2, 1]

@@ -1,4 +1,4 @@
-"""Pods that several ranks of MPI simulate: the same bits and cycles, and ends instead of hangs."""
+"""Pods that several ranks of MPI simulate have the same bits and cycles, and never hang."""
 
 import importlib.util
 import re
@@ -20,7 +20,7 @@ PROGRAM = [str(PYTHON), "-m", "verif.sim.driver.ranks.program"]
 
 
 def launched(ranks: int, what: str) -> subprocess.CompletedProcess[str]:
-    """The outcome of a run of the program by so many ranks."""
+    """Runs the test program on this number of ranks; returns the completed process."""
     launcher = [str(PYTHON.with_name("mpirun")), "-n", str(ranks)] if ranks > 1 else []
     return subprocess.run([*launcher, *PROGRAM, what], capture_output=True, text=True, timeout=240,
                           check=False)
@@ -29,7 +29,7 @@ def launched(ranks: int, what: str) -> subprocess.CompletedProcess[str]:
 @needs_mpi
 @pytest.mark.slow
 def test_bits_and_cycles_do_not_depend_on_the_number_of_ranks() -> None:
-    """Nor do messages: each rank prints the same digest of all results, counters and frames."""
+    """Each rank prints the same digest of all results, counters, frames and messages."""
     alone, four = launched(1, "all"), launched(4, "all")
     assert alone.returncode == four.returncode == 0, alone.stderr + four.stderr
     wanted = alone.stdout.splitlines()
@@ -62,7 +62,7 @@ def test_launchers_whose_size_is_no_number(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_watcher_ignores_connections_without_a_name() -> None:
-    """Ranks that leave before they end have not died, and the one that has is named."""
+    """The watcher names the rank that has died, not a rank that said that it leaves."""
     with socket.create_server(("127.0.0.1", 0)) as server, subprocess.Popen(
             [sys.executable, watcher.__file__, "2"], stdin=server.fileno(),
             stderr=subprocess.PIPE, text=True) as process:

@@ -27,7 +27,7 @@ COMPARISONS = {"eq": lambda x, y: int(x == y), "ltu": lambda x, y: int(x < y)}
 
 
 def leading_zeros(value: int, width: int, most: int) -> int:
-    """Number of zeros above the highest one of ``width`` bits, counted one by one."""
+    """Number of leading zeros of a value of ``width`` bits, at most ``most``."""
     for place in range(most):
         if place < width and value >> (width - 1 - place) & 1:
             return place
@@ -35,7 +35,10 @@ def leading_zeros(value: int, width: int, most: int) -> int:
 
 
 def evaluate(roots: Sequence[Node], leaves: Mapping[Node, int]) -> list[int]:
-    """Values of nodes, given the values of the leaves; distances of shifts must be small."""
+    """Values of the nodes ``roots``, given the values of the leaves.
+
+    Distances of shifts must be small, because Python's integers have no limit.
+    """
     values: dict[Node, int] = {}
     for node in topological(roots):
         args = [values[arg] for arg in node.args]

@@ -1,4 +1,4 @@
-"""Patterns that the kernels' rules replace, as hardware has them, with their expected values."""
+"""Patterns that rules of the kernel compiler replace, as in hardware, and their expected values."""
 
 from collections.abc import Sequence
 
@@ -9,9 +9,10 @@ __all__ = ["clamped", "larger", "normalised", "normaliser", "sticky", "sticky_va
 
 def normaliser(graph: Graph, word: Node, width: int, places: Sequence[int], *,
                masked: bool = False) -> tuple[Node, Node]:
-    """Steps that shift out the leading zeros of ``width`` bits; return the word and the distance.
+    """Steps that shift out the leading zeros of ``width`` bits.
 
-    If ``masked``, each step drops the bits that it shifts above these.
+    Returns nodes for the shifted word and the distance. If ``masked``, each step drops bits that
+    it shifts beyond the ``width`` bits.
     """
     distance = graph.const(0)
     for count in places:
@@ -26,7 +27,7 @@ def normaliser(graph: Graph, word: Node, width: int, places: Sequence[int], *,
 
 
 def normalised(word: int, width: int, places: Sequence[int]) -> tuple[int, int]:
-    """Distance by which a normaliser shifts a word, and ``width`` bits of the shifted word."""
+    """Expected values of `normaliser`: ``width`` bits of the shifted word, and the distance."""
     distance = 0
     for count in places:
         if not ((word << distance) & low(width)) >> max(width - count, 0):
@@ -35,7 +36,7 @@ def normalised(word: int, width: int, places: Sequence[int]) -> tuple[int, int]:
 
 
 def sticky(graph: Graph, x: Node, distance: Node, width: int) -> Node:
-    """``x``, of ``width`` bits, shifted right; bit 0 is also set if any bit shifted out is one."""
+    """``x`` of ``width`` bits, shifted right; bit 0 is set, too, if a one is shifted out."""
     ones = graph.const(low(width))
     kept = graph.and_(graph.shlv(ones, distance), ones)
     lost = graph.test(graph.and_(x, graph.xor(kept, ones)))
@@ -48,13 +49,13 @@ def sticky_value(x: int, distance: int) -> int:
 
 
 def clamped(graph: Graph, distance: Node, most: int, high: int) -> Node:
-    """A distance; ``most`` if any of the distance's bits under ``high`` is one."""
+    """The distance, or ``most`` if any of the distance's bits in the mask ``high`` is one."""
     near = graph.and_(distance, graph.const(most))
     return graph.sel(graph.test(distance, high), graph.const(most), near)
 
 
 def larger(graph: Graph, x: Node, y: Node, places: int, width: int) -> Node:
-    """The larger of ``x``, of ``width + places`` bits, and ``y`` shifted left by ``places``."""
+    """The larger of two words of ``width + places`` bits: ``x``, and ``y << places``."""
     head = graph.and_(graph.shr(x, places), graph.const(low(width)))
     return graph.sel(graph.ltu(head, y), graph.shl(y, places),
                      graph.and_(x, graph.const(low(width + places))))

@@ -1,4 +1,4 @@
-"""Rules on expressions: every value of short words, and patterns that only resemble a rule's."""
+"""Rules on expressions: all values of short words, and patterns that only resemble a rule's."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ def found(rule: str, graph: Graph, *roots: Node) -> dict[Node, Node]:
 
 
 def plain(graph: Graph, x: Node, distance: Node) -> Node:
-    """A sticky shift as `sticky` writes it, after its own rule."""
+    """The expression to which a rule turns a sticky shift of `sticky`."""
     root, = rewrite(graph, [sticky(graph, x, distance, WORD)])
     return root
 
@@ -79,7 +79,7 @@ def test_next_step_that_shifts_something_else_shares_the_count() -> None:
 
 def other_chain(graph: Graph, masks: Sequence[int], places: Sequence[int], *,
                 arms: int = 1) -> Node:
-    """Steps with any conditions."""
+    """A chain of steps like a normaliser's, with given conditions."""
     word = graph.leaf("w", 8)
     for mask, count in zip(masks, places, strict=True):
         kept, shifted = (word, graph.shl(word, count))[::arms]
@@ -126,7 +126,7 @@ def test_every_sticky_shift_keeps_its_value() -> None:
 
 def lost_bits(graph: Graph, *, bits: int = WORD, ones: int = low(WORD), mask: int = low(WORD),
               tested: int = low(WORD)) -> Node:
-    """A test of dropped bits, with any masks."""
+    """A test of the bits that a shift drops, with given masks."""
     kept = graph.shlv(graph.const(ones), graph.leaf("n", 3))
     dropped = graph.xor(kept, graph.const(mask))
     return graph.test(graph.and_(graph.leaf("x", bits), dropped), tested)

@@ -1,4 +1,4 @@
-"""Global programs with shardings give what JAX gives, or are refused."""
+"""Global programs with shardings give JAX's results, or are refused."""
 
 import subprocess
 import sys
@@ -99,7 +99,7 @@ BATCH = (numbers(10, 6), positions(4, 10))
 ADAM = (WEIGHTS, jax.tree.map(np.zeros_like, WEIGHTS), jax.tree.map(np.zeros_like, WEIGHTS),
         np.float32(0))
 TENSOR = (COLUMNS, ROWS)
-"""The hidden units are divided."""
+"""Shardings of two layers' weights that divide the hidden units."""
 
 
 def test_batch_sharded_network() -> None:

@@ -1,4 +1,4 @@
-"""Operations that are replaced by calls of functions: programs with them, on the golden chip."""
+"""Programs with operations that the importer replaces by calls of functions, on the golden chip."""
 
 import itertools
 import sys

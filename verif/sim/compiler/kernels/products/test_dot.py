@@ -86,7 +86,7 @@ TYPES = [(DType.F32, DType.F32, DType.F32), (DType.BF16, DType.BF16, DType.F32),
          (DType.U8, DType.U8, DType.S32), (DType.S16, DType.S8, DType.S32),
          (DType.PRED, DType.PRED, DType.PRED), (DType.S8, DType.S8, DType.S8)]
 BOUNDS = {"DEFAULT": 2.0**-7, "HIGH": 2.0**-16, "HIGHEST": 2.0**-21}
-"""Largest error, as a part of the sum of the products' magnitudes."""
+"""By precision, the largest error relative to the sum of the magnitudes that are added."""
 
 
 def reference(operation: Operation, a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -152,7 +152,7 @@ def test_precision(form: str, precision: str) -> None:
 @pytest.mark.parametrize("precision", ["HIGH", "HIGHEST"])
 def test_pieces_made_ahead_have_the_same_bits(precision: str,
                                               monkeypatch: pytest.MonkeyPatch) -> None:
-    """As those that are made for each use, where there is no room for them."""
+    """Their products equal those whose pieces are made anew for each use, for lack of room."""
     rng = np.random.default_rng(SEED)
     for other in (DType.F32, DType.BF16):
         kinds = TensorType((41, 20), DType.F32), TensorType((20, 19), other)
@@ -213,7 +213,7 @@ def test_random_forms() -> None:
 
 
 def test_results_that_are_complete_before_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel that copies the first results before its last step copies complete ones."""
+    """The results that a kernel may copy before its last step are complete."""
     copy = VmemBuffer("copy", CONFIG.vmem_vectors // 2, CONFIG.vmem_vectors // 2)
     early: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Products that load their operands and store their results themselves."""
+"""Products whose kernels load operands from HBM and store results there themselves."""
 
 import itertools
 from dataclasses import replace
@@ -52,7 +52,7 @@ def product(made: Graph, x: Value, w: Value, transposed: bool = False) -> Value:
 
 
 def transfers(executable: Executable) -> int:
-    """How many values the kernels of core 0 transfer."""
+    """Number of values that the kernels of core 0 transfer themselves."""
     return len(compiled_of(executable).cores[0].overlays.row_numbers)
 
 
@@ -82,7 +82,7 @@ def test_golden_bits(transposed: bool, dtype: DType, monkeypatch: pytest.MonkeyP
 
 
 def test_buffers_across_4_gib(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of the program's buffers in turn."""
+    """For each of the program's buffers, a run in which that buffer crosses 4 GiB."""
     monkeypatch.setattr("sim.compiler.kernels.products.transfers._LATENCY", 1 << 20)
     config, shape = replace(CONFIG, hbm_bytes=1 << 33), (24, 20, 7)
     buffers = compile_graph(graph(*shape), config).buffers
@@ -105,7 +105,7 @@ def test_rtl_bits() -> None:
 
 def planned(rows: int, depth: int, columns: int, transposed: bool, packed: bool,
             config: Config) -> Product:
-    """The product by depth that a kernel of these sizes would be."""
+    """The plan of a product of these sizes, computed by depth."""
     operation = graph(rows, depth, columns, transposed=transposed).operations[0]
     tilings = [standard(value.shape, config) for value in operation.operands]
     tilings[1] = replace(tilings[1], packed=packed)
@@ -118,14 +118,14 @@ def planned(rows: int, depth: int, columns: int, transposed: bool, packed: bool,
 
 
 def vectors(plan: Plan, weights: bool) -> list[tuple[int, int]]:
-    """All vectors that are loaded of an operand, and the step for which they are loaded."""
+    """For each vector of an operand that is loaded: its number, and the step that needs it."""
     return [(chunk.first + run * chunk.stride + number, chunk.step)
             for chunk in plan.chunks if chunk.weights is weights
             for run in range(chunk.runs) for number in range(chunk.run)]
 
 
 def check_waits(plan: Plan) -> None:
-    """Each chunk is started before it is waited for, and waited for before it is needed."""
+    """Checks that each chunk's load starts before the wait for it, which precedes its use."""
     assert list(plan.stops) == sorted(set(plan.stops))
     started, arrived = plan.started_first, plan.early
     waits = dict(zip(plan.stops, plan.waits, strict=True))
@@ -181,7 +181,7 @@ def test_all_vectors_are_loaded_once_and_in_time(config: Config) -> None:
 
 
 def test_segments_have_the_addresses() -> None:
-    """A program of several segments has the rows' numbers in its code in HBM."""
+    """In a program of several segments, the code in HBM contains the buffers' addresses."""
     made = graph(24, 20, 24)
     value = made.outputs[0]
     for _ in range(3):
@@ -210,7 +210,7 @@ def test_segments_have_the_addresses() -> None:
 
 
 def test_inputs_that_are_in_hbm_are_not_transferred() -> None:
-    """Their addresses change between runs, and the code does not."""
+    """The kernels do not load such inputs, whose addresses change while the code stays."""
     assert transfers(compile_graph(graph(40, 40, 40), CONFIG, standard_inputs=True)) == 0
 
 

@@ -1,4 +1,4 @@
-"""Overlays: code that is larger than instruction memory runs as if it were not."""
+"""Overlays: code that is larger than instruction memory gives the same results as other code."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -141,7 +141,7 @@ def test_segments_use_as_many_descriptors_as_they_hold() -> None:
 
 
 def random_block(rng: np.random.Generator, stream: Stream, depth: int) -> None:
-    """Transfers that are awaited, sums, skips and loops, which may be longer than memory."""
+    """Adds transfers, sums, branches and loops; a loop may be longer than instruction memory."""
     for _ in range(int(rng.integers(1, 5))):
         kind = int(rng.integers(4 if depth < 3 else 2))
         if kind == 0:

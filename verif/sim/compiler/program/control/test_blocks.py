@@ -67,7 +67,7 @@ def test_golden_and_rtl(device: Device) -> None:
 
 
 def test_windows_held_and_carried_values(device: Device) -> None:
-    """Blocks overlap; an operand is whole; one result is carried, another put together."""
+    """Blocks overlap; an operand is not divided; a result is carried; another has blocks."""
     m = Maker(f32(31, 9), f32(9), f32(6, 9))
 
     def write(region: Graph) -> Sequence[Value]:
@@ -85,7 +85,7 @@ def test_windows_held_and_carried_values(device: Device) -> None:
 
 
 def test_results_that_no_kernel_writes(golden: Device) -> None:
-    """An input, the same value twice, and a constant."""
+    """The results are an input, the same value twice, and a constant."""
     def write(region: Graph) -> Sequence[Value]:
         [x] = region.inputs
         twice = region.add("add", (x, x), x.type).result
@@ -100,7 +100,7 @@ def test_results_that_no_kernel_writes(golden: Device) -> None:
 
 
 def test_stream_in_a_stream(golden: Device) -> None:
-    """The outer blocks are columns, the inner ones rows of these."""
+    """The outer stream's blocks are columns; the inner stream's blocks are rows of these."""
     def inner(region: Graph) -> Sequence[Value]:
         rows = block([f32(8, 16)] * 2, added(f32(8, 16), 0))
         return region.add("stream", region.inputs, [f32(40, 16)], {
@@ -126,7 +126,7 @@ def test_blocks_outside_of_operands_are_refused() -> None:
 
 def run_at(graph: Graph, device: Device, addresses: Sequence[int | None],
            arrays: Sequence[Array]) -> list[Array]:
-    """Run a program on buffers at addresses; None: anywhere. Inputs come before outputs."""
+    """Run a program with buffers at given addresses, inputs first; None: at any address."""
     executable = compile_graph(graph, device.config, standard_inputs=True)
     resident = device.place(executable)
     specs = [*executable.inputs, *executable.outputs]
@@ -153,7 +153,7 @@ def run_at(graph: Graph, device: Device, addresses: Sequence[int | None],
 
 
 def windows() -> Graph:
-    """Blocks of 7 rows; vectors that hold the last one have a row behind the operand's last."""
+    """A stream of blocks of 7 rows; the last block's vectors reach beyond the operand's end."""
     def write(region: Graph) -> Sequence[Value]:
         total = region.add("add", region.inputs, f32(7, 20)).result
         return [region.add("slice", (total,), f32(6, 20), {
@@ -166,7 +166,7 @@ def windows() -> Graph:
 
 
 def test_operands_at_the_end_of_the_heap(golden: Device) -> None:
-    """The rows behind it are those through which the device loads programs."""
+    """The rows after such an operand are the staging rows, which hold other data."""
     graph = windows()
     arrays = arrays_for(graph)
     expected = interpret(graph, arrays)[0]
@@ -177,7 +177,7 @@ def test_operands_at_the_end_of_the_heap(golden: Device) -> None:
 
 @pytest.mark.parametrize("across", range(3))
 def test_blocks_across_4_gib(across: int) -> None:
-    """An operand or the result begins below, and some of its blocks begin above."""
+    """An operand or the result begins below 4 GiB, and some of its blocks begin above."""
     graph = windows()
     addresses: list[int | None] = [None, None, None]
     arrays = arrays_for(graph)

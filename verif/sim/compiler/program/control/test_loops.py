@@ -20,7 +20,7 @@ from verif.sim.compiler.machine.harness import run
 from verif.sim.compiler.program.common import TINY, Maker, check, f32, s32
 
 SIZES = [(3,), (20, 12), (31, 17)]
-"""A carried value takes 1, 30 and 80 vectors of 256."""
+"""Shapes of carried values: of the 256 vectors of vector memory, they take 1, 30 and 80."""
 
 
 @pytest.fixture(params=["counted", "no room", "not counted"])
@@ -39,7 +39,7 @@ def golden(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 def below(limit: int, kinds: Sequence[TensorType]) -> Graph:
-    """The condition that the first carried value is below ``limit``."""
+    """A loop's condition: the first carried value is below ``limit``."""
     made = Maker(*kinds)
     return made.returns(made.compare(
         made.inputs[0], made.constant(np.array(limit, np.int32), s32()), "LT"))
@@ -78,7 +78,7 @@ def test_operand_and_result_are_used_after_the_loop(golden: Device, size: tuple[
 
 @pytest.mark.parametrize("size", SIZES)
 def test_next_values_that_are_not_computed(golden: Device, size: tuple[int, ...]) -> None:
-    """Constants, one value for two, and a value that the loop does not change."""
+    """They are constants, one value for two carried ones, and a value that stays unchanged."""
     kinds = [s32(), *[f32(*size)] * 4]
     m, body = Maker(f32(*size)), Maker(*kinds)
     table = np.arange(np.prod(size), dtype=np.float32).reshape(size)
@@ -94,7 +94,7 @@ def test_next_values_that_are_not_computed(golden: Device, size: tuple[int, ...]
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("limits", [(3, 2), (2, 0), (0, 2)])
 def test_loop_in_a_loop(golden: Device, size: tuple[int, ...], limits: tuple[int, int]) -> None:
-    """The inner loop reads what the outer one carries, which is used again after it."""
+    """The inner loop reads a value that the outer loop carries and uses again afterwards."""
     kinds = [s32(), f32(*size), f32(*size)]
     inner, outer, m = Maker(*kinds), Maker(*kinds), Maker(*kinds[1:])
     _, x, c = inner.inputs
@@ -133,7 +133,7 @@ def test_many_values_rotate(golden: Device, rotated: int) -> None:
 
 
 def test_operation_that_needs_the_room_of_carried_values(golden: Device) -> None:
-    """Its scratch vectors are more than the loop leaves, so carried values make room."""
+    """It needs more scratch vectors than the loop leaves free, so carried values make room."""
     kinds = [s32(), *[f32(20, 12)] * 4]
     m, body = Maker(*kinds[1:]), Maker(*kinds)
     _, a, b, c, d = body.inputs
@@ -150,7 +150,7 @@ def test_operation_that_needs_the_room_of_carried_values(golden: Device) -> None
 
 @pytest.mark.parametrize("first", [0, -2, 1])
 def test_indices_that_follow_from_a_counter(golden: Device, first: int) -> None:
-    """Rows from the front and from the back, with negative numbers counted from the end."""
+    """The loop takes rows from the front and from the back, where indices are negative."""
     kinds = [s32(), f32(6, 5), f32(6, 5)]
     m, body = Maker(*kinds[1:]), Maker(*kinds)
     number, x, total = body.inputs
@@ -193,7 +193,7 @@ def test_loops_that_count_are_recognised(first: int, limit: int, step: int, dire
 
 @pytest.mark.parametrize("size", [(6, 5), (31, 17)])
 def test_updates_in_place(device: Device, size: tuple[int, int]) -> None:
-    """A carried value is updated once or twice, before and after its last other use."""
+    """Carried values are updated once or twice, before or after their last other use."""
     width = size[1]
     kinds = [s32(), *[f32(*size)] * 3]
     m, body = Maker(f32(*size)), Maker(*kinds)
@@ -217,7 +217,7 @@ def test_updates_in_place(device: Device, size: tuple[int, int]) -> None:
 
 def test_next_values_take_the_vectors_of_those_before(golden: Device,
                                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if one kernel computes several: nothing moves at the end of an iteration."""
+    """Nothing moves at the end of an iteration, even if one kernel computes several values."""
     moves: list[tuple[VmemBuffer, VmemBuffer]] = []
 
     def move(given: Mapping[VmemBuffer, VmemBuffer], config: Config) -> Code | None:
@@ -236,7 +236,7 @@ def test_next_values_take_the_vectors_of_those_before(golden: Device,
 
 
 def test_update_in_a_condition(golden: Device) -> None:
-    """The body still needs the vectors that the condition changes."""
+    """The condition must not update its value in place, because the body still needs it."""
     kinds = [s32(), f32(6, 5)]
     m, condition, body = Maker(kinds[1]), Maker(*kinds), Maker(*kinds)
     number, x = condition.inputs
@@ -255,7 +255,7 @@ def test_update_in_a_condition(golden: Device) -> None:
 
 
 def test_moves() -> None:
-    """Any buffers move to any, as if at once."""
+    """Buffers are copied to each other as if all copies happened at once."""
     rng = np.random.default_rng(8)
     for _ in range(20):
         buffers = [VmemBuffer(f"b{number}", 3 * number, 3) for number in range(8)]
@@ -280,7 +280,7 @@ def test_vectors_that_are_reserved() -> None:
 
 
 def test_value_that_takes_most_of_vector_memory_is_kept() -> None:
-    """A table from which each iteration takes a slice is not read from HBM each time."""
+    """A table from which each iteration takes a slice is not read from HBM in each iteration."""
     kinds = [s32(), f32(70, 12)]
     m, body = Maker(*kinds[1:]), Maker(*kinds)
     number, table = body.inputs

@@ -23,9 +23,9 @@ def number(graph: Graph, value: int) -> Value:
 
 
 def scan(steps: int, shape: tuple[int, int], backward: bool = False, limit: bool = False) -> Graph:
-    """A running sum of blocks of rows; all sums are stacked.
+    """A loop that computes running sums of blocks, and stacks all sums.
 
-    With ``limit``, the number of steps is an input, so that the loop is none that counts.
+    With ``limit``, the number of steps is an input, and not known to the compiler.
     """
     m = Maker(f32(steps, *shape), f32(*shape), s32())
     blocks, first, count = m.inputs
@@ -85,7 +85,7 @@ def test_iterations_move_only_their_slices(golden: Device) -> None:
 
 @pytest.fixture
 def ahead(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many slices each loop loads ahead, in the order in which loops are compiled."""
+    """For each loop that is compiled, in order, the number of slices that it loads ahead."""
     counts: list[int] = []
 
     def spy(*arguments: Any) -> SlicesAhead | None:
@@ -99,7 +99,7 @@ def ahead(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def loop(m: Maker, steps: int, carried: Sequence[Value],
          step: Callable[[Maker, list[Value]], list[Value]]) -> list[Value]:
-    """What a loop carries at its end; ``step`` takes the counter, too."""
+    """Appends a loop; returns its final values. ``step`` gets the counter and carried values."""
     kinds = [s32(), *(value.type for value in carried)]
     inner, condition = Maker(*kinds), Maker(*kinds)
     condition.returns(condition.compare(condition.inputs[0], number(condition.graph, steps), "LT"))
@@ -110,14 +110,14 @@ def loop(m: Maker, steps: int, carried: Sequence[Value],
 
 
 def block(m: Maker, value: Value, index: Value) -> Value:
-    """One index of the first dimension."""
+    """The slice of a value at one index of its first dimension."""
     zero, shape = number(m.graph, 0), (1, *value.shape[1:])
     return m.op("dynamic_slice", value, index, *[zero] * (len(shape) - 1), to=f32(*shape),
                 slice_sizes=shape)
 
 
 def two_slices(steps: int) -> Graph:
-    """A loop over two inputs, one of which it reads backwards, whole and without its dimension."""
+    """A loop over slices of two inputs, one of which it reads backwards."""
     m = Maker(f32(8, 5, 8), f32(9, 5, 8), f32(5, 8))
 
     def step(m: Maker, given: list[Value]) -> list[Value]:
@@ -135,7 +135,7 @@ def two_slices(steps: int) -> Graph:
 @pytest.mark.parametrize(("steps", "count"), [(0, []), (1, [2]), (2, [2]), (8, [2])])
 def test_slices_of_inputs_are_loaded_ahead(golden: Device, ahead: list[int], steps: int,
                                            count: list[int]) -> None:
-    """However small the inputs are."""
+    """Even slices of small inputs are loaded ahead."""
     check(two_slices(steps), golden)
     assert ahead == count
 
@@ -161,7 +161,7 @@ def test_loops_within_each_other_load_ahead(golden: Device, ahead: list[int]) ->
 @pytest.mark.parametrize(("rows", "count"), [(30, 1), (90, 0)])
 def test_slices_are_loaded_ahead_if_there_is_room(golden: Device, ahead: list[int], rows: int,
                                                   count: int) -> None:
-    """A slice takes as many vectors again while it is loaded."""
+    """While a slice is loaded ahead, it takes twice its number of vectors."""
     m = Maker(f32(3, rows, 12), f32(1, rows, 12))
 
     def step(m: Maker, given: list[Value]) -> list[Value]:
@@ -204,7 +204,7 @@ def test_operand_of_an_update_is_used_again(golden: Device) -> None:
 ])
 def test_slices_in_any_dimension(golden: Device, shape: tuple[int, ...],
                                  size: tuple[int, ...]) -> None:
-    """Rows that do not fill vectors, and parts of lanes."""
+    """The slices include rows that do not fill vectors, and parts of the lanes."""
     m = Maker(f32(*shape), f32(*size), *(s32() for _ in shape))
     given, update, *starts = m.inputs
     graph = m.returns(m.op("dynamic_slice", given, *starts, to=f32(*size), slice_sizes=size),
