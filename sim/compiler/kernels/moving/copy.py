@@ -48,8 +48,7 @@ def copy(at: Lowering, source: Place, destination: Place, axes: Sequence[Axis],
     axes : sequence of Axis
         The iteration space. Along a dimension without an axis, the copy stays at the start.
     starts : pair of sequences
-        The first element's coordinates in the source and in the destination: integers, scalar
-        registers, or objects of `sim.compiler.machine.Index`; all zero if None.
+        The first element's coordinates (as `Index`) in source and destination; all zero if None.
     combine : callable or None
         Function from the destination's vector and the moved elements to the vector that is stored.
     mask : MReg or None

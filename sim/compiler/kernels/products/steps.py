@@ -400,9 +400,8 @@ class _Writer:
         none. It pops nothing before vector ``first`` of its rows. With ``starts``, the step starts
         a transfer of operands; with ``stores``, it starts transfers of results. At its end, it
         waits for ``waits`` chunks of operands of the next step. With ``middle``, it waits for a
-        chunk of its rows before it pushes their second half. ``last`` marks the last step.
-        ``known`` describes the results whose first vector it pops, if that is known without their
-        tag.
+        chunk of its rows before it pushes their second half. ``last`` marks the last step. Without
+        a tag, ``known`` describes the results whose first vector it pops.
         """
         b, product = self._b, self._product
         rows = product.block_rows
