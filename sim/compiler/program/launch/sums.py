@@ -194,6 +194,11 @@ class PodSums:
 
         Until that sum, kernels do not use the words of scalar memory that it uses. Without room,
         the image is loaded only if the sum comes ``now``: kernels would overwrite it.
+
+        Raises
+        ------
+        MemoryError
+            If scalar memory has no room for the image of any sum.
         """
         context, device = self._context, operation.attributes["device"]
         shape, room = (device.torus.width, device.torus.height), context.memory.kernel
@@ -216,7 +221,12 @@ class PodSums:
             shares, room = few, room[-words:]
             context.memory = replace(context.memory, held=words)
         else:
-            room = room[:image_words(shares, len(room), in_steps=False)]
+            words = image_words(shares, len(room), in_steps=False)
+            if words > len(room):
+                raise MemoryError(f"scalar memory must have {words} words for kernels, because the "
+                                  f"program sums values over a pod, not {len(room)}: choose a chip "
+                                  f"with larger scalar memory")
+            room = room[:words]
         nowhere = VmemBuffer("", 0, shares.workspace)
         code = StreamedSum(Builder(context.config), shares, device.core, nowhere, room,
                            _SEMAPHORES, in_steps=apart)

@@ -348,6 +348,15 @@ def test_sums_in_little_scalar_memory(words: int, monkeypatch: pytest.MonkeyPatc
             np.testing.assert_array_equal(one, other)
 
 
+def test_too_little_scalar_memory_for_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LARGE", 1)
+    x = np.zeros((4, 16), np.float32)
+    graph = import_stablehlo(
+        lower(on_pod(lambda x: jax.lax.psum(x, "x"), 4, P()), x), Torus(2, 1))
+    with pytest.raises(MemoryError, match=r"must have 23 words for kernels, .* not 20"):
+        compile_pod(graph, replace(TINY, smem_words=160))
+
+
 def test_a_value_returned_whole_and_in_parts() -> None:
     """Each core of a chip writes half of the first output, and all of its part of the second."""
     def function(x: Any) -> Any:
