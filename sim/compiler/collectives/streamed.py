@@ -1,5 +1,6 @@
-"""The code of a core that sums values in vector memory over all cores of a pod, at the links' rate.
+"""Writes the code with which a core takes part in a sum over all cores of a pod.
 
+The values are in vector memory; the sum takes place at the rate of the links.
 The sum goes through the phases of `sim.compiler.collectives.plan`, piece by piece, as
 `sim.compiler.collectives.program` does. Before the first phase, the cores of a chip add their
 numbers: core 0 sends to core 1 its numbers of the half that core 1 reduces, and core 1 does the
@@ -7,9 +8,10 @@ same for core 0. Each complete piece also goes to the other core of the chip.
 `sim.compiler.collectives.shares` defines where pieces lie, and `sim.compiler.collectives.schedule`
 in which order a core works on them.
 
-Walks through the blocks begin at places that depend on the chip. These places, and the addresses of
-the workspaces of other cores, are in an *image*, which is in scalar memory when the code begins. If
-the sum is written in steps, the image has the places of all blocks instead.
+The code visits blocks in *walks* (`sim.compiler.collectives.walks`). Where a walk begins depends on
+the chip. The code finds these places, and the addresses of other cores' workspaces, in an *image*:
+words that are in scalar memory when the code begins. If the sum is written in steps, the image has
+the places of all blocks instead of those where walks begin.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,15 +37,16 @@ _SOURCE, _DESTINATION = 2, 6
 _QUARTERS, _AXES = 2, ("x", "y")
 _BASES = 0
 _PLACES = _BASES + 1 + _QUARTERS * len(_AXES)
-"""Where the parts of an image begin: the addresses of workspaces; and places of blocks. These are
-where the walks begin, for each quarter of this core and then of the other one; or, for a sum that
-is written in steps, the words of `table`. The descriptors follow."""
+"""Where two parts of an image begin: addresses of workspaces, and places of blocks. For a sum that
+is written in steps, the places are the words of `table`. Otherwise, they tell where the walks
+begin, for each quarter of this core and then of the other one. The descriptors follow."""
 _PAIR, _COMPLETE, _SCATTER, _SEPARATE = (
     (len(_AXES) + number) * _QUARTERS for number in range(4))
-"""Numbers of descriptors, one for each quarter. Those before `_PAIR` are for pieces that go to the
-next chip, for each axis of a quarter. `_PAIR`: for numbers that the other core adds. `_COMPLETE`:
-for complete pieces that go to the other core. `_SCATTER`: for the blocks of the first phase.
-`_SEPARATE` is the number of descriptors, if each use has one of its own."""
+"""First numbers of groups of descriptors, each with one descriptor for each quarter. `_PAIR`: for
+numbers that the other core adds. `_COMPLETE`: for complete pieces that go to the other core.
+`_SCATTER`: for the blocks of the first phase. The descriptors before `_PAIR` are for pieces that go
+to the next chip, one for each axis of each quarter. `_SEPARATE` is the number of descriptors, if
+each use has one of its own."""
 _GROUP = 24
 """Maximum number of vector registers that the loads of one group of additions fill."""
 
@@ -78,9 +81,9 @@ class Semaphores:
 def image_words(shares: SumShares, room: int, *, in_steps: bool) -> int:
     """Return the number of words of an image; scalar memory has room for ``room`` words.
 
-    If they suffice, there are `_SEPARATE` descriptors, of which only addresses change. Otherwise,
-    there is only one, and the code writes all of it before each transfer. ``in_steps`` tells
-    whether the sum is written in steps.
+    If ``room`` suffices, the image has `_SEPARATE` descriptors, of which only addresses change.
+    Otherwise, it has only one, and the code writes all of it before each transfer. ``in_steps``
+    tells whether the sum is written in steps.
     """
     first = _first_descriptor(shares, in_steps)
     most = first + _SEPARATE * DESCRIPTOR_WORDS
@@ -185,8 +188,8 @@ class StreamedSum:
         """Return functions for `write_steps`, each of which writes a step of the sum.
 
         All steps together do the same as the code of `write`: the first one begins the sum, and
-        each other one is a tick. A core may execute any code between two steps that waits for no
-        other core: `sim.compiler.collectives.schedule` says why no core then waits forever.
+        each of the others is a tick. Between two steps, a core may execute any code that waits for
+        no other core: `sim.compiler.collectives.schedule` says why no core then waits forever.
         """
         found = [partial(self._begin, operands)]
         for count, tick in ticks(self._quarters):
@@ -240,7 +243,7 @@ class StreamedSum:
                 b.wait(self._link(number, axis, arrives=False), 1)
 
     def _end(self) -> None:
-        """Write the code after the last tick: waits for this core's transfers, and the other's."""
+        """Write the code after the last tick, which waits for the transfers of both cores."""
         shares, left = self._shares, 0
         for first, second in (quarter.sides for quarter in self._quarters):
             blocks = (first - 1) * second
@@ -253,10 +256,10 @@ class StreamedSum:
         return (axis for axis, side in enumerate(self._quarters[number].sides) if side > 1)
 
     def _link(self, number: int, axis: int, *, arrives: bool) -> int:
-        """Return the semaphore for a direction of quarter ``number`` along ``axis``.
+        """Return the semaphore that counts signals for quarter ``number`` along ``axis``.
 
-        It counts what ``arrives`` from the chip before this one, or else the signal of the next
-        chip.
+        With ``arrives``, these signals come from the previous chip, whose data arrives; otherwise,
+        from the next chip, whose workspace is free.
         """
         quarter = self._quarters[number]
         return self._semaphores.links[_AXES[quarter.axes[axis]],
@@ -272,7 +275,7 @@ class StreamedSum:
         b.signal_other(self._semaphores.free, 1)
 
     def _copy(self, operands: Sequence[VmemBuffer], half: range) -> None:
-        """Write loops that copy the part of the operands in ``half`` of the workspace to it."""
+        """Write loops that fill ``half`` of the workspace with the operands' vectors for it."""
         first = 0
         for operand in operands:
             begin = max(half.start - first, 0)
@@ -294,14 +297,14 @@ class StreamedSum:
                        self._base(0) + (done + self._pair(number)))
 
     def _pair(self, number: int) -> int:
-        """Return the place in the workspace for the other core's numbers of quarter ``number``."""
+        """Return where, in a workspace, the other core's numbers of quarter ``number`` arrive."""
         before = sum(quarter.vectors for quarter in self._quarters[:number])
         return self._pairs.address - self._workspace.address + before
 
     # ---- ticks
 
     def _tick(self, count: int, tick: Tick) -> None:
-        """Write a tick that repeats ``count`` times."""
+        """Write a tick that is executed ``count`` times."""
         b = self._b
         with b.loop(count):
             for number, event in tick.events:
@@ -388,7 +391,10 @@ class StreamedSum:
         return done + (buffer.address - self._workspace.address - before)
 
     def _arrived(self, number: int, axis: int, done: Any) -> tuple[VmemBuffer, Any]:
-        """Return the buffer and the place in it where a piece arrived, after ``done`` vectors."""
+        """Return the buffer, and the place in it, of a piece that arrived along ``axis``.
+
+        ``done`` vectors of this quarter have been added before.
+        """
         quarter = self._quarters[number]
         sent = quarter.arrivals[0] + quarter.block if axis else quarter.segment
         return self._arrivals[2 * number + axis], done - sent
@@ -398,7 +404,7 @@ class StreamedSum:
 
     def _add(self, number: int, at: SReg, done: Any, parts: Sequence[tuple[VmemBuffer, Any]]
              ) -> None:
-        """Write code that adds this core's numbers, the other core's, and ``parts``, which arrived.
+        """Write code that adds the numbers of both cores, and ``parts``, which have arrived.
 
         The sum replaces this core's numbers, at place ``at`` of the workspace. ``done`` vectors of
         the quarter have been added before.
@@ -473,7 +479,7 @@ class StreamedSum:
         b.dma(at)
 
     def _hops(self, number: int, axis: int, sign: int) -> tuple[int, int]:
-        """Return the hops to the next chip along ``axis`` of a quarter, or with -1 to the last."""
+        """Return the hops to the next chip along ``axis``, or to the previous one for -1."""
         quarter = self._quarters[number]
         hops = sign * quarter.way
         return (hops, 0) if quarter.axes[axis] == 0 else (0, hops)

@@ -20,7 +20,7 @@ WALK_WORDS = 2
 
 
 class Walk:
-    """A walk through the blocks of a quarter, from that which leaves first on.
+    """A walk through the blocks of a quarter, which begins with the block that leaves first.
 
     Parameters
     ----------
@@ -54,14 +54,14 @@ class Walk:
             self._set(self._left, quarter.sides[1])
 
     def again(self) -> None:
-        """Go on to the first block of this segment again, and then to all but its last one."""
+        """Go back to the first block of this segment; the walk then leaves out its last block."""
         _, second = self._quarter.sides
         self._set(self._left, second)
         self.next()
         self._set(self._left, max(second - 1, 1))
 
     def following(self) -> "Walk":
-        """Return another walk through the next segment, from this block on."""
+        """Return another walk; it begins in the next segment, at the current block's position."""
         made = copy(self)
         made._segment, made._block, made._left = (self._b.scalar_variable(value) for value in (
             self._segment, self._block, self._quarter.sides[1]))
@@ -164,9 +164,9 @@ def begins(quarter: Quarter, place: tuple[int, int]) -> tuple[int, int]:
 def table(shares: SumShares, core: int, place: tuple[int, int]) -> list[int]:
     """Return the places of all blocks, in the order in which the code of a core uses them.
 
-    First, there are the first blocks of the other core's quarters; then, for each tick, those of
-    its events and then those of its `Tick.pairs`. The number of words is the same for all cores.
-    ``place`` has the coordinates (x, y) of the chip of core number ``core``.
+    The table begins with the first blocks of the other core's quarters. For each tick, the blocks
+    of its events follow, and then those of its `Tick.pairs`. The number of words is the same for
+    all cores. ``place`` has the coordinates (x, y) of the chip of core number ``core``.
     """
     own, others = ([_Counted(quarter, *begins(quarter, place), quarter.sides[1])
                     for quarter in shares.quarters(number)] for number in (core, 1 - core))

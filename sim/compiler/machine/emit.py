@@ -93,24 +93,24 @@ LADDER = (
     Options(constants=0, invariants=False, crowded=True, pipeline=False, reduced=False),
     Options(constants=0, invariants=False, pipeline=False, ahead=False),
     Options(constants=0, invariants=False, pipeline=False, ahead=False, reduced=False))
-"""Options of scheduling, in the order in which they are tried: each needs fewer registers."""
+"""Options of scheduling, in the order in which they are tried. Each entry needs fewer registers
+than the one before it."""
 JOINED = tuple(Options(joined=True, unrolled=most, lead=64, live=30)
                for most in (256, 192, 160, 128, 48))
 """Options to try, in order, for code of several kernels (`sim.compiler.machine.join.join`)."""
 
 
 _EMITTED: dict[tuple[bytes, tuple[Options, ...]], Code | RegisterPressureError] = {}
-"""Emitted code, or why there is none, by a digest of its machine code and its options.
+"""Emitted code, or the error raised instead, by a digest of the machine code and the options.
 
 Both cores run the same kernels, which are therefore emitted only once."""
 
 
 _SPILLED = LADDER[-3:]
-"""Options to try, in order, for code some of whose vector registers are kept in vector memory."""
+"""Options to try, in order, for code that keeps some vector registers in vector memory."""
 _FEWER = 24, 16, 8
-"""Limits of live vector registers to try, in order, when others are kept in vector memory: a
-schedule needs some registers in addition.
-"""
+"""Limits of live vector registers to try, in order, when the others are kept in vector memory. All
+are below the number of registers, because a schedule needs some in addition."""
 
 
 def emit(code: MachineCode, config: Config, *, schedule: bool = True,
@@ -129,10 +129,10 @@ def emit(code: MachineCode, config: Config, *, schedule: bool = True,
     schedule : bool
         If False, each operation gets a bundle of its own, in the order of the code.
     ladder : sequence of Options
-        Ways to schedule; the first one whose registers suffice is used.
+        Ways to schedule; the first one for which the core has enough registers is used.
     allocate : callable, optional
-        Allocates a buffer for a number of vectors, in which vector registers are kept if there are
-        too few (`sim.compiler.machine.registers.spill`); it may be called several times.
+        Allocates a buffer of a given number of vectors. It holds vector registers for which the
+        core has no room (`sim.compiler.machine.registers.spill`). May be called several times.
 
     Raises
     ------
@@ -163,7 +163,7 @@ def emit(code: MachineCode, config: Config, *, schedule: bool = True,
 
 def _with_spills(code: MachineCode, config: Config, allocate: Callable[[int], VmemBuffer],
                  error: RegisterPressureError) -> Code:
-    """Translate code whose registers did not suffice: keep some vectors in vector memory.
+    """Translate code that needs too many registers; keep some of its vectors in vector memory.
 
     ``allocate`` returns a buffer for a number of vectors. If all attempts fail, the last
     `RegisterPressureError` is raised; ``error`` is that of the attempts without spilling.

@@ -23,7 +23,7 @@ __all__ = ["ALL_ONES", "WRITTEN", "ZERO", "Access", "Affine", "Block", "Branch",
 class Affine:
     """Base class of indexes and their terms; defines addition, subtraction and multiplication.
 
-    The result of each is an `Index`. Factors are integers.
+    The result of such an operation is an `Index`. Factors are integers.
     """
 
     __slots__ = ()
@@ -242,8 +242,8 @@ WRITTEN = (Kind.SCALAR_OUT, Kind.SCALAR_INOUT, Kind.VECTOR_OUT, Kind.MASK_OUT)
 _READ = (Kind.SCALAR_IN, Kind.SCALAR_INOUT, Kind.SOURCE, Kind.VECTOR_IN, Kind.VECTOR_SOURCE,
          Kind.MASK_IN)
 _found: dict[int, tuple[tuple[int, ...], tuple[int, ...], isa.Operation]] = {}
-"""Results of `_positions`, by the `id` of the operation: hashing an operation is slow. Each result
-holds the operation, so that no other object gets the `id`."""
+"""Results of `_positions`, by the `id` of the operation, because hashing an operation is slow.
+Each result holds the operation, so that no other object gets the `id`."""
 
 
 def _positions(operation: isa.Operation) -> tuple[tuple[int, ...], tuple[int, ...], isa.Operation]:
@@ -329,7 +329,7 @@ class Condition:
 
 @dataclass(slots=True, eq=False)
 class Loop:
-    """A loop of a block.
+    """A loop, as an item of a block.
 
     Attributes
     ----------
@@ -339,12 +339,12 @@ class Loop:
     body : list
         Operations, loops and branches.
     again : Condition or None
-        Condition, tested at the end of each iteration, under which another one follows; None if
-        ``count`` is given.
+        Condition that is tested at the end of each iteration; if it holds, another iteration
+        follows. None if ``count`` is given.
     steps : list of (SReg, int)
         Registers to which each iteration adds a constant; set by `sim.compiler.machine.addresses`.
     apart : bool
-        For a loop of one iteration: whether its operations are scheduled apart from those before.
+        For a loop of one iteration: whether its operations are scheduled apart from earlier ones.
     """
 
     variable: LoopVariable

@@ -32,9 +32,9 @@ __all__ = ["by_address", "join"]
 
 
 def join(codes: Sequence[MachineCode]) -> MachineCode:
-    """Return code that does what all codes, of one configuration, do one after the other.
+    """Return code with the effect of all ``codes``, executed one after the other.
 
-    Each code gets registers of its own.
+    All are for the same configuration. In the result, each has registers of its own.
     """
     numbers = count(1)
     body: Block = []
@@ -44,10 +44,10 @@ def join(codes: Sequence[MachineCode]) -> MachineCode:
 
 
 def by_address(code: MachineCode) -> MachineCode:
-    """Return the code in which accesses in straight code to overlapping buffers name one buffer.
+    """Return the code with buffers that overlap replaced by one that covers all of them.
 
-    That buffer covers all of them. Accesses in loops and branches keep their buffers; a loop of one
-    iteration counts as straight code.
+    Only accesses in straight code name this buffer; a loop of one iteration counts as straight
+    code. Accesses in other loops and in branches keep their buffers.
     """
     whole = _whole({op.access.buffer for op in operations(code.body)
                     if op.access is not None and op.access.buffer is not None})

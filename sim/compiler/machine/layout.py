@@ -58,8 +58,9 @@ class Options:
         With ``joined``: maximum number of operations, in all iterations together, of a loop that is
         unrolled.
     lead : int or None
-        By how many cycles at most a load may precede the latest cycle in which it delays nothing,
-        in straight code for which the number of results in the array is known. None: no limit.
+        Maximum number of cycles by which a load may precede the latest cycle in which it delays
+        nothing; None: no limit. Applies to straight code for which the number of results in the
+        array is known.
     live : int or None
         Limit of the live vector registers in straight code, instead of that in
         `sim.compiler.machine.schedule.straight.PRESSURE`.
@@ -85,7 +86,7 @@ class Loops:
     ``count`` is how often they are executed each time the code reaches the loop; None if that is
     known only at run time.
     ``unroll`` is the number of iterations of the original loop that one execution performs; 0 for
-    the plain loop of the iterations that a pipelined loop leaves over.
+    a plain loop, which executes the iterations that a pipelined loop leaves over.
     """
 
     first: int
@@ -176,7 +177,7 @@ class Layout:
         self._count([loop])
 
     def _count(self, block: Block) -> None:
-        """Update `outstanding` after a block that has been appended."""
+        """Update `outstanding` for a block that has been appended."""
         if self.outstanding is not None and not self.depth:
             change = _results(block, self.config)
             self.outstanding = None if change is None else self.outstanding + change
@@ -207,8 +208,8 @@ class Layout:
         """Append the operations ``before``, and a pipelined loop of ``iterations`` iterations.
 
         The register ``counter`` counts executions of the steady state. Returns the number of the
-        loop's first bundle. A short loop becomes straight code, which may be cut anywhere; then
-        returns the number of the bundle after it.
+        loop's first bundle. A short loop becomes straight code, which may be cut anywhere; in
+        this case, the number of the bundle after it is returned.
         """
         passes, rest = divmod(iterations - pipeline.lead, pipeline.unroll)
         if passes < 2:

@@ -37,11 +37,11 @@ from sim.compiler.machine.schedule.resources import Node, is_inline
 __all__ = ["hoist", "sizes", "unroll"]
 
 _SHORT = 8, 48
-"""Limits of a loop that is unrolled: iterations, and operations in all iterations together."""
+"""Maximum number of iterations of a loop that is unrolled, and of operations in all of them."""
 _ITERATIONS = 32
-"""Maximum number of iterations of a loop that is unrolled, in code of several kernels."""
+"""In code of several kernels: maximum number of iterations of a loop that is unrolled."""
 _INVARIANTS: dict[type, int] = {VReg: 10, MReg: 2, SReg: 6}
-"""Maximum number of registers of each kind that operations moved out of a nest of loops occupy."""
+"""Maximum number of registers, by kind, for results of operations moved out of a nest of loops."""
 _PURE = (Unit.SCALAR, Unit.SIMPLE, Unit.FLOAT, Unit.TRANSCENDENTAL)
 _MEMORY = (Unit.VMEM, Unit.SMEM)
 _ADD = scalar_operation(ScalarOp.ADD)
@@ -52,8 +52,8 @@ def unroll(code: MachineCode, *, joined: int | None = None) -> MachineCode:
 
     Only loops that are within other loops, or use the cross-lane unit, are unrolled; in code that
     consists of several kernels, so are all others, because their iterations can overlap with the
-    code before and after them. ``joined`` is given for such code: the maximum number of operations
-    in all iterations of a loop together.
+    code before and after them. For such code, ``joined`` is the maximum number of operations
+    of a loop that is unrolled, in all its iterations together.
     """
     limits = _SHORT if joined is None else (_ITERATIONS, joined)
     reads = Counter(register for op in operations(code.body) for register in op.reads)
@@ -153,7 +153,7 @@ def _crosses(body: Block) -> bool:
 
 def _local(ops: list[Op], reads: "Counter[Register]", writes: "Counter[Register]") \
         -> list[Register]:
-    """Return registers that only ``ops`` use, that are written once, and are read only after that.
+    """Return the registers that only ``ops`` use, and write once, before all reads.
 
     ``reads`` and ``writes`` count the reads and writes of each register in the whole code.
     """

@@ -31,7 +31,7 @@ from sim.compiler.machine.schedule.straight import single_writes
 __all__ = ["Usage", "overlap"]
 
 _OPERATIONS = 256
-"""Loops with more operations are not pipelined: enough of these overlap within an iteration."""
+"""A loop with more operations is not pipelined: enough of them overlap within one iteration."""
 _SHARE = 4
 """A pipelined loop takes at most 1 / ``_SHARE`` of instruction memory."""
 _TRIES = 12
@@ -63,8 +63,8 @@ class Usage:
     def capacity(self, loop: Loop) -> dict[type, int]:
         """Return how many registers of each kind may hold values that the loop's body computes.
 
-        These are all registers, except those reserved for counters, and those that hold values from
-        before the loop which the loop or the code after it reads, and the body does not change.
+        These are all registers but two groups: those reserved for counters, and those that are
+        written before the loop, read in it or after it, and not changed by its body.
         """
         start, _ = self._loops[id(loop)]
         written = {register for op in operations(loop.body) for register in op.writes}
@@ -170,7 +170,7 @@ def _registers(pipeline: Pipeline) -> dict[type, int]:
 
 
 def _own_offsets(ops: list[Op], moving: list[SReg], numbers: Iterator[int]) -> list[Op]:
-    """Change ``ops`` so that every operation that reads a register of ``moving`` adds a constant.
+    """Change ``ops`` so that operations that read a register of ``moving`` add a constant to it.
 
     ``moving`` are the registers that the loop advances. A pipeline advances them at other times
     than the loop, and makes up for that in the constants that operations add to them. So an

@@ -29,7 +29,8 @@ class Context:
     alike : bool
         Whether all devices execute the same operations.
     compact : bool
-        Whether longer code must save many cycles, so that all code stays in instruction memory.
+        Whether joined kernels may be longer than separate ones only if this saves many cycles.
+        The aim is that all code stays in instruction memory.
     stream : Stream
         Collects the code.
     places : Places

@@ -43,7 +43,7 @@ from sim.errors import Unsupported, UnsupportedError
 __all__ = ["compile_graph", "compile_pod", "pod_arrays"]
 
 _DIVIDED = 16
-"""Both cores together write outputs of at least this number of vectors."""
+"""Minimum number of vectors of an output of which each core writes a half."""
 _DIVISIBLE = frozenset({"fusion", "transpose", *KINDS})
 """Kinds of operations whose kernels store none of their results in HBM themselves."""
 _SHARES = 1, 2, 4, 8
@@ -235,8 +235,8 @@ def _plans(graph: Graph, config: Config, sharding: Sharding, standard_inputs: bo
     """Plan the programs of all devices; retry with smaller blocks if kernels lack vector memory.
 
     If joined kernels make a loop outgrow instruction memory, the programs are planned once more,
-    with less growth.
-    Devices that execute the same operations share a plan.
+    with less growth. Devices that execute the same operations share a plan.
+
     ``sharding`` says how the host's arrays are split between cores, and ``queues`` has the infeed
     and outfeed, if any. With ``standard_inputs``, inputs may not be packed, nor may kernels start
     transfers of inputs themselves. Also return, for each input, whether it is packed.
@@ -263,7 +263,7 @@ def _plans(graph: Graph, config: Config, sharding: Sharding, standard_inputs: bo
 def _planned(graph: Graph, config: Config, sharding: Sharding, standard_inputs: bool,
              queues: Queues | None, *, compact: bool = False
              ) -> tuple[list[_Part], tuple[bool, ...]]:
-    """Plan the programs of all devices as `_plans`, for a graph that is divided into blocks.
+    """Plan the programs of all devices as `_plans` does, for a graph that is divided into blocks.
 
     ``compact`` is `Context.compact`. Raises MemoryError if kernels lack vector memory.
     """
@@ -332,11 +332,12 @@ def _writers(graph: Graph, cuts: Sequence[int | None], fixed: Collection[int], c
              ) -> list[tuple[range, range]]:
     """Return, for each output of a graph, the vectors that each core writes.
 
-    Both cores compute the outputs that are not split. Each core writes a half of those that are
-    large and that kernels do not write themselves, and about half of the rows of the others.
     ``cuts`` has the dimension along which each output is split; None if it is not. Of an output
-    that is split, each core writes its part. Core 0 writes outputs with the numbers ``fixed``:
-    those that the host reads early, or all, if the program has one core.
+    that is split, each core writes its part. Both cores compute the other outputs. If such an
+    output is large, and no kernel writes it itself, each core writes a half of it. Of the remaining
+    ones, some are written by core 0 and some by core 1, about as many vectors by each. Core 0
+    writes the outputs with the numbers ``fixed``: those that the host reads early, or all if the
+    program has one core.
     """
     makers = {value: operation.kind for operation in graph.operations
               for value in operation.results}

@@ -18,11 +18,12 @@ __all__ = ["hoist", "overlap"]
 def hoist(graph: Graph, config: Config) -> None:
     """Reorder a graph so that exchanges start early, the largest first.
 
-    Operations that no exchange depends on move to the end, in the order in which the exchanges that
-    they depend on start. Kernels run during an exchange until an operation needs the received
-    value. So the operations that prepare a small exchange run during a larger one, and those that
-    use a large exchange run during smaller ones. A short product that prepares a small exchange
-    moves in front of an earlier product: the array then computes one while the other waits.
+    Operations on which no exchange depends move to the end. There, their order is that of the last
+    exchanges on which they themselves depend. Kernels run during an exchange until an operation
+    needs the received value. So the operations that prepare a small exchange run during a larger
+    one, and those that use a large exchange run during smaller ones. A short product that
+    prepares a small exchange moves in front of an earlier product: the array then computes one
+    while the other waits.
     """
     for operation in graph.operations:
         for region in operation.regions if operation.kind in CONTROL else ():
@@ -101,7 +102,7 @@ def overlap(graph: Graph, torus: Torus, config: Config) -> None:
     Operations are chosen one at a time: the one that its cores can start first, by the estimates of
     this module. Among several, exchanges come first, then operations that soon lead to an exchange,
     and then those on the longest path to the end of the graph. All devices execute the same order,
-    so they agree on the order of exchanges. Graphs with control flow are hoisted instead (`hoist`).
+    so they agree on the order of exchanges. A graph with control flow goes to `hoist` instead.
     """
     if any(operation.kind in CONTROL for operation in graph.operations):
         hoist(graph, config)
@@ -133,7 +134,7 @@ class _Step:
     soon : float
         Estimated cycles of kernels from its start to the next exchange that depends on it.
     is_early : bool
-        Whether it is an early sum (`sim.compiler.passes.join_sums`), or one depends on it.
+        Whether it is an early sum (`sim.compiler.passes.join_sums`), or such a sum depends on it.
     """
 
     operation: Operation
@@ -148,14 +149,14 @@ class _Step:
 
 
 class _Scheduler:
-    """Chooses an order of a graph's operations by simulating both cores of a chip, roughly."""
+    """Orders a graph's operations by a rough simulation of both cores of a chip."""
 
     _KERNEL = 60
     """Cycles of a kernel that do not depend on its size."""
     _SOON = 1500
     """An operation leads to an exchange soon if `_Step.soon` is at most this number of cycles."""
     _LEAST = 1000
-    """Kernels of fewer cycles do not run while a sum is computed."""
+    """Kernels run during a sum only if they take at least this number of cycles in all."""
     _LATENCY = 150
     """Cycles from the start of an exchange to the first vector's arrival."""
 
@@ -191,10 +192,10 @@ class _Scheduler:
         return [step.operation for step in found]
 
     def _mark(self, steps: Sequence[_Step]) -> None:
-        """Let sums have the attribute ``meanwhile``: cycles of kernels that may run meanwhile.
+        """Set the attribute ``meanwhile`` of sums: cycles of the kernels that may run during a sum.
 
-        These are the operations up to the first one that needs a sum, or another core. The
-        attribute is missing if they take few cycles.
+        These are the kernels of the operations after the sum, up to the first one that needs its
+        result or another core. The attribute is missing if they take few cycles.
         """
         for number, step in enumerate(steps):
             if step.operation.kind != "pod_sum":

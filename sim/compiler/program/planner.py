@@ -26,9 +26,9 @@ from sim.compiler.words import to_words, uniform
 __all__ = ["EXITS", "Planner"]
 
 EXITS = 16
-"""Bundles of instruction memory that are left for entries and exits of a segment."""
+"""Number of bundles of instruction memory that are reserved for a segment's entries and exits."""
 _ALONE = CONTROL | {"exchange", "pod_sum", BARRIER, "gather"}
-"""Kinds of operations that use what a sum in progress uses."""
+"""Kinds of operations before which a sum in progress must end, because they use what it uses."""
 
 
 class Planner:

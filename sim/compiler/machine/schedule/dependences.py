@@ -45,8 +45,8 @@ class Graph:
     before : list of dict
         For each operation, its incoming edges: the latency by (other operation, distance).
     earliest : dict of int to int
-        For loads, and for pops whose rows were pushed before the block: the first cycle in which to
-        issue, if there is a limit.
+        For loads, and for pops whose rows were pushed before the block: the first cycle in which
+        the operation may issue, if there is a limit.
     """
 
     nodes: list[Node]
@@ -88,7 +88,7 @@ def _order(first: Node, second: Node) -> int:
 
 
 def _ordered_class(op: Op) -> str | None:
-    """Return the class of operations that keep their order, to which an operation belongs.
+    """Return the class of an operation; operations of the same class keep their order.
 
     The classes are ``array`` and ``transposer``. Return None for other operations.
     """
@@ -125,9 +125,9 @@ def block_graph(nodes: list[Node], *, paced: bool = False, results: Results | No
     With ``paced``, further edges keep the array busy. A load stays near the pushes of rows that it
     precedes in the code; otherwise, the loads of a long sequence could all move to its front and
     fill all vector registers. A start of a transfer, or a wait for one, stays after the pushes of
-    rows that precede it. With ``results``, a pop is delayed until its result is expected, so that
-    operations after it need not wait for the array, and rows may be pushed before earlier pops
-    while the array has room.
+    rows that precede it. With ``results``, a pop is delayed until its result is expected:
+    operations after it then need not wait for the array. Rows may then also be pushed before
+    earlier pops, while the array has room.
     """
     graph = Graph(nodes)
     array = _Array(graph, results)
@@ -177,13 +177,13 @@ def heights(graph: Graph) -> list[int]:
 
 
 def delay_loads(graph: Graph, lead: int) -> None:
-    """Set the first cycles of a block's loads.
+    """Set the first cycle in which each load of a block may issue (`Graph.earliest`).
 
     A load then issues at most ``lead`` cycles before the latest cycle in which it does not lengthen
     the longest path of dependences.
 
-    Otherwise, all loads of a long block could move to its front and fill the vector registers, so
-    that more urgent operations have none.
+    Without this limit, all loads of a long block could move to its front and fill the vector
+    registers, so that more urgent operations have none.
     """
     soonest: list[int] = []
     for number, before in enumerate(graph.before):
@@ -206,7 +206,7 @@ class _Array:
         self._pops: list[int] = []
 
     def add(self, number: int, unit: str) -> None:
-        """Add the edges from earlier pushes and pops to operation ``number`` of ``unit``."""
+        """Add the edges from earlier pushes and pops to operation ``number``, of unit ``unit``."""
         graph = self._graph
         if unit == "pop":
             if self._rows:
@@ -222,7 +222,7 @@ class _Array:
             self._rows.append(number)
 
     def _make_room(self, number: int) -> None:
-        """Add the edge from the pop that makes room for the results of the push ``number``."""
+        """Add an edge to the push ``number`` from the pop that makes room for its results."""
         results, pops = self._results, self._pops
         least = len(pops)
         if results is not None:

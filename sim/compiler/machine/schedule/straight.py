@@ -47,7 +47,8 @@ def schedule_block(ops: Sequence[Op], config: Config, last: Op | None = None, *,
     outstanding : int or None
         Number of results that the array holds when the block begins, if known.
     lead : int or None
-        Limit of early loads (`delay_loads`), used if ``outstanding`` is known.
+        Maximum number of cycles by which a load may be early (`delay_loads`); used if
+        ``outstanding`` is known.
     live : int or None
         Limit of the live vector registers, instead of that in `PRESSURE`.
     """
@@ -108,7 +109,7 @@ class _Group:
     """Ready operations that occupy the same resources and write the same kind of register.
 
     An operation is ready when all operations on which it depends are scheduled. The lists hold the
-    operations' ranks, their positions in the order of priorities, ascending.
+    ranks of operations in ascending order (`_Scheduler`).
 
     Attributes
     ----------

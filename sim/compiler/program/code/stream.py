@@ -1,4 +1,4 @@
-"""A program's code as one linear stream of bundles of any length, with symbols for addresses.
+"""A program's code as one stream of any number of bundles, with symbols in place of addresses.
 
 `overlay` splits the stream into segments that fit instruction memory.
 """
@@ -66,7 +66,7 @@ class Linear:
     stamps: tuple[int, ...] = ()
     together: tuple[tuple[int, int], ...] = ()
     """Ranges of bundles, (first, end) without ``end``. All bundles of a range must be in the same
-    segment, because they change a descriptor in its scalar image."""
+    segment, because they change a descriptor in that segment's scalar image."""
     rows: tuple[tuple[int, int, Rows], ...] = ()
     reads_window: bool = True
 
@@ -88,7 +88,7 @@ class Stream:
         self._deferred: Callable[[], None] | None = None
 
     def defer(self, write: Callable[[], None]) -> None:
-        """Have ``write`` called, which may append code, just before any other code is appended."""
+        """Postpone a call of ``write``, which may append code, until other code is appended."""
         self._write_deferred()
         self._deferred = write
 

@@ -28,17 +28,17 @@ __all__ = ["Joiner", "Part"]
 _OPERATIONS = 1024
 """Maximum number of operations of all kernels that are joined."""
 _CYCLES = 8192
-"""Kernels of more predicted cycles are not joined: it would save a small share of them."""
+"""A kernel of more predicted cycles is not joined: that would save a small share of them."""
 _PRICE, _COMPACT_PRICE = 1, 4
-"""Cycles that each bundle must save by which joined kernels are longer than separate ones. A bundle
-that does not fit instruction memory takes a cycle to load. The second price is that in a program
-whose code shall stay in instruction memory (`Context.compact`)."""
+"""Number of cycles that joining must save for each bundle that it adds to the code. A bundle that
+does not fit instruction memory takes a cycle to load. The second number is for a program whose code
+shall stay in instruction memory (`Context.compact`)."""
 _LONG = 1024
 """A kernel with at least this number of predicted cycles is *long*: most of them are in a loop.
 
-No other code overlaps with that loop. So if the registers do not suffice for all parts together,
-two groups may be faster: the parts up to the long one, which is the last of its group, and those
-after it."""
+No other code overlaps with that loop. So if the registers do not suffice for all kernels together,
+two groups may be faster. The first group ends with the long kernel; the second one has those after
+it."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Joiner:
         self._stream.kernel(part.code, part.symbols)
 
     def _joined(self, parts: Sequence[Part]) -> list[Part]:
-        """Return the kernels that replace consecutive parts: one for all, or those of two groups.
+        """Return what replaces consecutive parts: one kernel for all, or the kernels of two groups.
 
         The first group ends with the longest part, if that is long; else it is the first half of
         the parts. Each group may be divided in the same way.
@@ -148,7 +148,7 @@ class Joiner:
         return split if joined is None or _cycles(split) < joined.cycles else [joined]
 
     def _join(self, parts: Sequence[Part]) -> Part | None:
-        """Return the kernel that computes all parts; None if that is not faster.
+        """Return one kernel that does the work of all parts; None if it is not faster.
 
         The cycles that are saved must pay for the growth of the code (`_price`). If they do not,
         the last of the options, which unrolls the least, is tried instead.

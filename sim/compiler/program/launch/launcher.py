@@ -45,8 +45,8 @@ class _Lowered:
     Attributes
     ----------
     codes : list of (MachineCode, Code, int)
-        The kernel on virtual registers, its code, and its predicted cycles. A second one is for the
-        vectors of the results that need the second part of an exchange.
+        The kernel on virtual registers, its code, and its predicted cycles; one such entry for
+        each part of the kernel (`Launcher._sections`).
     used : list of VmemBuffer
         Buffers whose transfers must be complete before the kernel starts.
     own : list of VmemBuffer
@@ -226,7 +226,8 @@ class Launcher:
     def pod_sum(self, operation: Operation, *, apart: bool) -> None:
         """Write code that sums values over all devices of a pod.
 
-        If it may be done ``apart``, kernels run between its steps, until `PodSums.finish`.
+        With ``apart``, it may be divided into steps, between which kernels run until
+        `PodSums.finish`.
         """
         with suppress(VectorMemoryError):
             self.sums.write(operation, apart=apart)
@@ -243,7 +244,7 @@ class Launcher:
     def _target(self, operation: Operation, near: NearExchange | None) -> VmemBuffer:
         """Return the vectors into which an exchange receives.
 
-        ``near`` is the exchange if it is one between the cores of a chip.
+        ``near`` is the exchange, if it is between the cores of one chip; otherwise None.
 
         Raises
         ------
@@ -262,7 +263,7 @@ class Launcher:
         the next operations, exchanges its result between the cores of a chip. `exchange` then uses
         the same parts, even if the kernel does not send the first one: that may differ between the
         cores, but the parts may not. While a sum over the pod is in progress, kernels send nothing,
-        because it counts its own transfers with the semaphore of the first part.
+        because the sum needs the semaphore of the first part for transfers of its own.
         """
         exchange = following[0].operation if following else None
         if (operation.kind != "dot_general" or exchange is None or exchange.kind != "exchange"
@@ -278,14 +279,14 @@ class Launcher:
     def _between_cores(self, exchange: Operation, early: int = 0) -> NearExchange:
         """Return the transfers of an exchange between the cores of a chip.
 
-        The first ``early`` vectors are complete before the others.
+        The first ``early`` vectors of the value to send are complete before the others.
         """
         return NearExchange(self._config, exchange, exchange_parts(
             self._tilings[exchange.result].vectors, exchange.attributes["meeting"].torus.chips,
             early))
 
     def _sends(self, near: NearExchange, source: VmemBuffer) -> Part:
-        """Make the code that starts the transfers of an exchange that have not been started.
+        """Make the code that starts those transfers of an exchange that no kernel has started.
 
         ``source`` is the buffer of the value that is sent.
         """
@@ -410,7 +411,7 @@ class Launcher:
     def _receives(self, near: NearExchange) -> bool:
         """Allocate the vectors into which an exchange receives, if enough are free.
 
-        Return whether this was done.
+        Return whether they have been allocated.
         """
         result = near.operation.result
         if result in self._places.assigned or self._places.memory.free.smallest(
@@ -420,7 +421,7 @@ class Launcher:
         return True
 
     def _sections(self, operation: Operation, lowering: KernelLowering) -> list[range]:
-        """Return the vectors of the results that each part of a kernel computes, in order.
+        """Return, for each part of a kernel in order, the vectors of the results that it computes.
 
         The first part needs only the first parts of operands that exchanges are still moving. Steps
         of a sum in progress follow the parts of a long kernel. Vectors that are not `needed` are in

@@ -42,18 +42,18 @@ _SEMAPHORES = Semaphores(LINKS, FREE, BLOCK_READ, BLOCK_WRITTEN, EXCHANGED)
 _LEFT = 16
 """Words of scalar memory that kernels have at least while a sum is in progress."""
 _REGISTERS = 8
-"""Maximum number of vector registers for a step's loads within a product."""
+"""Maximum number of vector registers that the loads of a step within a product fill."""
 _VECTOR_CYCLES, _PART = 2, 64
-"""Estimated cycles of an elementwise kernel for a vector, and of a part of it at least."""
+"""Estimated cycles of an elementwise kernel for each vector; minimum cycles of a part of it."""
 _SPREAD = 0.8
-"""Share of the kernels' cycles during which a sum is in progress."""
+"""Share of the kernels' cycles over which the steps of a sum are spread."""
 _URGENT, _FIRST = 4, 0.4
 """For a sum that takes longer than the kernels: number of steps before any kernel, and share of the
-other steps during which kernels run; during the rest, results leave to HBM."""
+kernels' cycles over which the other steps are spread. In the rest, results are copied to HBM."""
 
 
 _LAST = 6
-"""Number of last steps of a sum that no results follow to HBM."""
+"""Number of steps at the end of a sum that no transfers of results to HBM may delay."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class _Sum:
     shares : SumShares
         How the sum is divided.
     base : int
-        Address of the workspace: the buffer in which the sum is computed, and its results stay.
+        Address of the workspace: the buffer in which the sum is computed and its results stay.
     image : Rows
         Rows of HBM that hold the image: words that the sum's code reads from scalar memory. The
         first of them, `sum_image`, depend on the device.
@@ -148,7 +148,7 @@ class Running:
         """Return when the next step is due, in cycles of kernels since the sum began.
 
         ``done`` steps are written, the last of them at ``last``. After a kernel in which there was
-        no place for steps, they follow each other faster.
+        no room for steps, the steps follow each other faster.
         """
         return max(last + self.least, (done - self.first + 1) * self.period)
 
@@ -159,7 +159,7 @@ class Running:
         self.last = self.cycles
 
     def write_within(self, b: Builder, after: int) -> None:
-        """Write the next step to ``b``, which has a kernel, ``after`` cycles from its start."""
+        """Write the next step to ``b``, within a kernel, ``after`` cycles from its start."""
         self.code.write_steps(b, self.steps[self.done:self.done + 1], _REGISTERS)
         self.done += 1
         self.last = self.cycles + after
@@ -192,8 +192,8 @@ class PodSums:
     def prepare(self, operation: Operation, *, apart: bool = True, now: bool = False) -> None:
         """Start to load the image of a sum that is to be done ``apart``, if there is room for it.
 
-        Until that sum, kernels do not use the words of scalar memory that it uses. Without room,
-        the image is loaded only if the sum comes ``now``: kernels would overwrite it.
+        Until that sum, kernels do not use the image's words of scalar memory. Without room, kernels
+        would overwrite the image; it is then loaded only if the sum comes ``now``.
 
         Raises
         ------
@@ -234,7 +234,7 @@ class PodSums:
         self._prepared[device.number] = _Prepared(shares, room, image, number, apart)
 
     def write(self, operation: Operation, *, apart: bool = False) -> None:
-        """Write a ``pod_sum``; or, if it is to be done ``apart``, only its first step.
+        """Write a ``pod_sum``; or, if it is to be done ``apart``, only its first steps.
 
         Raises
         ------
@@ -278,7 +278,7 @@ class PodSums:
         self._leave_results(operation, workspace)
 
     def _leave_results(self, operation: Operation, workspace: VmemBuffer) -> None:
-        """Let the results have their vectors in a sum's workspace, and free the others."""
+        """Give the results their vectors of a sum's workspace, and free its other vectors."""
         first, memory = workspace.address, self._places.memory
         for value in operation.results:
             size = self._context.tilings[value].vectors
@@ -298,10 +298,10 @@ class PodSums:
         return self._running is not None and not values.isdisjoint(self._running.operation.results)
 
     def store(self, value: Value, destination: Rows, part: range | None) -> bool:
-        """Let a value that is not used again leave to HBM, in parts that follow the next steps.
+        """Copy a value that is not used again to HBM, in parts that follow the next steps.
 
-        A long transfer would delay those of the sum. ``destination`` and ``part`` are those of
-        `Places.copy_to`. Return whether this is possible.
+        One long transfer would delay the transfers of the sum. ``destination`` and ``part`` are
+        those of `Places.copy_to`. Return whether this is possible.
         """
         running = self._running
         if running is None or not running.left or not destination.is_plain:
@@ -355,7 +355,7 @@ class PodSums:
             self._write_steps(1)
 
     def meanwhile(self, b: Builder) -> Meanwhile | None:
-        """Return what chooses where steps run within a product; None if none is in progress.
+        """Return a function that places steps within a product; None if no sum is in progress.
 
         ``b`` receives the product's code.
         """

@@ -92,7 +92,7 @@ class Places:
     # ---- vector memory
 
     def allocate(self, name: str, vectors: int, *, loaded: bool = False) -> VmemBuffer:
-        """Allocate consecutive vectors; if necessary, evict values, the furthest next use first.
+        """Allocate consecutive vectors; if necessary, evict values, the one needed last first.
 
         The buffer's name begins with ``name``. ``loaded`` says that the vectors will be loaded from
         HBM, not computed.
@@ -281,8 +281,8 @@ class Places:
     def _copy_splat(self, word: int, destination: Rows, rows: int) -> int:
         """Start to fill ``destination``, which has ``rows`` rows of HBM, with ``word``.
 
-        Return the number of the last transfer. The source is a buffer whose elements are all
-        ``word``, as large as can be allocated.
+        Return the number of the last transfer. The source is a buffer, as large as can be
+        allocated, whose elements are all ``word``.
         """
         sublanes = self._config.sublanes
         vectors = rows // sublanes
@@ -296,7 +296,7 @@ class Places:
         return number
 
     def _allocate_some(self, name: str, vectors: int) -> VmemBuffer | None:
-        """Allocate like `allocate`, but return None if there is no room for two or more vectors."""
+        """Allocate as `allocate` does, but return None if several vectors do not find room."""
         try:
             return self.allocate(name, vectors)
         except VectorMemoryError:
