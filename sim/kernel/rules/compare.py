@@ -56,8 +56,8 @@ def _shifted(node: Node) -> tuple[Node, int, int] | None:
 def _shl(graph: Graph, y: Node, distance: int) -> Node:
     """``y`` shifted to the left by ``distance`` bits.
 
-    A bitwise or is shifted operand by operand, as in the netlist, so the result is the netlist's
-    node.
+    If ``y`` is the bitwise OR of two nodes, each of these is shifted instead. The netlist does the
+    same, so the graph already has the resulting node.
     """
     if y.op == "or":
         return graph.or_(*(_shl(graph, arg, distance) for arg in y.args))

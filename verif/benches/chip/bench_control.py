@@ -367,7 +367,10 @@ async def words(dut: HierarchyObject) -> None:
 
 @bench_test
 async def words_beside_a_program(dut: HierarchyObject) -> None:
-    """Accesses that need a stopped core are refused while it is running; in its reset, all are."""
+    """While a core runs, accesses that need a stopped core are refused.
+
+    While it is in reset, all accesses to its memories are refused.
+    """
     bench = await ControlBench.started(dut)
     bench.set_pauses(0.3)
     model, where = bench.cores[-1], address("ACCESS_DATA", bench.config.cores - 1)

@@ -1,4 +1,7 @@
-"""Writes kernels and exchanges: transfers that load their operands, then their code."""
+"""Generates the code of kernels and exchanges.
+
+For each, the code that starts the transfers of its operands comes first, then its own code.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
