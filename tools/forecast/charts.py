@@ -33,7 +33,7 @@ class Curve:
     program : Program
     compiled : tuple of Forecast
         From `Model.forecast`: with sums that the compiler makes. On several chips, if the compiler
-        does not stream the sums and the step was not measured, they are those of ``links``.
+        does not stream the sums and the step was not measured, the forecast is that in ``links``.
     links : tuple of Forecast
         From `Model.at_link_rate`: on several chips, with `systolith.AllReduce` after the step.
     """

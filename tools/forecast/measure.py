@@ -47,8 +47,8 @@ _STEPS = (("perceptron", SIZES[0], 256, (2, 4, 8, 16, 32)),
           ("large", SIZES[1], 256, (2, 4, 8, 16, 32)), ("large1k", SIZES[1], 1024, (2, 4, 8)))
 """Perceptrons: (name, sizes of layers, examples for each core, numbers of cores)."""
 _STRONG = 128, 64, 32, 16, 8, 512, STRONG_BATCH
-"""Examples for each core when more cores divide a batch of fixed size. Steps with these numbers are
-measured in addition to those of `_STEPS`."""
+"""Examples for each core, if a batch of `STRONG_BATCH` examples is divided between 1 to 256 cores.
+Steps with these numbers are measured in addition to those of `_STEPS`."""
 _SHAPES: tuple[Shape, ...] = (1, 1), (2, 1), (2, 2), (4, 1)
 _MORE_SHAPES: tuple[Shape, ...] = (4, 2), (4, 4)
 _TEXTS = 16
@@ -162,7 +162,7 @@ def _trained(config: Config, *, few: bool) -> list[StepSample]:
 
 
 def _steps(samples: Samples, config: Config) -> Samples:
-    """Measure steps of the perceptrons on up to `MOST_CHIPS` chips, of the transformer on one."""
+    """Measure steps: of perceptrons on up to `MOST_CHIPS` chips, of the transformer on one."""
     found = _trained(config, few=True)
     with Device.open(config) as device:
         found.append(_shown(StepSample("transformer", CORES, _transformer(CORES, device))))

@@ -39,7 +39,7 @@ def _megahertz(text: str) -> float:
 
 
 def main() -> int:
-    """Runs the command line; returns 1 if a tool fails or the clock is too fast."""
+    """Runs the command line; returns 1 if a tool fails or the system cannot run at its clock."""
     parser = argparse.ArgumentParser(prog="make fpga", description=__doc__)
     parser.add_argument("--clock", type=_megahertz, default=CRYSTAL_HZ / 1e6,
                         help="clock frequency of the chip, in MHz")

@@ -36,7 +36,7 @@ _RESOURCES: dict[str, dict[str, float]] = {
     "registers": dict.fromkeys(("FDRE", "FDSE", "FDCE", "FDPE"), 1),
     "block_rams": {"RAMB18E1": 0.5, "RAMB18E2": 0.5, "RAMB36E1": 1, "RAMB36E2": 1},
     "multipliers": {"DSP48E1": 1, "DSP48E2": 1}}
-"""Number of each resource that a cell of the netlist takes, by type."""
+"""For each resource: how much of it a cell of the netlist takes, by the cell's type."""
 _FREE = {"CARRY4", "CARRY8", "MUXF7", "MUXF8", "MUXF9", "VCC", "GND"}
 """Types of cells that take none of the counted resources: they come with the lookup tables. A
 lookup table that only passes a signal into a carry chain is not counted."""

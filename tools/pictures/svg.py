@@ -153,7 +153,8 @@ class Picture:
     def text(self, x: float, y: float, markup: str, classes: str = "") -> None:
         """Draw the line of text ``markup``, which is not escaped, with its base line at ``y``.
 
-        Its middle is at ``x`` or, with the class ``left`` or ``right``, its left or right end.
+        The middle of the line is at ``x``. With the class ``left`` or ``right``, its left or right
+        end is at ``x`` instead.
         """
         marks = f' class="{classes}"' if classes else ""
         self._add(f'<text x="{_number(x)}" y="{_number(y)}"{marks}>{markup}</text>')

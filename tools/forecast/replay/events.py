@@ -33,7 +33,7 @@ class Transfer:
     cycles : float
         Cycles for which the link is busy.
     delay : float
-        Cycles from then until the transfer has arrived.
+        Cycles from the link's last busy cycle until the transfer has arrived.
     rows : int
         Rows that this transfer and the equal transfers in other directions take in vector memory.
     core : int
@@ -85,7 +85,7 @@ class LinkReplay:
         self._arrived[source][axis] -= 1
 
     def send(self, core: int, link: int, transfer: Transfer) -> Iterator[None]:
-        """Let a core put a transfer into a link's queue; it waits until the queue has room."""
+        """Let a core put a transfer into a link's queue; the core waits until there is room."""
         queue = self._queues[link][transfer.source]
         queue.append(transfer)
         self._serve(link)
@@ -94,9 +94,9 @@ class LinkReplay:
             yield None
 
     def send_alone(self, transfer: Transfer) -> None:
-        """Let a transfer arrive from another chip, without an equal one that this chip sends.
+        """Let a transfer arrive from another chip, although this chip sends no equal one.
 
-        So the transfer does not occupy the replayed links.
+        Such a transfer does not occupy the replayed links.
         """
         self._at(self.now + transfer.cycles + transfer.delay, partial(self._arrive, transfer))
 

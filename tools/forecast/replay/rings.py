@@ -50,8 +50,8 @@ class Times:
         the end of the programs.
     latency : float
         Cycles from the time when a link has sent a piece until the next chip can use this piece.
-        They are the cycles of wire, routers and ejection, minus those by which a link sends a short
-        piece faster than at its average rate.
+        They are the cycles of wire, routers and ejection, minus the cycles that a link saves by
+        sending a short piece faster than at its average rate.
     transfer : float
         Cycles of a transfer from or to HBM, besides those of its rows.
     """
@@ -68,7 +68,7 @@ class _Step:
     Attributes
     ----------
     loads : bool
-        Start the load of a later piece, and wait for this one.
+        Start to load a later piece, and wait until this piece is loaded.
     waits : int or None
         Wait for a piece that arrives along this axis (0 is the core's first).
     adds : bool
@@ -141,9 +141,9 @@ def _steps(plan: RingPlan, core: int) -> Iterator[_Step]:
 
 
 class _Replay(LinkReplay):
-    """Replays a round on both cores of a chip; times count from its first load.
+    """Replays a round on both cores of a chip; times count from the round's first load.
 
-    The sources of transfers are the cores.
+    The two sources of a link's queues are the cores.
     """
 
     def __init__(self, plan: RingPlan, times: Times) -> None:
