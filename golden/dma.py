@@ -295,9 +295,9 @@ class Descriptor:
 def check_remote(word: int, config: Config, torus: tuple[int, int] = (1, 1)) -> Fault:
     """Return the fault of a word of `hdl.dma.format.REMOTE_LAYOUT`, which names a core elsewhere.
 
-    DMA_DESCRIPTOR: a reserved bit is set, or chips have no core of that number. DMA_RANGE: along X
-    or Y, the hops are not fewer than the chips of the torus, or there is no hop at all. NONE: none
-    of these is true.
+    DMA_DESCRIPTOR: a reserved bit is set, or chips have no core of that number. DMA_RANGE: the hops
+    along X or those along Y are not fewer than the torus has chips along this axis, or both are 0.
+    NONE: none of these is true.
 
     Parameters
     ----------
@@ -338,7 +338,7 @@ def copy(descriptor: Descriptor, config: Config, memories: Mapping[DmaSpace, _Wo
 
 
 def _extent(side: Side, rows: int, config: Config) -> tuple[int, int, int]:
-    """Return a side's first block (`Side.indices`), its number of blocks, and that of each run."""
+    """Return a side's first block (`Side.indices`), its number of blocks, and a run's length."""
     count = side.blocks(rows, config)
     return side.address // side.unit(config), count, min(side.run or count, count)
 

@@ -5,7 +5,8 @@ branches and operations on semaphores. The other units have their own modules: `
 (hdl/vpu), `golden.mxu` (hdl/mxu), `golden.xlu` (hdl/xlu) and `golden.dma` (hdl/dma).
 
 A `Decoder` translates a bundle once into a `Decoded`: callables that act on the state, and that a
-core calls each time it executes the bundle. For each operation, the function of its unit adds
+core calls each time it executes the bundle. To translate an operation, the `Decoder` calls the
+function of the operation's unit, which adds to the `Decoded`
 
 - checks: a fault, and a callable that returns whether the bundle has this fault in the present
   state;

@@ -264,7 +264,7 @@ class ArchitecturalState:
         self.loaded += 1
 
     def push_rows(self, rows: NDArray[np.float32], swap: bool) -> None:
-        """Queue products of ``rows`` and the active tile, after activating the next if ``swap``."""
+        """Queue products of ``rows`` and the active tile; if ``swap``, first activate the next."""
         if swap:
             # A new array: results that are still to be computed refer to the previous weights.
             self.weights = to_bf16(self.next_weights)

@@ -232,9 +232,9 @@ def _large_products(dice: _Dice) -> _Triple:
 
 
 def _large_sums(dice: _Dice) -> _Triple:
-    """Return an acc close to the largest number, and a product of its sign, from 2**100 to 2**109.
+    """Return an acc close to the largest number, and factors whose product has the same sign.
 
-    The lowest bit of acc is worth 2**104.
+    The product's magnitude is from 2**100 to 2**109. The lowest bit of acc is worth 2**104.
     """
     acc, x, w = dice.triple()
     field, pick = dice.words()

@@ -185,8 +185,8 @@ class Config:
     def row_skew(self) -> int:
         """Delay in cycles of each array row relative to the row above it.
 
-        A cell multiplies before it needs the partial sum from above. So a cell of two or more
-        stages adds one cycle less than its depth to the latency of a column.
+        A cell of two or more stages needs the partial sum from above one cycle after the
+        activation. So the delay is one cycle less than the depth of a cell.
         """
         return max(1, self.mac_latency - 1)
 

@@ -118,8 +118,8 @@ def change_text(kind: str, name: str, key: str, change: Callable[[str], str]) ->
     """Replace an entry's text by ``change(text)``; ``text`` is "" if the entry does not exist.
 
     ``kind``, ``name`` and ``key`` are those of the function `entry`; `kept_text` returns the text.
-    Concurrent changes are made one after the other. Such an entry is a record of what is known
-    about the inputs that ``key`` describes; a change adds to the record or withdraws a part of it.
+    Concurrent changes are made one after the other. The text of such an entry records what is
+    known about the inputs that ``key`` describes; a change adds to it or withdraws a part of it.
     """
     path = _path(kind, name, key)
     _make_folder(path.parent)

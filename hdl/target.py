@@ -10,13 +10,13 @@ class Target(StrEnum):
 
     A component that maps badly to some technology has a method ``variant(target)``. The method
     returns an equivalent component with the same ports, which replaces the component in a Verilog
-    export for that target. It returns None if the component itself is exported. Tests prove the
-    equivalence.
+    export for that target. The method returns None if the target needs no replacement. Tests prove
+    the equivalence.
     """
 
     GENERIC = "generic"
     """Any simulator or technology: memories and register files are behavioural Verilog."""
     ECP5 = "ecp5"
-    """Lattice ECP5: register files and semaphores in LUT RAM; left shifts use the right shifter."""
+    """Lattice ECP5: register files and semaphores in LUT RAM; one shifter for both directions."""
     XILINX = "xilinx"
     """Xilinx 7 series, UltraScale and UltraScale+: ECP5's variants, in LUT RAMs of 32 words."""

@@ -1,7 +1,7 @@
 """Runs Yosys: the native build in the package ``pyosys``, whose version is pinned.
 
-Each run is a process of its own, so an error that ends Yosys ends no other work, and what one run
-names does not depend on earlier runs.
+Each run is a process of its own. So an error that ends Yosys ends no other work, and the names in
+the results of a run do not depend on earlier runs.
 """
 
 import importlib.util

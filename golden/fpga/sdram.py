@@ -35,10 +35,10 @@ class Rule(IntEnum):
     """CKE is low with a command, or at any time after the first command."""
     START = 2
     """A command earlier than ``start_us``, or out of order: the first command must precharge all
-    banks, and no other but precharge, refresh and mode is permitted before the first mode."""
+    banks; after it, only precharge and refresh are permitted until the first mode command."""
     MODE = 3
     """A mode command for anything but bursts of one word, in sequence, with CAS latency 2; or one
-    that fewer than eight refreshes precede. After a first mode command, these count from it."""
+    that fewer than eight refreshes precede. Later, only refreshes since the first one count."""
     COMMAND = 4
     """A command that this memory does not know: burst stop or automatic precharge."""
     IDLE = 5

@@ -1,7 +1,8 @@
 """The golden pod: golden chips on a torus, and the packets between them, without timing.
 
-Specifies what programs can observe of hdl/link: packets arrive once, whole, and in order from one
-core to another by one way. All else happens in an arbitrary order, chosen by a seed.
+Specifies what programs can observe of hdl/link: each packet arrives once and whole; packets from
+one core to another by the same way arrive in order. All else happens in an arbitrary order, chosen
+by a seed.
 """
 
 import random

@@ -143,7 +143,7 @@ def link_ports() -> dict[str, wiring.Member]:
 
     ``link_error``: a link is down, or a wrong packet has arrived; the core stops with a fault at
     the next bundle. ``remote``: signals that bundles send to other chips. ``remote_fault``: the
-    fault of a bundle that sends the present payload of ``remote``; it must not depend on ``valid``.
+    fault of a signal with the present payload of ``remote``; it must not depend on ``valid``.
     """
     return {"link_error": In(1), "remote": Out(stream.Signature(remote_signal())),
             "remote_fault": In(FAULT_BITS)}

@@ -274,8 +274,8 @@ class DescriptorFrontEnd(wiring.Component):
     """Reads and checks descriptors of the program and of the host, and starts their transfers.
 
     If the queue has room, ``dma.valid`` and ``host_valid`` are answered with ``dma.ready`` and
-    ``host_ready``, `CheckTimes.total` cycles later. When these cycles are counted, a side whose run
-    has 2**24 - 1 blocks or more is a side without runs. Descriptors are processed one after the
+    ``host_ready``, `CheckTimes.total` cycles later. For this number, a side whose run has
+    2**24 - 1 blocks or more counts as a side without runs. Descriptors are processed one after the
     other; the host's descriptor has priority.
 
     Parameters
@@ -449,9 +449,9 @@ class DescriptorFrontEnd(wiring.Component):
         return compares
 
     def _read(self, m: Module, words: Signal, count: Signal, from_host: Signal) -> None:
-        """Read the program's descriptor from scalar memory into ``words``.
+        """Set ``words`` to the program's descriptor in scalar memory or, ``from_host``, the host's.
 
-        ``count``: cycles since the request. ``from_host``: ``words`` gets the host's descriptor.
+        ``count``: cycles since the request.
         """
         if descriptor_words(self._config) == DESCRIPTOR_WORDS:
             m.d.comb += self.dma.read_address.eq(self.dma.address)

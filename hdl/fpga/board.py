@@ -26,8 +26,8 @@ _MAX_ERROR = 0.02
 _RESET_BITS = 8
 _MAX_SDRAM_HZ = 40_000_000
 """Maximum frequency of the SDRAM's clock. Its rising edge comes half a cycle before the edge of the
-chip's clock that samples the data. The SDRAM's data are valid 6 ns after the former; the rest of
-this half cycle is for the pads and the wires."""
+chip's clock that samples the data. The SDRAM takes 6 ns of this half cycle to output valid data;
+the rest is for the pads and the wires."""
 _SDRAM_OUTPUTS = {"clk": 1, "clk_en": 1, "cs": 1, "we": 1, "ras": 1, "cas": 1, "ba": 2, "a": 13,
                   "dqm": 2}
 """Widths of the SDRAM's pins that `Board` drives, by their names in `amaranth_boards`."""
@@ -36,8 +36,8 @@ _SDRAM_OUTPUTS = {"clk": 1, "clk_en": 1, "cs": 1, "we": 1, "ras": 1, "cas": 1, "
 def pll_divisors(clock_hz: int) -> tuple[int, int, int]:
     """Return the divisors of an ECP5's PLL (EHXPLLL) whose output is also its feedback.
 
-    The output's frequency is `CRYSTAL_HZ` x feedback / reference; the oscillator's frequency is
-    that of the output times the divisor of the output.
+    The output's frequency is `CRYSTAL_HZ` x feedback / reference. The oscillator inside the
+    PLL runs at the output's frequency times the output's divisor.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ __all__ = ["CHECK_BYTES", "ESCAPE", "ESCAPE_MASK", "FLAG", "MAX_REQUEST", "MAX_W
 FLAG = 0x7E
 """Begins and ends a frame; it never occurs inside one."""
 ESCAPE = 0x7D
-"""Precedes a byte that is sent as its exclusive or with `ESCAPE_MASK`, as in RFC 1662."""
+"""Precedes a byte that is sent as byte ^ `ESCAPE_MASK`, as in RFC 1662."""
 ESCAPE_MASK = 0x20
 VERSION = 1
 """Version of the protocol, which IDENTIFY returns."""

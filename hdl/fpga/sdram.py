@@ -315,9 +315,9 @@ class SdramController(wiring.Component):
         return self._write & self._flight.any()
 
     def _accept(self, m: Module, sends: Signal) -> None:
-        """Accept the next beat if none is under way, or with the command for the last word of one.
+        """Accept a beat if none is under way, or if a command now serves the last word of one.
 
-        ``sends`` is that of `_run`.
+        `_run` sets ``sends`` in each cycle in which a command reads or writes a word.
         """
         access = self.access
         with m.If(sends):

@@ -118,7 +118,7 @@ class LinkSender(wiring.Component):
         return m
 
     def _greet(self, m: Module, leaving: Signal) -> tuple[Signal, Signal, Signal]:
-        """Detect that the other end was reset, but not this end.
+        """Detect that the other end was reset while this end was not.
 
         Frames of the other end are ``fresh`` from its reset until it knows that this end has
         received a frame from it. So a ``fresh`` frame after one that was not ``fresh`` shows a

@@ -186,7 +186,7 @@ class RetryTimer(wiring.Component):
     expired : Out(1)
         ``retry_cycles`` cycles have passed without an answer; set for one cycle.
     dead : Out(1)
-        Set with ``expired`` if it has been set ``retries`` times before without any answer since.
+        Set with ``expired`` if ``expired`` was set ``retries`` times before, since the last answer.
     """
 
     def __init__(self, config: LinkConfig) -> None:

@@ -264,9 +264,9 @@ class HostControl(wiring.Component):
     accepted after the last row of a written vector returns the written data.
 
     The core has priority, but an access that has waited for `HOST_PATIENCE` cycles becomes urgent.
-    Until the access is done, the core must not issue operations that use the port. For a read, only
-    those cycles count in which the chain has room for its vector. So a host that does not accept
-    its rows does not block the core.
+    Until the access is done, the core must not issue operations that use the port. A read counts
+    only those cycles as waiting in which the chain has room for its vector. So a host that does not
+    accept its rows does not block the core.
 
     Attributes
     ----------

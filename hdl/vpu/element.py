@@ -32,7 +32,7 @@ _TURNS: tuple[dict[str, str], ...] = (
     {"xlu_source": "", "v0_b": "v0_read", "v1_b": "v1_read"},
     {"host_source": "", "store_d": "store_read"})
 """For each read port of the register file, the element's inputs that share it if ``issue_cycles``
-is 3. The value of an input is the signal that gives it its turn. The first input, which has no
+is 3. Each input is mapped to the signal that gives it its turn. The first input, which has no
 signal, has its turn whenever no other input has."""
 _MASK_READS = ("v0_p", "v0_q", "v1_p", "v1_q", "store_m")
 _WRITES = ("v0", "v1", "load", "chain")

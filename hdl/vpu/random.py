@@ -139,7 +139,7 @@ class IterativeRandom(wiring.Component):
         return m
 
     def _rounds(self, m: Module, first: Signal, second: Signal) -> tuple[Signal, Signal]:
-        """Apply the rounds of the iteration that is enabled to the two words; return them."""
+        """Return the two words after the rounds of the iteration that is enabled."""
         period = len(ROTATIONS) // INJECTION
         turn = Signal(range(period))
         for iteration in range(1, self.latency):

@@ -84,7 +84,7 @@ class Vpu(wiring.Component):
     urgent_read, urgent_write : Out(1)
         The host has waited long enough for the memory: no load, or no store, may issue in this
         cycle. Set until the host's vector is read or written. If ``issue_cycles`` is 3,
-        ``urgent_read`` is set for a load that waits, too.
+        ``urgent_read`` is also set while a load waits to write its register.
 
     Addresses are not checked: the memory uses as many low bits as its size needs, and its behaviour
     beyond the last vector is undefined. The sequencer checks the addresses of programs; hosts must

@@ -248,12 +248,12 @@ class Xlu(wiring.Component):
 
     @property
     def latency(self) -> int:
-        """Cycles from the entry of a row, through the rotator, to the row of the result."""
+        """Cycles from the entry of a source row to its result row, by way of the rotator."""
         return rotation_latency(self._config) + 2
 
     @property
     def tree_latency(self) -> int:
-        """Cycles from the entry of a row, through the tree, to the row of the result.
+        """Cycles from the entry of a source row to its result row, by way of the tree.
 
         These are more than ``latency``.
         """
