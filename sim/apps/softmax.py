@@ -55,7 +55,7 @@ def _layer(x: Any, w: Any, b: Any) -> Any:
 
 
 def compile_layer(config: Config, x: Float32, w: Float32, b: Float32) -> CompiledProgram:
-    """Compile the layer for operands of these shapes.
+    """Compile the layer for operands of the shapes of ``x``, ``w`` and ``b``.
 
     Raises
     ------

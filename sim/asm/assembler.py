@@ -62,9 +62,10 @@ _BY_NAME: dict[tuple[Slot, str], Operation] = {
     (slot, operation.name): operation for operation in isa.OPERATIONS for slot in operation.slots}
 _M = TypeVar("_M", bound=SlotMethods)
 _Code = tuple[int, int | str | Immediate | None]
-"""An operand's code in its field, and the immediate that it needs. The latter is None if it needs
-none; an `Immediate` if the program names one, whose number is in the code; otherwise the word or
-label that an immediate must hold. The number of the latter immediate is later added to the code.
+"""An operand's code in its field, and the immediate that it needs. The second item is None if it
+needs none, and an `Immediate` if the program names one; then the code includes the immediate's
+number. Otherwise, the second item is the word or label that an immediate must hold. The number of
+this immediate is added to the code when it is chosen.
 """
 
 

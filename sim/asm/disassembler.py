@@ -111,7 +111,7 @@ class _Text:
 
     An operand that uses an immediate is written as the immediate's value. `natural` tells whether
     the assembler, given these texts, would place each value in the same immediate as the bundle.
-    With ``fixed``, such an operand is written as the immediate's name instead, such as ``imm2``.
+    With ``fixed``, the immediate's name, such as ``imm2``, is written instead of its value.
 
     Parameters
     ----------

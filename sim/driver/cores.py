@@ -343,7 +343,7 @@ class Cores(Memory, Counters):
         return states
 
     def _note_clean(self) -> None:
-        """Note that the chip is in the state after a reset, but other chips may still signal it."""
+        """Record that the chip was just reset, and whether other chips may still signal to it."""
         self._used = False
         self._reached = any(peer._used for peer in self._peers if peer is not self)
 

@@ -189,7 +189,7 @@ class Execution(Cores):
     def load_placed(self, placed: "Placed") -> None:
         """Load the programs of a placed executable, unless they are in memory already.
 
-        Until `finish_placed`, a reset of the device ends the run.
+        If `finish_placed` does not follow, the device must be reset after the run.
         """
         self._unfinished = True
         self._load({core: program for core, program in placed.programs.items()

@@ -236,7 +236,7 @@ class JitFunction:
     def _chosen(self, device: Device | Pod | None, arguments: Any) -> Device | Pod:
         """Return the device to run on, after a check of it and of the pytree ``arguments``.
 
-        A pod of one chip is that chip's device.
+        For a pod of one chip, this is the device of the chip.
         """
         import jax
 

@@ -23,7 +23,7 @@ class _Line:
     predicted, products, rows : int
         Predicted cycles, multiplications, and HBM rows moved to or from vector memory.
     counts : Counter
-        Measured cycles: ``cycles``, their total, and those of each cause.
+        Measured cycles of each cause; under the key ``cycles``, their total.
     """
 
     kernels: int = 0

@@ -514,8 +514,8 @@ def demands(roots: Iterable[tuple[Node, int]], stop: Callable[[Node], bool] = la
     """For each node, a mask of its bits on which the used bits of the roots depend.
 
     ``roots`` pairs each root with a mask of its used bits. The search does not continue to the
-    operands of nodes for which ``stop`` is true. A mask in the result can include a bit that is
-    always zero, if a used bit is correct only because of this zero.
+    operands of nodes for which ``stop`` is true. A mask in the result may include bits that are
+    always zero, because a used bit depends on the zero.
     """
     roots = list(roots)
     nodes = topological([root for root, _ in roots], stop)

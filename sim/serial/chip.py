@@ -203,7 +203,7 @@ class SerialChip(Closeable):
 
     def set(self, register: str, core: int | None = None, value: int | None = None,
             **fields: int) -> None:
-        """Write a register: with ``core``, that of this core.
+        """Write a register of the chip or, with ``core``, of this core.
 
         The register gets ``value`` or, if that is None, ``fields`` and zeros in all other fields.
         """

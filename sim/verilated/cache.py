@@ -31,7 +31,7 @@ def code_text(source: str) -> str:
 
 
 def code_digest(path: pathlib.Path) -> str:
-    """Return a digest of a module's `code_text`; it is kept, so a module is parsed only once."""
+    """Return a digest of a module's `code_text`. Digests are kept, so a module is parsed once."""
     return _read(path, path.stat().st_mtime_ns)[0]
 
 
@@ -91,7 +91,7 @@ def imported_names(tree: ast.Module, folder: tuple[str, ...]) -> Iterator[str]:
 
 
 def _file(module: str) -> pathlib.Path | None:
-    """The file of ``module``, a module of the project that may affect a result; else None."""
+    """The file of ``module``; None unless it is a module of the project that may affect results."""
     if module.partition(".")[0] not in _PACKAGES or f"{module}.".startswith(_NO_SOURCES):
         return None
     path = _ROOT.joinpath(*module.split("."))

@@ -41,8 +41,9 @@ _BOUND = 0.02
 _STEP_BOUNDS = 2.0 ** -12, 2.0 ** -18
 """Largest permitted differences of the step's values: from the interpreter, and from JAX. Each is
 relative to the largest element of the value. Chip, interpreter and JAX round operands of products
-alike, but add in different orders in fp32. JAX computes single products only. The interpreter also
-computes batch normalisation, which amplifies differences if it divides by a small number."""
+alike, but add in different orders in fp32. With JAX, only products are compared, each on the chip's
+own operands. The interpreter also computes batch normalisation, which amplifies differences if it
+divides by a small number."""
 
 
 def arguments(cores: int, side: int, count: int = IMAGES) -> tuple[Any, Any]:

@@ -172,8 +172,8 @@ class RingPlan:
 def _spread(width: int, height: int, vectors: int) -> int:
     """Return by how much to spread the blocks of an array of ``vectors`` vectors.
 
-    This is the largest common divisor of the torus's sides for which the array still has at least
-    as many blocks as vectors; 1 if there is no such divisor.
+    This is the largest common divisor of the torus's sides that leaves at least one block for each
+    vector of the array; 1 if there is no such divisor.
     """
     most = CORES * len(WAYS) * width * height / vectors
     return max(spread for spread in range(1, math.gcd(width, height) + 1)

@@ -136,8 +136,8 @@ class _Send:
     """How a core sends the current piece to a neighbour along ``axis``; 0 is the core's first axis.
 
     The piece goes to the neighbour's buffer of sums or, if ``scatters``, to its buffer for pieces
-    that arrive along this axis. In that buffer, it lies ``offset`` vectors after its position in
-    this core's buffer of sums; if ``shifts``, the number in word `Word.SHIFT` is added.
+    that arrive along this axis. Its position in that buffer is its position in this core's buffer
+    of sums plus ``offset``, in vectors; if ``shifts``, the number in `Word.SHIFT` is added, too.
     """
 
     axis: int
@@ -218,10 +218,10 @@ class _Writer:
 
     def _move(self, descriptor: int, buffers: tuple[int, int], at: str, walk: _Walk, far: int,
               near: int, array: int) -> None:
-        """Write the start of two transfers from or to HBM: a piece of each way.
+        """Write code that starts two transfers from or to HBM, of one piece for each way.
 
         The descriptor of the transfers is at address ``descriptor`` of scalar memory. Its word
-        ``far`` becomes the piece's address in HBM, which is that of ``walk``. Its word ``near``
+        ``far`` becomes the piece's address in HBM, which ``walk`` has reached. Its word ``near``
         becomes the piece's address in vector memory: the start of the way's buffer, in ``buffers``,
         plus the number of vectors in register ``at``. ``array`` is the array's number, 0 or 1.
         """
@@ -385,7 +385,7 @@ class _Core(_Writer):
         return "\n".join(self._lines)
 
     def _scatter(self) -> None:
-        """Write phases 1 and 2, and the first step of phase 3: the complete block is sent on."""
+        """Write phases 1 and 2, and phase 3's first step, which sends on the complete block."""
         first, second = self._sides
         segment, block, blocks = self._segment, self._plan.block, self._blocks
         last = (first - 1) * segment
@@ -422,7 +422,7 @@ class _Core(_Writer):
             yield 1, False, True
 
     def _scatter_spread(self, across: _Send, complete: _Send, begins: bool, ends: bool) -> None:
-        """Write phase 2, if blocks are spread, for a piece of each way in the last segment.
+        """Write phase 2 of a plan with spread blocks, for a piece of each way in the last segment.
 
         ``across`` says how partial sums are sent, and ``complete`` how complete sums are.
         ``begins`` tells whether the piece belongs to the first block of the segment, ``ends``
@@ -445,10 +445,10 @@ class _Core(_Writer):
             self._label(done)
 
     def _gather_spread(self, along: _Send, ends: bool) -> None:
-        """Write phase 3, if blocks are spread, for a piece of each way in the last segment.
+        """Write phase 3 of spread blocks, for one piece of each way in the last segment.
 
-        ``along`` says how the piece is sent on in phase 4; ``ends`` tells whether it belongs to the
-        last block of the segment.
+        ``along`` says how the piece is sent on in phase 4; ``ends`` tells whether the piece belongs
+        to the last block of the segment.
         """
         for way in range(len(WAYS)):
             skip = self._new()

@@ -12,8 +12,8 @@ one quarter, piece by piece. All cores go through the same ticks.
   Take one whose tick is the earliest: it waits for what a core sends in a still earlier tick. But
   no core waits forever in such a tick, which is a contradiction.
 - It waits for room in a queue of transfers. Each transfer in a queue ends, because it never waits
-  for its destination: two transfers have the same destination only if the second carries a
-  complete piece, and the partial sum in that place has left before.
+  until its destination is free. Two transfers have the same destination only in one case: the
+  first brings a partial sum, which leaves before the second brings the complete piece.
 
 **Order.** A core sends only one of its quarters in each direction. The receiving core waits for
 blocks and pieces in the order in which they are sent. So one semaphore for each direction counts
@@ -89,8 +89,8 @@ def ticks(quarters: tuple[Quarter, Quarter]) -> Iterator[tuple[int, Tick]]:
 
     Both quarters begin and end each phase at about the same time, so the links along both axes are
     busy. On tori that are not square, one quarter then has more ticks in a phase than the other.
-    In some of them, the core works on this quarter alone. Measurements decided at which point of a
-    phase these ticks are.
+    In some of its ticks, the core works on this quarter alone. Measurements decided at which point
+    of a phase these ticks are.
     """
     made = list[Tick]()
     for phase, joint in ((_first, None), (_second, 1), (_gather, 3)):

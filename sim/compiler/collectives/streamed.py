@@ -45,8 +45,8 @@ _PAIR, _COMPLETE, _SCATTER, _SEPARATE = (
 """First numbers of groups of descriptors, each with one descriptor for each quarter. `_PAIR`: for
 numbers that the other core adds. `_COMPLETE`: for complete pieces that go to the other core.
 `_SCATTER`: for the blocks of the first phase. The descriptors before `_PAIR` are for pieces that go
-to the next chip, one for each axis of each quarter. `_SEPARATE` is the number of descriptors, if
-each use has one of its own."""
+to the next chip, one for each axis of each quarter. `_SEPARATE` is the number of all these
+descriptors; an image that is too small for them has only one descriptor (`image_words`)."""
 _GROUP = 24
 """Maximum number of vector registers that the loads of one group of additions fill."""
 
@@ -59,8 +59,8 @@ class Semaphores:
     ----------
     links : mapping
         For the kind of ring ("x" or "y") and a direction (1 or -1): counts signals from the next
-        chip in that direction. The first says that its workspace is free; each further one, that a
-        piece (in the first phase, a block) from it has arrived.
+        chip in that direction. The first signal says that that chip's workspace is free; each later
+        one, that a piece (in the first phase, a block) has arrived from that chip.
     free : int
         Becomes 1 when the other core has begun the sum.
     sent : int
@@ -200,8 +200,9 @@ class StreamedSum:
                     group: int = _GROUP) -> None:
         """Write the code of consecutive ``steps`` to a builder.
 
-        The loads of one group of additions fill at most ``group`` vector registers. With a smaller
-        number than the default one, additions that need more are a loop, which needs few registers.
+        Additions are written in groups; the loads of one group fill at most ``group`` vector
+        registers. If ``group`` is less than the default, additions that do not fit in one group are
+        written as a loop, which needs few registers.
         """
         assert self._table is not None
         self._b = self._table.b = b
@@ -266,7 +267,7 @@ class StreamedSum:
                                       -quarter.way if arrives else quarter.way]
 
     def _invite(self) -> None:
-        """Write signals to all cores that send to this one: this core's workspace is free."""
+        """Write code that tells all cores that send to this one that its workspace is free."""
         b = self._b
         for number in range(_QUARTERS):
             for axis in self._rings(number):
@@ -479,7 +480,7 @@ class StreamedSum:
         b.dma(at)
 
     def _hops(self, number: int, axis: int, sign: int) -> tuple[int, int]:
-        """Return the hops to the next chip along ``axis``, or to the previous one for -1."""
+        """Return the hops to the next chip along ``axis``, or to the previous if ``sign`` is -1."""
         quarter = self._quarters[number]
         hops = sign * quarter.way
         return (hops, 0) if quarter.axes[axis] == 0 else (0, hops)

@@ -54,7 +54,7 @@ class Walk:
             self._set(self._left, quarter.sides[1])
 
     def again(self) -> None:
-        """Go back to the first block of this segment; the walk then leaves out its last block."""
+        """Go back to the first block of this segment, whose last block the walk then leaves out."""
         _, second = self._quarter.sides
         self._set(self._left, second)
         self.next()
@@ -111,7 +111,7 @@ class Table:
         return self.b.smem_load(self._words[self.count - 1])
 
     def next(self) -> None:
-        """Do nothing: the table has the blocks of all walks, in the order of their use."""
+        """Do nothing: `at` steps through the blocks of all walks, in the order of their use."""
 
     again = next
 

@@ -115,7 +115,8 @@ class Location:
     name : str
         Name of the operation as the front end gives it, for instance ``jit(f)/dot_general``.
         A location may stand for several joined kernels. Its file and line are then those of the
-        kernel with the most cycles; its name is the word "and" and the lines of the other kernels.
+        kernel with the most cycles; its name is the word "and", followed by the lines of the other
+        kernels.
     """
 
     file: str = ""

@@ -17,9 +17,9 @@ def location_of(location: Any, call: Location | None) -> Location | None:
     The result is the innermost frame of the location's call stack that is not in an installed
     package. If all frames are in installed packages, it is the innermost frame.
 
-    JAX traces some functions of its own only once, for instance that of `jax.random.split`. Their
-    operations get the call stack of the first call, which may be in another program. Such a stack
-    does not contain the function; the result is then the line of ``call``.
+    JAX traces some functions of its own only once, for instance that of `jax.random.split`. In
+    every later call, the operations of the function have the call stack of the first call, perhaps
+    one in another program. If that stack lacks the function, the result is the line of ``call``.
 
     Parameters
     ----------
@@ -55,8 +55,8 @@ def _is_foreign(location: Any, call: Location) -> bool:
     """Return whether ``location`` lies outside the function that ``call`` calls.
 
     The name of ``call``, such as ``jit(main)/jit(split)``, has the program as its first part. If
-    `jax.jit` made the function, it is the last part; then the location lies outside if its call
-    stack lacks the function. Return False if the function has another origin.
+    `jax.jit` made the function, the last part names the function; a location lies outside if its
+    call stack lacks that name. For a function of another origin, return False.
     """
     functions = [part[4:-1] for part in call.name.split("/")[1:] if part.startswith("jit(")]
     return bool(functions) and not any(

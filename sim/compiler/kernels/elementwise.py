@@ -100,7 +100,7 @@ class Region:
         self.update()
 
     def update(self) -> None:
-        """Expand what was appended to the region, and its present outputs."""
+        """Expand the operations appended since the last call; expand the region's outputs anew."""
         region = self._region
         self.elements.forget(self._recorded)
         self._inputs = {value: number for number, value in enumerate(region.inputs)}

@@ -35,8 +35,8 @@ __all__: list[str] = []
 _TOGETHER = 8
 """Maximum number of elements of a window that is combined in registers."""
 _MORE = 2
-"""Limit for a tiling in which windows run along outer dimensions: the greatest ratio of its number
-of vectors to that of the standard tiling."""
+"""A tiling in which windows run along outer dimensions may have at most this many times the vectors
+of the standard tiling."""
 
 
 @dataclass(frozen=True)

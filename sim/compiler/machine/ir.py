@@ -233,7 +233,7 @@ class Fence:
     paced: bool = True
 
     def follows(self, access: Access) -> bool:
-        """Whether an earlier access to vector memory happens before the transfer or wait."""
+        """Whether the transfer or wait must stay after ``access``, which precedes it in code."""
         return any(access.vectors.overlaps(buffer) for buffer in self.after)
 
 

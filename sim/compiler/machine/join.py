@@ -1,8 +1,8 @@
 """Joins kernels that follow each other, so that they are scheduled as one.
 
 Vectors that one kernel frees may be those of another kernel's buffer. So buffers of joined kernels
-overlap, and accesses in straight code are compared by their addresses (`by_address`). The accesses
-within a loop belong to one kernel.
+overlap, and accesses in straight code are compared by their addresses (`by_address`). In a loop,
+they are compared as before, by buffer and index: a loop belongs to one kernel, as a whole.
 """
 
 from collections.abc import Sequence, Set

@@ -58,9 +58,9 @@ class Options:
         With ``joined``: maximum number of operations, in all iterations together, of a loop that is
         unrolled.
     lead : int or None
-        Maximum number of cycles by which a load may precede the latest cycle in which it delays
-        nothing; None: no limit. Applies to straight code for which the number of results in the
-        array is known.
+        Maximum number of cycles by which a load may be early, that is, issue before the latest
+        cycle in which it delays nothing; None: no limit. Applies to straight code for which the
+        number of results in the array is known.
     live : int or None
         Limit of the live vector registers in straight code, instead of that in
         `sim.compiler.machine.schedule.straight.PRESSURE`.
@@ -85,8 +85,8 @@ class Loops:
 
     ``count`` is how often they are executed each time the code reaches the loop; None if that is
     known only at run time.
-    ``unroll`` is the number of iterations of the original loop that one execution performs; 0 for
-    a plain loop, which executes the iterations that a pipelined loop leaves over.
+    ``unroll`` is the number of iterations of the original loop that one execution performs; 0 if
+    the loop only executes the iterations that a pipelined loop leaves over.
     """
 
     first: int

@@ -53,7 +53,7 @@ def _reached(graph: Graph, outputs: Sequence[Value]) -> set[Value]:
 
 
 def _narrow_loop(operation: Operation, live: set[Value]) -> None:
-    """Drop the carried values of a loop on which neither its condition nor a used result depends.
+    """Drop a loop's carried values on which neither its condition nor a used result depends.
 
     ``live`` has the used results. A carried value also stays if, in a later iteration, another one
     that stays depends on it.

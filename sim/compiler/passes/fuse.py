@@ -315,9 +315,9 @@ class _Fusion:
                 group.ancestors = (group.ancestors & merged) | joined
 
     def _count(self, draft: _Draft) -> int:
-        """Return the number of nodes of a draft's expressions, but at least 1.
+        """Return the number of nodes of a draft's expressions; 0 if it cannot be a fusion.
 
-        Return 0 if the draft cannot be a fusion.
+        If the expressions of a fusion have no nodes, return 1.
         """
         expressions = self._expressions(draft)
         return 0 if expressions is None else max(len(needed(*expressions)), 1)

@@ -23,13 +23,13 @@ _STEPS = 1000
 def join_sums(graph: Graph, config: Config) -> None:
     """Join sums over all devices of a pod (``pod_sum``) in a graph, and in its regions.
 
-    Sums may depend on other sums. Each sum has a longest chain of such dependences. Sums for which
-    it has the same length form a group, so none of them depends on another of its group. A group is
+    Sums may depend on other sums. A sum's depth is the length of its longest chain of such
+    dependences. Sums of equal depth form a group: none of them depends on another. A group is
     joined if at least one of its sums has the attribute ``large``, and all of them fit vector
     memory together. It becomes one sum, or two if the first can be computed during products that
     only the second one needs (`_early`); the first one then gets the attribute ``early``. The sums
-    of other groups are replaced by the operations of their regions, which exchange values.
-    Operations may change their order.
+    of other groups are replaced by the operations of their regions, which exchange values. The
+    pass may change the order of the graph's operations.
     """
     if graph.sharding is not None and graph.sharding.pod is not None:
         # Programs with control flow are not ordered such that kernels follow an early sum.
@@ -84,7 +84,7 @@ def _streams(group: Sequence[Operation], torus: Torus, config: Config) -> bool:
 
 def _early(graph: Graph, group: Sequence[Operation], torus: Torus, config: Config
            ) -> list[Operation]:
-    """Return the sums of a group to compute early: during products that only its other sums need.
+    """Return the sums of a group to compute early, during products that only the others need.
 
     The choice is the one that saves the most cycles; the list is empty if no choice saves any.
     """

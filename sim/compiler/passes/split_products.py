@@ -1,4 +1,4 @@
-"""Divides products whose results are divided: devices can then exchange the first parts early."""
+"""Divides products whose results are used in parts, so that the first parts are exchanged early."""
 
 from itertools import pairwise
 
@@ -42,7 +42,7 @@ def split_products(graph: Graph) -> None:
 
 
 def _has_rows(product: Operation) -> bool:
-    """Return whether operands and result are matrices: the result's rows come from the left one."""
+    """Return whether all are matrices: then rows of the left operand give rows of the result."""
     return len(product.result.shape) == 2 and all(
         len(value.shape) == 2 for value in product.operands)
 

@@ -177,7 +177,7 @@ class Ring:
         return [((core * self.slots + slot) * len(part), part) for core, part in enumerate(parts)]
 
     def pack(self, array: npt.NDArray[Any], memory: Words) -> None:
-        """Write a batch to each slot of ``memory``, shape (rows, lanes)."""
+        """Write batch n of ``array`` to slot n of ``memory``, shape (rows, lanes), for all n."""
         for slot, batch in enumerate(array):
             for first, rows in self.parts(batch, slot):
                 memory[first:first + len(rows)] = rows

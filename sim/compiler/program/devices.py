@@ -84,10 +84,10 @@ class _Specialise:
                   same: dict[Value, Value]) -> list[Operation]:
         """Return this device's part of an exchange: one operation, or none.
 
-        ``operand`` is the device's operand. If the device receives nothing, the operand takes the
-        place of the result: ``same``, which maps each replaced value to its replacement, gets this
-        pair. Then the device's part is only a barrier before the exchange, or nothing if no barrier
-        is needed.
+        ``operand`` is the device's operand. If the device receives nothing, the operand replaces
+        the result, and ``same``, which maps each replaced value to its replacement, records this.
+        Then the device's part is only a barrier before the exchange, or nothing if no barrier is
+        needed.
         """
         self._exchanges += 1
         sources = operation.attributes.get("sources", (1, 0))

@@ -153,7 +153,7 @@ def pod_arrays(graph: Graph) -> tuple[tuple[PodArray, ...], tuple[PodArray, ...]
 
 
 def _pod_array(name: str, value: Value, division: Division | None, stacked: bool) -> PodArray:
-    """Describe the host's array for ``value``, which is one device's part of it."""
+    """Describe the host's array of which ``value`` is one device's part."""
     return PodArray(name, division.shape(value.shape) if division else value.shape,
                     array_dtype(value.dtype), division, stacked)
 
@@ -234,8 +234,8 @@ def _plans(graph: Graph, config: Config, sharding: Sharding, standard_inputs: bo
            queues: Queues | None) -> tuple[list[_Part], tuple[bool, ...]]:
     """Plan the programs of all devices; retry with smaller blocks if kernels lack vector memory.
 
-    If joined kernels make a loop outgrow instruction memory, the programs are planned once more,
-    with less growth. Devices that execute the same operations share a plan.
+    If joined kernels make a loop outgrow instruction memory, the programs are planned once more;
+    then fewer kernels are joined. Devices that execute the same operations share a plan.
 
     ``sharding`` says how the host's arrays are split between cores, and ``queues`` has the infeed
     and outfeed, if any. With ``standard_inputs``, inputs may not be packed, nor may kernels start
@@ -333,11 +333,11 @@ def _writers(graph: Graph, cuts: Sequence[int | None], fixed: Collection[int], c
     """Return, for each output of a graph, the vectors that each core writes.
 
     ``cuts`` has the dimension along which each output is split; None if it is not. Of an output
-    that is split, each core writes its part. Both cores compute the other outputs. If such an
-    output is large, and no kernel writes it itself, each core writes a half of it. Of the remaining
-    ones, some are written by core 0 and some by core 1, about as many vectors by each. Core 0
-    writes the outputs with the numbers ``fixed``: those that the host reads early, or all if the
-    program has one core.
+    that is split, each core writes its part. Both cores compute the other outputs. Of an output
+    that both compute, each writes a half if it is large and an operation in `_DIVISIBLE` makes it.
+    Each remaining output is written by one core, so that both cores write about as many vectors.
+    Core 0 writes the outputs with the numbers ``fixed``: those that the host reads early, or all if
+    the program has one core.
     """
     makers = {value: operation.kind for operation in graph.operations
               for value in operation.results}

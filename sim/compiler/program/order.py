@@ -18,12 +18,12 @@ __all__ = ["hoist", "overlap"]
 def hoist(graph: Graph, config: Config) -> None:
     """Reorder a graph so that exchanges start early, the largest first.
 
-    Operations on which no exchange depends move to the end. There, their order is that of the last
-    exchanges on which they themselves depend. Kernels run during an exchange until an operation
-    needs the received value. So the operations that prepare a small exchange run during a larger
-    one, and those that use a large exchange run during smaller ones. A short product that
-    prepares a small exchange moves in front of an earlier product: the array then computes one
-    while the other waits.
+    Operations on which no exchange depends move to the end. There, each is placed by the last
+    exchange on which it depends: the later this exchange, the later the operation. Kernels run
+    during an exchange until an operation needs the received value. So the operations that prepare a
+    small exchange run during a larger one, and those that use a large exchange run during smaller
+    ones. A short product that prepares a small exchange moves in front of an earlier product: the
+    array then computes one while the other waits.
     """
     for operation in graph.operations:
         for region in operation.regions if operation.kind in CONTROL else ():
@@ -53,9 +53,9 @@ def hoist(graph: Graph, config: Config) -> None:
 def _place(graph: Graph, number: int, order: Sequence[int], config: Config) -> int:
     """Return the position in ``order`` at which to insert operation ``number``.
 
-    The operations in ``order`` are numbers; among them are those on which the new one depends. The
-    position is the end, except for a short product: it is that of the first product which does not
-    precede the operands, unless that product's result is exchanged.
+    ``order`` has numbers of operations; among them are those on which the new one depends. A short
+    product is inserted right before the first product that comes after its operands, unless the
+    result of that product is exchanged. In all other cases, the position is the end.
     """
     operation = graph.operations[number]
     if operation.kind != "dot_general" or _array_cycles(operation, config) > config.array_latency:

@@ -28,7 +28,7 @@ __all__ = ["EXITS", "Planner"]
 EXITS = 16
 """Number of bundles of instruction memory that are reserved for a segment's entries and exits."""
 _ALONE = CONTROL | {"exchange", "pod_sum", BARRIER, "gather"}
-"""Kinds of operations before which a sum in progress must end, because they use what it uses."""
+"""Kinds of operations before which a sum in progress must end: they need resources that it uses."""
 
 
 class Planner:

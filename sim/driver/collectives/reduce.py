@@ -132,7 +132,7 @@ class AllReduce(Closeable):
             raise
 
     def load(self) -> None:
-        """Write scalar memory and the programs, which can then be started; `run` does all this.
+        """Write scalar memory and the programs, for callers that start the programs themselves.
 
         As `run`, it resets the pod first if semaphores may not be zero. Close the reduction only
         after the programs have ended.

@@ -208,7 +208,7 @@ class _Chunk:
                 for update in group.updates]
 
     def _late(self, group: Group) -> list[str]:
-        """C++ statements that copy the buffers of a group to its registers, if it stores late."""
+        """C++ statements that copy the buffers of a group that stores late to its registers."""
         enable = self._bits.name(group.enable)
         inner = []
         for update in group.updates:

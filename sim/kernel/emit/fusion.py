@@ -38,7 +38,7 @@ class Fusion:
         For each bitwise operation, the two or three values that its instruction combines: its
         operands or, in place of a merged operand, the operands of the merged one.
     conditional : dict of Node to Node
-        For each fused sum or bitwise or, its operand that is a choice between a value and zero. One
+        For each fused sum or bitwise OR: its operand that is a choice between a value and zero. One
         instruction adds (or ORs) the value, only in the lanes that choose it.
     masked : dict of Node to Node
         For each fused conjunction of bits, its operand that is a comparison, or the negation of
@@ -72,8 +72,8 @@ class Fusion:
     def arms(self, node: Node) -> tuple[Node, Node]:
         """The two values of the choice ``node``, in the order in which its instruction takes them.
 
-        The first is the value where the computed bit is 1. If the bit is a comparison in
-        `inverted`, its opposite is computed, so the two values change places.
+        The first is taken where the computed bit is 1. For a comparison in `inverted`, the opposite
+        comparison is computed, so the two values change places.
         """
         bit, x, y = node.args
         return (y, x) if bit in self.inverted else (x, y)
@@ -132,7 +132,7 @@ class Fusion:
             self._fuse_logic(node)
 
     def _fuse_choice(self, node: Node) -> None:
-        """Turns a choice between x and ``x ^ constant`` into an exclusive or under a mask."""
+        """Turns a choice between x and ``x ^ constant`` into an xor under a mask."""
         _, x, y = node.args
         for one, other in ((x, y), (y, x)):
             if (one.op == "xor" and one.args[0] is other and one.args[1].op == "const"

@@ -44,7 +44,7 @@ def order_groups(plan: Plan, groups: Sequence[Group]) -> tuple[list[list[int]], 
             break
 
         def cost(index: int) -> tuple[int, int, int]:
-            """Cost of storing group ``index`` late: number of groups still in dependence circles.
+            """Cost of storing group ``index`` late: groups that remain in circles of dependences.
 
             Ties are broken by the number of registers stored late, then by the group's number.
             """

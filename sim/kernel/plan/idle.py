@@ -14,9 +14,9 @@ expressions. The search substitutes 0 for the active registers, the activity inp
 simplifies, and accepts the sets only if
 
 - each active register's next value is the constant 0: an idle tile stays idle;
-- every other register's next value is the register itself; or the register's initial value, which
-  the register then always has; or, if the register always equals a function of other registers,
-  that function of their values before the edge;
+- every other register keeps its value. There are three cases: its next value is the register
+  itself; its next value is its initial value, which it then always has; or it always equals a
+  function of other registers, and its next value is that function of their values before the edge;
 - each write enable is the constant 0.
 
 Simplification only replaces expressions by equal ones, and assumes nothing about other registers,

@@ -194,7 +194,7 @@ def _split(graph: Graph, value: Node, hold: Node) -> tuple[Node, Node]:
 
 
 _CASE_SAVING = 12
-"""A choice is split if one alternative needs at least this number of operations of its own."""
+"""An update is split if this many operations or more serve only one of its two alternatives."""
 
 
 def _cases(plan: Plan, enable: Node, value: Node) -> list[tuple[Node, Node]]:
@@ -242,7 +242,7 @@ def _simplified(graph: Graph, task: Update | MemoryWrite) -> Update | MemoryWrit
 
 
 def _rewritten(graph: Graph, tasks: Sequence[Update | MemoryWrite]) -> list[Update | MemoryWrite]:
-    """The tasks after `rewrite`, applied to all their values at once so that they share nodes."""
+    """The tasks, their values rewritten by one call of `rewrite`, so that tasks share nodes."""
     values: list[Node] = []
     for task in tasks:
         values += [task.enable, task.value] if isinstance(task, Update) else \

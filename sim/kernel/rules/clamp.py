@@ -21,7 +21,7 @@ __all__ = ["clamps"]
 
 
 def clamps(graph: Graph, nodes: Sequence[Node]) -> dict[Node, Node]:
-    """Map each node of ``nodes`` that is a sticky shift by a clamped distance to its replacement.
+    """Return a replacement for each node of ``nodes`` that is a sticky shift by a clamped distance.
 
     ``nodes`` lists each node after its operands.
     """

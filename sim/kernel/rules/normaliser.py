@@ -38,9 +38,9 @@ _FEWEST_STEPS = 3
 
 
 def normalisers(graph: Graph, nodes: Sequence[Node]) -> dict[Node, Node]:
-    """Map nodes of the normalisers among ``nodes`` to their replacements.
+    """Find the normalisers among ``nodes``; return the replacements of their nodes.
 
-    These nodes are the number after each step, and each step's condition.
+    In a normaliser, the number after each step and the condition of each step are replaced.
 
     Parameters
     ----------

@@ -8,8 +8,8 @@ and 2**w - 1 have all bits that x can have; K may be absent.
 **Proof.** Let i < w be a bit that x can have. Bit i of ``(2**w - 1) << n`` is one if and only if
 i >= n: for n >= 64 the shift yields zero. M has bit i, so bit i of the exclusive or with M is one
 if and only if i < n. The test therefore asks for ones of x below bit n. Shifting x by n to the
-right and back clears exactly these, so the result differs from x if and only if there are any; it
-has only bits that x has, so the shift to the left loses none.
+right and back clears exactly these, so the result differs from x if and only if there are any. The
+shift back loses no other bits, because it moves each one to a place that it had in x.
 """
 
 from collections.abc import Sequence
@@ -51,9 +51,9 @@ def _is_low_mask(value: int) -> bool:
 
 
 def _distance(dropped: Node, x: Node) -> Node | None:
-    """The distance n of a mask ``M ^ ((2**w - 1) << n)`` of bits that a shift of x drops.
+    """The distance n of a shift of x to the right, given the mask of the bits that it drops.
 
-    None if ``dropped`` is no such mask.
+    None if ``dropped`` is no mask of the form ``M ^ ((2**w - 1) << n)``, with a constant M.
     """
     if dropped.op != "xor" or dropped.args[1].op != "const":
         return None

@@ -137,8 +137,8 @@ class _Blocks:
 
     A run that waits for an event (an interrupt, or rest) ends as follows. At the end of each block,
     a rank tells the others whether it has seen the event. It reads their answers at the end of the
-    next block, so ranks need not wait for each other. If the event has happened, the run ends
-    there. Without ranks it ends there, too: its end depends only on the cycle of the event.
+    next block, so ranks need not wait for each other. If one has seen the event, the run ends at
+    that point. A run without ranks ends at the same cycle: only the event's cycle decides.
     """
 
     def __init__(self, torus: "_TorusSimulation", chip: ChipSimulation) -> None:
@@ -261,7 +261,7 @@ class _TorusSimulation(Closeable):
 
     def run(self, max_cycles: int | None = None, *, until: Until | str = Until.REST,
             chip: int = 0) -> int:
-        """Run all chips as `ChipModel.run` does; `Until.INTERRUPT` refers to ``chip``."""
+        """Run all chips as `ChipModel.run` does; `Until.INTERRUPT` means ``chip``'s interrupt."""
         self.interrupts = chip in self.part
         model = self.chips[chip - self.part.start if self.interrupts else 0]
         try:
@@ -397,7 +397,7 @@ class _TorusSimulation(Closeable):
     def blocks(self, chip: ChipSimulation) -> Callable[[Run], object]:
         """Return a function that runs all chips for a block of cycles; its calls make up one run.
 
-        `Until.INTERRUPT` refers to ``chip``.
+        A run that lasts `Until.INTERRUPT` ends at an interrupt of ``chip``.
         """
         return _Blocks(self, chip)
 
@@ -413,7 +413,7 @@ class ChipTorus(_TorusSimulation):
 
     Each chip knows the size of the torus and its own coordinates (registers TORUS and POSITION).
     If one chip runs until rest, all chips run until all of them rest and no packet is under way. A
-    run ends at a multiple of 64 cycles, up to 128 cycles after its event.
+    run ends at a multiple of 64 cycles, up to 128 cycles after the event that ends it.
 
     Parameters
     ----------
@@ -450,7 +450,7 @@ class ChipTorus(_TorusSimulation):
     ranks : Ranks or None
         The ranks, if there are several.
     interrupts : bool
-        Whether a run until an interrupt refers to a chip of this process.
+        Whether this process simulates the chip whose interrupt ends a run until an interrupt.
     cycle : int
         Number of cycles since the torus was created.
     rested : int

@@ -144,9 +144,8 @@ class TransferPort(RegisterPort):
         """Context for transfers: clears a core's transfer events in INTERRUPT_STATUS at its start.
 
         Yields the mask of the event "done", which these transfers set. At the end, "done" is
-        cleared, unless it was set before the context: then it is left as the transfers set it,
-        because the host, which cannot set it, could not restore it. An earlier event "failed" is
-        lost.
+        cleared if it was clear before the context. If it was set, it stays as the transfers have
+        left it, because the host cannot set it again. An earlier event "failed" is lost.
         """
         done, failed = self._transfer_events(core)
         before = self.read("INTERRUPT_STATUS") & (done | failed)
@@ -174,7 +173,7 @@ class TransferPort(RegisterPort):
 
     @contextmanager
     def _borrowed(self, rows: slice) -> Iterator[None]:
-        """Context that gives ``rows`` of HBM back, at its end, the contents of its start."""
+        """Context that saves ``rows`` of HBM when it begins, and restores them when it ends."""
         kept = self._data[rows].copy()
         try:
             yield

@@ -22,8 +22,9 @@ _WATCHER = pathlib.Path(__file__).with_name("watcher.py")
 class Lifeline:
     """Connection of a rank to the process that watches all ranks (`sim.models.ranks.watcher`).
 
-    If a rank dies, that process names it; the launcher ends the others. If a rank closes the pod or
-    ends while another one waits for it, the waiting rank names it and ends the run.
+    If a rank dies, the watching process prints its name, and MPI's launcher ends the other ranks.
+    If a rank closes the pod, or ends, while another rank waits for it, the waiting rank prints the
+    other's name and ends the run.
 
     Parameters
     ----------

@@ -5,9 +5,9 @@ process is not one of them. Each rank holds a connection to it, which the operat
 when the rank dies. Standard input is the listening socket; the argument is the number of ranks.
 
 A rank first sends a line: its name. A rank that leaves in order sends a second line before it
-closes the connection; this process passes its name on to the ranks that have not left. If a
-connection closes without a second line, the rank has died: this process writes its name to standard
-error, and ends.
+closes the connection; this process passes the rank's name on to the ranks that have not left. If a
+connection closes without a second line, the rank has died: this process writes the rank's name to
+standard error, and ends.
 """
 
 import contextlib

@@ -50,7 +50,7 @@ class Division:
 
 @dataclass(frozen=True)
 class _Case:
-    """An operation to divide: the parameters of the function `divide`."""
+    """An operation to divide, with the other parameters of `divide`."""
 
     operation: Operation
     given: Sequence[Cut]

@@ -317,8 +317,8 @@ class _Block:
     def _by_tiles(self, around: list[int], combine: Combine | None, mask: MReg | None) -> None:
         """Copy the first tile of every block, then the second tile of every block, and so on.
 
-        A block's tiles are numbered along the sublanes. Thus the inner loop, over the blocks, is
-        long, and each mask is computed only once, before that loop. ``around`` are the numbers of
+        The inner loop is over the blocks: it is long, and each mask is computed only once, before
+        this loop. A block's tiles are numbered along the sublanes. ``around`` are the numbers of
         the axes that enumerate the blocks.
         ``combine``, if given, computes the vector to store from the old one and the moved elements.
         Only elements in ``mask`` are stored.

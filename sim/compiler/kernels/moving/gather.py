@@ -228,7 +228,7 @@ def _separate(region: Graph, count: int) -> list[Graph]:
 
 @refuses("scatter")
 def _refused(op: Operation) -> Refusal | None:
-    """Refuse a scatter in which one result depends on the elements or updates of another."""
+    """Refuse a scatter in which a result depends on another result's operand or updates."""
     regions = _separate(op.regions[0], len(op.results))
     read = [{value for operation in region.operations for value in operation.operands}
             | set(region.outputs) for region in regions]

@@ -32,7 +32,7 @@ def swap_tiled(b: Builder, source: Place, destination: Place,
     source, destination : Place
         Places of the same shape.
     meanwhile : callable, optional
-        Chooses between which squares other code runs.
+        Chooses other code, and the squares between which it runs.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def _squares(b: Builder, places: tuple[Place, Place], outer: int | LoopVariable,
 
     ``places`` are the source and the destination. ``counts`` has the number of iterations of each
     open loop; the squares' loops are added to it. Whole squares are transposed in loops, partial
-    ones one by one. ``meanwhile``, if given, chooses between which whole squares other code runs.
+    ones one by one. ``meanwhile``, if given, chooses other code, and between which squares.
     """
     square = b.config.lanes // b.config.sublanes
     down, across = (_pieces(place.tiling.row_tiles, square) for place in places)
@@ -72,9 +72,9 @@ def _squares(b: Builder, places: tuple[Place, Place], outer: int | LoopVariable,
 
 
 def _parts(down: int, across: int, cuts: Sequence[int]) -> Iterator[tuple[range, range]]:
-    """Divide ``down`` rows of ``across`` squares before the squares with the numbers ``cuts``.
+    """Divide ``down`` rows of ``across`` squares into parts; yield each part's rows and columns.
 
-    Yield the rows and the columns of each part.
+    Squares are numbered row by row. A part begins at each square whose number is in ``cuts``.
     """
     if not cuts:
         yield range(down), range(across)

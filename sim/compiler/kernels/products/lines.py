@@ -29,11 +29,11 @@ class LineConvolution:
     Attributes
     ----------
     operation : Operation
-        Its first operand is the input, shape (images, lines, features, offsets, columns). The
-        filter's columns are divided into groups of adjacent columns; the number of columns in a
-        group is the stride of columns. Each group has one offset, and the input has a copy of each
-        line for each offset. ``features`` counts the features of all columns of a group. The second
-        operand is the filter, shape (outputs, filter lines * offsets * features).
+        Its first operand is the input, shape (images, lines, features, offsets, columns). Its
+        second operand is the filter, shape (outputs, filter lines * offsets * features).
+        With a stride of s columns, a group of s adjacent columns of the filter has one offset. The
+        input has a copy of each line for each offset, and ``features`` counts the features of all s
+        columns.
     config : Config
     """
 

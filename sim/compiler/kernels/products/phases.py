@@ -41,7 +41,7 @@ __all__ = ["PhaseConvolution"]
 class PhaseConvolution:
     """The computation of a `phase_convolution`, which the module's docstring describes.
 
-    Unless it is `is_direct`, the product multiplies *copies* of the input in scratch, with zeros
+    Unless `is_direct` is true, the product multiplies *copies* of the input in scratch, with zeros
     around them. One copy serves `together` column offsets of the filter. A copy has `parts` parts,
     each of `lines` lines; the columns of these lines are split into `phases` row phases.
 
@@ -122,7 +122,7 @@ class PhaseConvolution:
 
     @cached_property
     def line(self) -> int:
-        """Number of vectors of a copy for one line of all images and one tile of features."""
+        """Number of vectors that a copy has for one line of all images and one tile of features."""
         return self.operation.result.shape[1] * self.phases
 
     @cached_property

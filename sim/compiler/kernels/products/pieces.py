@@ -239,9 +239,9 @@ class Stored(Split):
         return _masked(b, Side(side.number, 0), vector, mask)
 
     def stored(self, b: Builder, side: Side, number: Number) -> Number:
-        """Return which of the copies that `split` has stored of operand ``side`` a pass multiplies.
+        """Return what pass ``number`` multiplies of operand ``side``, as `split` has stored it.
 
-        0 stands for the numbers themselves, and n + 1 for their piece n. ``number`` is the pass.
+        0 stands for the numbers themselves, and n + 1 for their piece n.
         """
         stored = [pair[side.number] + 1 for pair in self.pairs[:-1]] + [0]
         if isinstance(number, int):
@@ -253,9 +253,9 @@ class Stored(Split):
 def split(b: Builder, source: VmemBuffer, target: VmemBuffer, most: int) -> None:
     """Store the numbers of ``source`` in ``target``, and after them their pieces 0 to ``most``.
 
-    The last pass uses the numbers themselves. The pieces are h, l and m, numbered from 0. They are
-    stored unrounded, because the array rounds them. In the pieces, NaN and numbers that round to an
-    infinity are 0.
+    The numbers are for the last pass, the pieces for the other passes. The pieces are h, l and m,
+    numbered from 0. They are stored unrounded, because the array rounds them. All pieces of a NaN
+    are 0, and so are those of a number that rounds to an infinity.
     """
     with b.loop(source.vectors) as number:
         vector = b.load(source, number)

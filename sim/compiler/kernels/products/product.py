@@ -203,7 +203,7 @@ class Product:
 
     @cached_property
     def early(self) -> int:
-        """Number of vectors at the start of the results that are complete before the last step.
+        """Number of the results' first vectors that are complete before the last step.
 
         0 if the product takes several passes, or is computed by depth (`by_depth`).
         """

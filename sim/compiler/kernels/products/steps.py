@@ -251,7 +251,7 @@ class _Writer:
                                      first=first, middle=half))
 
     def _parts(self, steps: range) -> Iterator[range]:
-        """Cut ``steps`` after the first to pop, before the first to store; isolate `half_step`."""
+        """Cut ``steps`` after the first pop, before the first store, and around `half_step`."""
         product = self._product
         borders = {product.lag + 1, self._first_store} if product.by_depth else set()
         if self._transfers is not None and self._transfers.half_step >= 0:
@@ -442,8 +442,8 @@ class _Writer:
              known: "_Known | None") -> VReg:
         """Pop a result after the push of vector ``number`` of rows; return the result.
 
-        Add ``before``, the result popped last, to its sum; to add a result at once holds the core.
-        ``known`` is the parameter of `_step`.
+        Also add ``before``, the previous result, to its sum. (If each result were added as soon as
+        it is popped, the core would wait.) ``known`` is as in `_step`.
         """
         b, rows, late = self._b, self._product.block_rows, self._product.late
         at = (number - late) % rows
@@ -459,7 +459,7 @@ class _Writer:
         return popped
 
     def _store(self, number: int, results: "_Results", last: bool) -> None:
-        """If `Stores.places` has vector ``number``, start its transfer; describe the next one."""
+        """At a vector in `Stores.places`, start its transfer, and describe the next transfer."""
         assert self._stores is not None
         split = self._stores.places().get(number)
         if split is not None:
@@ -488,7 +488,7 @@ class _Writer:
         return self._depth_mask(self._weights) if self._product.transposed else None
 
     def _row(self, number: int | Index, mask: MReg | None) -> VReg:
-        """Load vector ``number`` of a step's rows as the piece to push, padded outside ``mask``."""
+        """Load vector ``number`` of a step's rows; return the piece to push, 0 outside ``mask``."""
         b, product = self._b, self._product
         vector = b.load(product.rows,
                         self._rows.at + number * product.block.rows + product.first_row)
@@ -552,7 +552,7 @@ class _Writer:
 
 
 def _in_half_step(transfers: Transfers, number: int, last: int) -> None:
-    """Wait for and start transfers before push ``number``, from 0 to ``last``, of a half step."""
+    """Before push ``number`` (0 to ``last``) of a half step, wait for transfers and start more."""
     if not number:
         transfers.wait()
     for chunk in range(transfers.started_in_half_step):
@@ -564,8 +564,8 @@ def _divided(product: Product, meanwhile: Meanwhile | None
              ) -> Iterator[tuple[range, Callable[[], None]]]:
     """Yield ranges of steps, each with a function that writes the code to run before the range.
 
-    Together, the ranges contain all steps that pop results, except the last one. ``meanwhile`` is
-    the parameter of `write_product`.
+    Together, the ranges contain all steps that pop results, except the last such step.
+    ``meanwhile`` is the parameter of `write_product`.
     """
     steps = range(product.lag, product.steps - 1)
     others = {} if meanwhile is None else meanwhile(
@@ -629,7 +629,7 @@ class _Sums:
         return found
 
     def known(self, step: int) -> "_Known":
-        """Describe the results of a step of a product in one pass, not by depth."""
+        """Describe a step's results, for a product of one pass that is not `Product.by_depth`."""
         product = self._product
         depth = math.prod(level.count for level in product.sums)
         total, number = divmod(step, depth)

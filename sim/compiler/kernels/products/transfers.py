@@ -148,7 +148,7 @@ class Plan:
 
     @property
     def depth_steps(self) -> int:
-        """Number of steps for a tile of the depth."""
+        """Number of steps that use one tile of the depth."""
         return self.blocks * self.columns
 
     @property
@@ -312,7 +312,7 @@ class Plan:
 
     @cached_property
     def starts(self) -> tuple[range, ...]:
-        """For each of `stops`, the chunks that it starts; without stops after the last start."""
+        """For each of `stops`, the chunks that it starts, up to the last stop that starts any."""
         found = [self.started[stop] if stop != self.half_step else range(0) for stop in self.stops]
         while found and not found[-1]:
             found.pop()
@@ -369,7 +369,7 @@ class Plan:
 
 
 _LATENCY, _START_CYCLES = 110, 2
-"""Cycles from a program's start until the first row of an operand arrives. ``_START_CYCLES`` are
+"""``_LATENCY``: cycles from a program's start until an operand's first row. ``_START_CYCLES``:
 the cycles to start a transfer, without those in which its descriptor is read and checked."""
 
 
@@ -508,7 +508,7 @@ class Transfers:
             self._b.wait(_LOADED, 1)
 
     def start_more(self) -> None:
-        """Start the transfers for which the DMA queue had no room in `begin`; now it has."""
+        """Start the transfers for which the DMA queue had no room in `begin`; now it has room."""
         for number in range(self._plan.started_first - self._plan.started_at_once):
             self._start_apart(number)
 
@@ -528,7 +528,7 @@ class Transfers:
         self._b.dma(at, fence=Fence())
 
     def wait_first_rows(self) -> None:
-        """Wait for the chunks that the first step needs in addition to its weights."""
+        """Wait for the chunks that the first step needs, except those of `wait_first_weights`."""
         if self._plan.early > self._plan.loads[1]:
             self._b.wait(_LOADED, self._plan.early - self._plan.loads[1])
 

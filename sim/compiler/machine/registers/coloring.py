@@ -207,7 +207,7 @@ class _Interference:
         return edges
 
     def _late(self, bundles: int) -> dict[int, int]:
-        """Find registers that should differ: one is pushed, the other written soon after.
+        """Find pairs of registers of which one is pushed, and the other is written soon after.
 
         The array reads a pushed register row by row, and a bundle that overwrites the register
         meanwhile must wait. So virtual registers that are written in the bundle of the push, or in

@@ -122,7 +122,7 @@ def _carried(block: Block) -> set[VReg]:
 
 
 def _choose(lives: Mapping[VReg, _Life], most: int) -> list[VReg]:
-    """Choose registers to spill, so that at most ``most`` of the others are live at once."""
+    """Choose registers to spill, so that never more than ``most`` of the others are live."""
     chosen, living = list[VReg](), list[VReg]()
     for register in sorted(lives, key=lambda register: lives[register].first):
         now = lives[register].first

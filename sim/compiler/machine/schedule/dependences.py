@@ -28,8 +28,8 @@ _PACE = 2
 """Maximum number of pushes of rows in front of which a load may move in a paced block
 (`block_graph`)."""
 _APART = 12
-"""Least number of cycles between a transfer's start with a `Fence` and the latest operation with a
-`Fence` before it, in a block."""
+"""Least number of cycles from an operation with a `Fence` to the next such operation of its block,
+if that one starts a transfer."""
 _Key = tuple[tuple[int, int, int], ...]
 
 

@@ -19,8 +19,8 @@ from sim.compiler.machine.schedule.resources import Node, Table
 __all__ = ["Modulo", "feasible_interval", "least_interval", "modulo_schedule", "pressure"]
 
 _ATTEMPTS = 6
-"""Maximum average number of attempts to place an operation; with more attempts in all, the search
-gives up the interval."""
+"""Attempts to place operations, for each operation of the body. When an interval has used them up,
+the search gives it up."""
 
 
 @dataclass(frozen=True)

@@ -104,8 +104,8 @@ class Pipeline:
         """Return the bundles from cycle ``start`` to ``end``, exclusive; some may be empty.
 
         They contain the operations of the first ``iterations`` iterations.
-        ``distance(iteration, register, cycle)`` is the number of steps by which ``register``, one
-        of `steps`, lags behind ``iteration`` in ``cycle``.
+        ``distance(iteration, register, cycle)``: in ``cycle``, ``register``, one of `steps`, has
+        its value of the iteration that is so many iterations before ``iteration``.
         """
         lines: list[Line] = []
         schedule = self.schedule
@@ -124,8 +124,8 @@ class Pipeline:
         """Return operation ``number`` of the graph, as iteration ``iteration`` executes it.
 
         ``cycle`` is the cycle of this execution. Registers in `copies` are replaced by those of the
-        iteration. ``distance(iteration, register, cycle)`` is the number of steps by which a
-        register of `steps` lags behind the iteration; an offset from the register makes up for it.
+        iteration. A register of `steps` may still have its value of an earlier iteration, by
+        ``distance(iteration, register, cycle)`` iterations; an offset from it makes up for that.
         """
         op = self.graph.nodes[number].op
         operands = list(op.operands)

@@ -114,9 +114,9 @@ class Node:
     port : bool
         Whether it writes its result through the write port of its slot.
     constants : set
-        The immediates that it needs. An operation that adds an offset to a scalar register that
-        `sim.compiler.machine.schedule.pipeline` advances needs one of its own: when the pipeline
-        changes the register, it also changes the offset.
+        The immediates that it needs. An operation may add an offset to a scalar register that
+        `sim.compiler.machine.schedule.pipeline` advances. The offset then needs an immediate of its
+        own, because the pipeline changes it together with the register.
     """
 
     op: Op
@@ -190,9 +190,9 @@ class Table:
         return [(unit, at % period) for at in range(cycle, cycle + node.busy)]
 
     def _from(self, resource: str, cycle: int) -> int:
-        """Return in which cycles from ``cycle`` on, for one period, a resource is occupied.
+        """Return a bit for each cycle of a period: whether a resource is occupied.
 
-        The n-th cycle after ``cycle`` is one of them if bit n is 1.
+        Bit n is for the n-th cycle after ``cycle``.
         """
         rows, period = self.rows.get(resource, 0), self.period
         if not rows:

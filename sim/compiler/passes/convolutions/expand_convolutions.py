@@ -11,8 +11,8 @@ once for each offset of the filter along that dimension, and the slices are conc
 features, which lie in the lanes. Further dimensions are packed if this reduces the number of weight
 tiles (`_GAIN`).
 
-If the result of a convolution has fewer spatial positions than the filter, one product computes
-each position of the result. An example is the gradient of a filter.
+If the result of a convolution has few spatial positions, and fewer than the filter, each position
+of the result gets a product of its own. An example is the gradient of a filter.
 """
 
 import math

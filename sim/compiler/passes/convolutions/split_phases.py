@@ -47,8 +47,8 @@ _ROOM = 0.5
 _SHARE = 0.4
 """A filter that takes at least this share of vector memory is multiplied line by line."""
 _OFFSETS = 9
-"""Columns are split only if a filter has at most this many offsets, or does not have more offsets
-than the result has spatial positions."""
+"""Columns are split only if the filter's number of offsets is at most this number, or at most the
+number of spatial positions of the result."""
 
 
 def split_phases(graph: Graph, config: Config) -> None:
@@ -504,7 +504,7 @@ class _Splitter:
         return self._images((whole,), count, to)
 
     def _images(self, parts: tuple[Value, ...], count: int, to: Expansion) -> tuple[Value, ...]:
-        """Return the images of ``parts`` in ``count`` parts: all in one, or each in its own."""
+        """Divide the images of ``parts`` anew: one part for all, or ``count``, one for each."""
         if len(parts) == count:
             return parts
         whole = to.concatenate(parts, 1)

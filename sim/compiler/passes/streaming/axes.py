@@ -67,8 +67,8 @@ class Block:
     carried : tuple of Value
         Values of the carried results before this block.
     extra : tuple of int
-        For each operand, the number of indices that its part has before those that the block needs:
-        with them, the part begins at a whole vector. 0 unless the axis is `loose`.
+        For each operand, the number of indices that its part has before those that the block needs.
+        They make the part begin at the start of a vector. 0 unless the axis is `loose`.
     """
 
     size: int

@@ -148,8 +148,8 @@ def _reshape(operation: Operation) -> Iterator[Axis]:
     """Yield the axes of a reshape.
 
     Each axis divides one dimension of the result and one of the operand. The dimensions before
-    these two have the same number of indices in both shapes. So the two dimensions begin ranges of
-    successive dimensions, one in each shape, that hold the same elements.
+    these two have the same number of indices in both shapes. So each of the two is the first of a
+    range of successive dimensions of its shape, and both ranges hold the same elements.
     """
     [value], result = operation.operands, operation.result
     ends = {prod(value.shape[:at]): at for at in range(value.type.rank, -1, -1)}
@@ -174,8 +174,9 @@ def _elements_at_index(shape: Sequence[int], at: int, other: Sequence[int],
                        cut: int) -> tuple[int, int]:
     """Count the elements at one index of dimension ``at``, and at one index of dimension ``cut``.
 
-    Dimension ``at`` belongs to ``shape``, and ``cut`` to ``other``. Only a range of dimensions
-    counts, from this one on: the shortest ranges of both shapes that have equally many elements.
+    Dimension ``at`` belongs to ``shape``, and ``cut`` to ``other``. Each begins a range of
+    dimensions: the two ranges are the shortest with equally many elements. Dimensions outside of
+    the ranges do not count.
     """
     a, b = shape[at], other[cut]
     i, j = at + 1, cut + 1

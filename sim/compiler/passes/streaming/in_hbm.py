@@ -102,8 +102,9 @@ def _slice(operation: Operation, at: Expansion) -> Value | None:
     """Let transfers compute a dynamic slice, or an update of a slice.
 
     If the slice consists of whole rows, the operation only gets the attribute ``in_hbm``. If it
-    consists of parts of rows, return the result of the operations that replace it: some on whole
-    rows, which have this attribute, and one within these rows. Return None if the operation stays.
+    consists of parts of rows, return the result of the operations that replace it: some move whole
+    rows and have this attribute; one computes within these rows. Return None if the operation
+    stays.
     """
     updates = operation.kind == "dynamic_update_slice"
     value, starts = operation.operands[0], operation.operands[2 if updates else 1:]

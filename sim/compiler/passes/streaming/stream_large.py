@@ -84,7 +84,7 @@ class _Plan:
 
 
 class _Streams:
-    """Replaces operations that do not fit a given number of vectors by streams."""
+    """Replaces operations that do not fit a given number of vectors; streams take their place."""
 
     def __init__(self, config: Config, vectors: int) -> None:
         self._config = config

@@ -41,7 +41,7 @@ __all__ = ["Overlays", "overlay"]
 
 Image = npt.NDArray[np.uint32]
 _WAIT = 64
-"""Other places are tried for a load for which the core would wait longer than this."""
+"""If the core would wait for a load for more cycles than this, other places are tried for it."""
 
 
 def overlay(linear: Linear, constants: Image, config: Config, name: str = "program",
@@ -66,8 +66,8 @@ def overlay(linear: Linear, constants: Image, config: Config, name: str = "progr
     Returns
     -------
     Overlays, and list of Load
-        The segments; and, for each segment after which another one is the most likely, the load of
-        that other one.
+        The segments; and the loads of segments that most likely follow: one for each segment
+        except the last, unless the segment that most likely follows it is not known.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def overlay(linear: Linear, constants: Image, config: Config, name: str = "progr
 
 def _place_loads(segments: Sequence[Segment], linear: Linear, config: Config,
                  lost: Callable[[Sequence[Load]], int]) -> None:
-    """Set `Segment.loads`: the first of `load_places`, or another one if the core then waits less.
+    """Set `Segment.loads` to the first of its `load_places`, or to one where the core waits less.
 
     ``segments`` and ``lost`` are those of `overlay`.
     """

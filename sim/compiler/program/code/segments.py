@@ -36,7 +36,8 @@ class Load:
     ahead : bool
         Whether the previous segment runs during the load; if not, the core waits.
     end : int
-        Number of the bundle after the previous segment, whose exits wait for the load.
+        Number of the bundle after the previous segment. The exits of the previous segment wait for
+        the load.
     """
 
     bundle: int
@@ -210,8 +211,8 @@ def load_places(segment: Segment, linear: Linear) -> list[int]:
     The places are values of `Segment.loads`. Every path through the segment executes the load
     exactly once.
     Transfers complete in order, so transfers of operands that start after the load wait for it.
-    Therefore the first places are those right after such a transfer, from the latest one on, and
-    then the segment's first bundle. The segment's exits wait for the load. To keep this wait short,
+    Therefore the first places are those right after such transfers, the latest one first; the
+    segment's first bundle follows. The segment's exits wait for the load. To keep this wait short,
     the code after these places has at least as many bundles as the following segment, unless the
     load begins within the first `_FEW` bundles. The last places are the starts of all kernels; they
     are for loads that would wait for earlier transfers.

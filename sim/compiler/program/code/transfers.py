@@ -147,16 +147,16 @@ class TransferWords:
         Pairs (number of a word, name of a buffer). The buffer's 64-bit address is added to that
         word (low half) and the next one (high half).
     exchange : int or None
-        Number of the exchange, for a transfer to another core. Devices that share a plan have
-        the same destination in it; `sim.compiler.program.devices.connect` sets that of each device.
+        Number of the exchange, for a transfer to another core. Devices that share a plan share its
+        destination, until `sim.compiler.program.devices.connect` sets the one of each device.
     """
 
     words: tuple[int, ...]
     relocations: tuple[tuple[int, str], ...]
     exchange: int | None = None
     terms: tuple[tuple[int, int, int], ...] = ()
-    """Terms that are added before the transfer, each as (number of a word of the descriptor,
-    address of a word of scalar memory, factor by which the latter word is multiplied)."""
+    """Terms that are added to the descriptor's words before the transfer, each as (number of the
+    word to which it is added, address of a word of scalar memory, factor of the latter word)."""
     row_bits: int = 0
     """If HBM is larger than 4 GiB: addresses have two words, and the factors of their terms are in
     rows of ``2**row_bits`` bytes. Otherwise 0: factors are in bytes."""
@@ -251,14 +251,15 @@ def send(config: Config, source: Vectors, vectors: int, semaphore: int,
         on the other core when the data has arrived. ``remote_semaphore``, if given, takes its place
         on the other core.
     exchange : int
-        Number of the exchange. Until `TransferWords.with_destination` adds the destination's
-        address, the destination is ``first``.
+        Number of the exchange.
     target : Peer
         The other core.
     first : int
-        Index, in the destination of the exchange, of the first vector that is written.
+        Index, in the destination of the exchange, of the first vector that is written. The
+        descriptor has this index as its destination address, until
+        `TransferWords.with_destination` adds the address of the exchange's destination.
     remote_semaphore : int or None
-        Number of the semaphore on the other core, if that belongs to another chip.
+        Number of the semaphore on the other core, if that core belongs to another chip.
     """
     rows, remote = vectors * config.sublanes, target.is_remote
     made = Descriptor(

@@ -101,7 +101,7 @@ class SlicesAhead:
 
     @property
     def values(self) -> list[Value]:
-        """The values of the slices that the other operations of the loop use."""
+        """For each slice, the value that other operations of the loop read (`_Slice.value`)."""
         return [each.value for each in self._vectors]
 
     def body(self, graph: Graph) -> Graph:

@@ -349,7 +349,7 @@ class _Staging:
             stream.bundle((Slot.MISC, "signal", (sem[BLOCK_WRITTEN], self._writes)))
 
     def finish(self) -> None:
-        """Write the code after the loop, which waits until the last results are written."""
+        """Write the code after the loop; this code waits until the last results are written."""
         if self._written:
             self._stream.wait(BLOCK_WRITTEN, self._writes)
         self._release()

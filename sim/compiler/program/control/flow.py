@@ -36,8 +36,9 @@ class ControlFlow:
     Attributes
     ----------
     fixed : set of Value
-        Inputs of regions, if results must not take over their vectors: the inputs of loops'
-        conditions, because the bodies use them, too, and whole operands of streams.
+        Inputs of regions whose vectors no result may take over. These are the inputs of loops'
+        conditions, because the bodies use them, too, and the operands of streams that are in vector
+        memory as a whole.
     """
 
     def __init__(self, context: Context,

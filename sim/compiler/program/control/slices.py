@@ -143,9 +143,9 @@ class Slices:
         """Return the rows of a slice of shape ``shape``; write code that computes its start.
 
         ``home`` has the rows of ``value``; ``starts`` has the slice's first index in each
-        dimension; the slice is that of the iteration ``later`` iterations after the current one.
-        With ``slots``, a power of two, the home has room for that many indices of the first
-        dimension, and index *n* is in slot *n* modulo ``slots``.
+        dimension. The slice is the one that the loop will use ``later`` iterations after the
+        current one. With ``slots``, a power of two, the home has room for that many indices of the
+        first dimension, and index *n* is in slot *n* modulo ``slots``.
         """
         words = iter(self._memory.indices)
         sizes = list(value.shape)

@@ -28,13 +28,13 @@ __all__ = ["Joiner", "Part"]
 _OPERATIONS = 1024
 """Maximum number of operations of all kernels that are joined."""
 _CYCLES = 8192
-"""A kernel of more predicted cycles is not joined: that would save a small share of them."""
+"""A kernel of more predicted cycles is not joined: joining would save a small share of its time."""
 _PRICE, _COMPACT_PRICE = 1, 4
 """Number of cycles that joining must save for each bundle that it adds to the code. A bundle that
 does not fit instruction memory takes a cycle to load. The second number is for a program whose code
 shall stay in instruction memory (`Context.compact`)."""
 _LONG = 1024
-"""A kernel with at least this number of predicted cycles is *long*: most of them are in a loop.
+"""A kernel with at least this number of predicted cycles is *long*: a loop takes most of them.
 
 No other code overlaps with that loop. So if the registers do not suffice for all kernels together,
 two groups may be faster. The first group ends with the long kernel; the second one has those after
@@ -151,7 +151,7 @@ class Joiner:
         """Return one kernel that does the work of all parts; None if it is not faster.
 
         The cycles that are saved must pay for the growth of the code (`_price`). If they do not,
-        the last of the options, which unrolls the least, is tried instead.
+        the last of `_ways`, which unrolls the least, is tried instead.
         """
         alike = tuple((part.record.kind, part.cycles, len(part.code), part.operations)
                       for part in parts)
@@ -185,7 +185,7 @@ class Joiner:
 
 
 def _ways(machine: MachineCode) -> tuple[Options, ...]:
-    """Return the options of `JOINED` that unroll different loops of joined code."""
+    """Return `JOINED` without options that unroll the same loops of joined code as earlier ones."""
     found, loops = [JOINED[0]], sizes(machine.body)
     for options in JOINED[1:]:
         if any(options.unrolled < size <= found[-1].unrolled for size in loops):

@@ -208,8 +208,8 @@ class KernelLowering:
 
         Return the address in scalar memory: element (sublane, lane) is the word at this address
         plus ``sublane * lanes + lane``. The words are valid until the next call of this method or
-        of `scalar`, which may overwrite them. So a rule that uses both must call `scalar` first,
-        and outside of loops.
+        of `scalar`, which may overwrite them. So a rule that uses both methods must call `scalar`
+        first, and outside of loops.
         """
         # From now on, the window does not hold the operands that `scalar` has put there.
         self._reads = None

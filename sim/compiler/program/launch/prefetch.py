@@ -39,7 +39,7 @@ can load it itself."""
 _PATIENCE = 100
 """Maximum number of cycles for which the start of a transfer may hold the core."""
 _RUNS = 2
-"""Free runs to try as the place of a value: this number of the smallest, and of the largest."""
+"""A value is tried in this number of the smallest free runs, and of the largest ones."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Upcoming:
     dying : set of Value
         Operands of the operation that no later operation uses.
     distance : callable
-        Maps a value to the index, in the graph, of the first operation that uses it, from this
-        operation on, itself included; to 2**30 if there is none.
+        Maps a value to the index, in the graph, of the first operation that uses it: this one or a
+        later one; to 2**30 if there is none.
     """
 
     operation: Operation
@@ -155,9 +155,8 @@ class Prefetch:
     def _leaving(self, loaded: tuple[Value, int], number: int) -> tuple[int, int]:
         """Count the evictions that follow if a value is loaded; ``loaded`` is (value, address).
 
-        Return the number of values evicted for the first ``number`` following operations, and the
-        number of vectors evicted for all following operations. The second number is valid only if
-        the first is 0.
+        Return how many values the first ``number`` operations after the kernel evict, and how many
+        vectors all operations after it evict. The second result is valid only if the first is 0.
         """
         trial = self._trial(loaded)
         for item in self._following[:number]:

@@ -14,7 +14,7 @@ from sim.compiler.program.places.clock import Clock, Event
 __all__ = ["Records"]
 
 _LOADED = -1
-"""Number, in an `Event`, of the latest load of a segment."""
+"""In an `Event`, stands for the number of the latest load of a segment."""
 
 
 class Records:

@@ -234,7 +234,7 @@ class PodSums:
         self._prepared[device.number] = _Prepared(shares, room, image, number, apart)
 
     def write(self, operation: Operation, *, apart: bool = False) -> None:
-        """Write a ``pod_sum``; or, if it is to be done ``apart``, only its first steps.
+        """Write a ``pod_sum``. If it is to be done ``apart``, its later steps follow among kernels.
 
         Raises
         ------
@@ -278,7 +278,7 @@ class PodSums:
         self._leave_results(operation, workspace)
 
     def _leave_results(self, operation: Operation, workspace: VmemBuffer) -> None:
-        """Give the results their vectors of a sum's workspace, and free its other vectors."""
+        """Give the results their vectors of a sum's workspace; free the vectors that are left."""
         first, memory = workspace.address, self._places.memory
         for value in operation.results:
             size = self._context.tilings[value].vectors
@@ -298,7 +298,7 @@ class PodSums:
         return self._running is not None and not values.isdisjoint(self._running.operation.results)
 
     def store(self, value: Value, destination: Rows, part: range | None) -> bool:
-        """Copy a value that is not used again to HBM, in parts that follow the next steps.
+        """Let a value that is not used again be copied to HBM: a part of it after each later step.
 
         One long transfer would delay the transfers of the sum. ``destination`` and ``part`` are
         those of `Places.copy_to`. Return whether this is possible.
@@ -319,7 +319,7 @@ class PodSums:
         return True
 
     def _store(self, left: int) -> None:
-        """Start the transfers of a part of the values that leave to HBM.
+        """Start the transfers to HBM of a part of the vectors that must go there.
 
         ``left`` more parts follow, each about as large as this one.
         """
@@ -431,7 +431,7 @@ class PodSums:
     def _append(self, operation: Operation, b: Builder, vectors: int, cycles: int | None) -> None:
         """Append the code of a sum of ``vectors`` vectors, or of a part of it.
 
-        ``cycles`` are its predicted cycles; None: those of the code.
+        ``cycles`` are its predicted cycles; if None, they are estimated from the code.
         """
         context, machine = self._context, b.finish()
         code = emit(machine, context.config)
@@ -445,7 +445,7 @@ class PodSums:
                                        vectors * context.config.sublanes, 0, 0), first)
 
     def connect(self, device: int, torus: Torus, base: Callable[[int, int], int]) -> None:
-        """Set the words of all images that depend on the device, for one device of this plan.
+        """Set the words of all sums' images for one device of this plan, on which they depend.
 
         ``base(number, other)`` is the address of the workspace of sum ``number`` on device
         ``other``.
@@ -466,7 +466,7 @@ class PodSums:
 
 
 def connect_sums(plans: Sequence[PodSums], torus: Torus) -> None:
-    """Set the words of all images that depend on the device.
+    """Set the words of all sums' images, which depend on the device.
 
     ``plans`` has the sums of each device, in the order of the devices' numbers.
     """

@@ -73,11 +73,12 @@ class Clock:
             self._ends.append((self._number, self._last))
 
     def load(self, rows: int, *, ahead: bool) -> None:
-        """Account for a load of a segment's code, of ``rows`` rows, and of its scalar image.
+        """Account for the load of a segment: ``rows`` rows of code, and its scalar image, a row.
 
-        Each takes a cycle for a bundle's words.
+        In each cycle, as many words are written as a bundle has.
 
-        Unless it is loaded ``ahead``, the core waits for it; otherwise `arrive` has to follow.
+        Unless the segment is loaded ``ahead``, the core waits for it; otherwise `arrive` has to
+        follow.
         """
         for part in (rows, 1):
             self._lose(self.hold + self._start)

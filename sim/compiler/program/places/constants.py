@@ -54,7 +54,7 @@ class Constants:
         return Rows(CODE, self._add(vectors[0]))
 
     def differ(self, rows: Rows, device: int, words: Sequence[int]) -> None:
-        """Set the first words of a device's rows; ``rows`` is a result of `differing`."""
+        """Set the first words of ``rows``, a result of `differing`, for one device."""
         [number] = [number for number, part in self._differing.items()
                     if sum(map(len, self._parts[:number])) == rows.first]
         self._differing[number][device].reshape(-1)[:len(words)] = words

@@ -49,11 +49,11 @@ class Links:
         self._seen: Counter[Link] = Counter()
 
     def invite(self, link: Link, core: int) -> int:
-        """Write code that allows the chip before this one on the ring to send it a value.
+        """Write code that permits the previous chip on the ring to send a value to this core.
 
         The value travels in the direction of ``link``. ``core`` is the number of this core. The
-        next chip, to which ``link`` leads, executes the same code, so it allows this core to send.
-        Return the number of the arrival of that permission.
+        next chip, to which ``link`` leads, executes the same code, which permits this core to send.
+        Return the number of the arrival that is the next chip's permission.
         """
         self._stream.bundle((Slot.S0, "add", (s[1], s[0], peer(opposite(link), core).word)))
         self._stream.bundle((Slot.MISC, "signal_remote", (sem[LINKS[link]], s[1], 1)))

@@ -43,8 +43,9 @@ def exchange_parts(vectors: int, chips: int, early: int = 0) -> list[Transferred
 
     An exchange of few vectors has one transfer, any other has two. If half of the vectors or more
     can be sent early, the first transfer moves exactly these. Otherwise, the second transfer moves
-    a quarter of all vectors. An elementwise kernel can work on the first vectors meanwhile. It
-    slows down the transfer, and computes about three vectors while the transfer moves one.
+    a quarter of all vectors. During this transfer, an elementwise kernel can work on the vectors of
+    the first one. The kernel slows the transfer down: it computes about three vectors in the time
+    in which one is moved.
 
     Parameters
     ----------
@@ -307,7 +308,7 @@ class VectorMemory:
         self.give(buffer, max(after, self._arriving.pop(buffer, 0)))
 
     def give(self, buffer: VmemBuffer, after: int) -> None:
-        """Free a buffer when transfer number ``after`` is complete; no transfer may fill it."""
+        """Free a buffer that no transfer fills, when transfer number ``after`` is complete."""
         if self._is_busy(buffer):
             self.wait(after)
             self.exchanged.append(buffer)

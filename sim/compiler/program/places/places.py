@@ -92,7 +92,7 @@ class Places:
     # ---- vector memory
 
     def allocate(self, name: str, vectors: int, *, loaded: bool = False) -> VmemBuffer:
-        """Allocate consecutive vectors; if necessary, evict values, the one needed last first.
+        """Allocate consecutive vectors; if necessary, evict the values whose next use is latest.
 
         The buffer's name begins with ``name``. ``loaded`` says that the vectors will be loaded from
         HBM, not computed.
@@ -171,8 +171,8 @@ class Places:
     def absent(self, value: Value) -> Rows | None:
         """Return the plain HBM rows (`Rows.is_plain`) of a value that is not in vector memory.
 
-        Return None if it is in vector memory, or has no such rows. The code waits until the rows
-        are written.
+        Return None if it is in vector memory, or has no such rows. Otherwise, write code that waits
+        until these rows are written.
         """
         home = self.homes.get(value)
         if value in self._resident or not isinstance(home, Rows) or not home.is_plain:
@@ -210,7 +210,7 @@ class Places:
                 and self._stored.get(value, 0) <= self.memory.completed)
 
     def prefetch(self, value: Value, first: int) -> None:
-        """Start to load a value into free vectors, from address ``first`` on."""
+        """Start to load a value into the vectors from address ``first`` on, which are free."""
         vectors = self._tilings[value].vectors
         self.memory.free.reserve(first, vectors)
         buffer = self._resident[value] = self.memory.buffer("value", first, vectors)
@@ -296,7 +296,7 @@ class Places:
         return number
 
     def _allocate_some(self, name: str, vectors: int) -> VmemBuffer | None:
-        """Allocate as `allocate` does, but return None if several vectors do not find room."""
+        """Allocate as `allocate` does; return None if ``vectors`` > 1 and there is no room."""
         try:
             return self.allocate(name, vectors)
         except VectorMemoryError:
@@ -443,7 +443,7 @@ class Places:
 
 
 def _pieces(rows: Rows, count: int, most: int) -> Iterator[tuple[Rows, int]]:
-    """Divide ``count`` rows into pieces of at most ``most`` rows; yield each with its number.
+    """Divide ``count`` rows into pieces of at most ``most`` rows; yield each, and its row count.
 
     If there are several pieces, the rows of each are consecutive.
     """
