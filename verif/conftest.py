@@ -123,7 +123,7 @@ def _garbage_of_the_file() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
-    """After the last test, lets Python examine the objects that earlier files left, too."""
+    """After the last test, unfreezes the objects that test files left: collections examine them."""
     if nextitem is None:
         gc.unfreeze()
 

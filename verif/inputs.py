@@ -113,7 +113,7 @@ REVIEWED: Mapping[str, tuple[str, ...]] = {
     "verif/system/test_exhaustive.py": ("docs/verification.md",),
     "verif/tools/test_jax_table.py": ("docs/jax-api.md",),
 }
-"""By file whose code matches `REACHES`: patterns of its inputs besides the modules it imports."""
+"""For each file whose code matches `REACHES`: patterns of its inputs, but not of its imports."""
 
 HARMLESS = re.compile(r"Path\(__file__\)\.with_name\(|\{__file__\}")
 """Code that names its own folder, whose files are inputs anyway."""

@@ -22,7 +22,7 @@ class RingProgram:
 
 
 def ring_program(config: Config, shape: tuple[int, int], vectors: int, core: int) -> RingProgram:
-    """Program that adds the vectors at ``vmem[0]`` to ``vmem[vectors - 1]`` over all chips, there.
+    """Program that replaces ``vmem[0]`` … ``vmem[vectors - 1]`` by their sums over all chips.
 
     The sums are of integers, modulo 2**32, so their order does not matter. Core 0 adds along X,
     then along Y; core 1 along Y, then along X. In each step of a ring, a core sends the vectors

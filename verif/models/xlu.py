@@ -110,8 +110,8 @@ class XluChecker:
 
     Each result is written once to its register, with the golden core's bits. Results come in the
     order of issue, each in the cycle after exactly ``sublanes`` new rows. Each source is read once,
-    in order, and is pending until then; if the unit was free, the next cycle reads it. The unit is
-    busy until the last write.
+    in order, and is pending until then. If the unit is free when an operation issues, it reads the
+    source in the next cycle. The unit is busy until the last write.
 
     An adapter calls `begin` with the outputs of each cycle, applies `row` and the operation that
     its scenario offers, and calls `end`.
@@ -400,7 +400,7 @@ def two_latencies(checker: XluChecker) -> Scenario:
 
 
 def rows_then_columns(checker: XluChecker, rng: np.random.Generator) -> Scenario:
-    """Whole tiles through the transposer, and columns right after the rows that change them."""
+    """Transposes whole tiles; then mixes writes of rows with reads of columns, at random."""
     groups = checker.config.tile_vregs
     before = checker.checked
     for _ in range(12):
@@ -424,11 +424,11 @@ def random_op(checker: XluChecker, rng: np.random.Generator, kinds: Sequence[Mis
 def random_traffic(checker: XluChecker, rng: np.random.Generator, cycles: int) -> Scenario:
     """Random operations, as many as the unit accepts, while other units change the registers.
 
-    Like the sequencer, the scenario offers no operation to a ready unit before the registers that
-    the operation reads or writes are free: no result is missing there, and none is to be read
-    before it is overwritten. For 50 cycles at a time, it offers each operation until the operation
-    issues; for others, it offers a new one in each cycle. At any time, it overwrites registers that
-    the unit no longer needs, most often the sources of the last operations.
+    Like the sequencer, the scenario offers an operation to a ready unit only when its registers are
+    free: no write to one that it reads or writes, and no read of one that it writes, is
+    outstanding. For 50 cycles at a time, it offers each operation until the operation issues; for
+    the next 50, it may instead offer a new one in each cycle. At any time, it overwrites registers
+    that the unit no longer needs, most often the sources of the last operations.
     """
     sources: deque[int] = deque(maxlen=3)
     contents = random_contents(rng, *checker.registers.shape[1:])

@@ -189,7 +189,7 @@ def _change_stable(golden: GoldenCore, rng: np.random.Generator) -> np.ndarray:
 
 
 class _Run:
-    """Runs a program that the golden core has executed on the core in RTL, too."""
+    """Runs on the core in RTL a program that the golden core has executed."""
 
     def __init__(self, core: CoreModel, golden: GoldenCore, program: RandomProgram,
                  rng: np.random.Generator, outcome: ProgramOutcome) -> None:

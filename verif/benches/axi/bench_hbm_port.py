@@ -319,7 +319,7 @@ async def rows_that_nobody_takes(dut: HierarchyObject) -> None:
 
 @bench_test
 async def discarded_rows(dut: HierarchyObject) -> None:
-    """Rows to be written that the port discards do not change memory; their burst still ends."""
+    """The port discards rows of a write: they do not change memory, but their burst still ends."""
     bench = await HbmBench.started(dut)
     before = {row: bench.stored(row) for row in range(bench.middle, bench.middle + 50)}
     bench.discard_all(True)

@@ -140,7 +140,7 @@ class ChipBench:
         self._descriptors.clear()
 
     async def fill(self) -> None:
-        """Gives both chips the same state, and ends the pauses."""
+        """Gives both chips the same state, and ends the pauses of all channels."""
         config = self.config
         self.set_pauses(0.0)
         self.golden = GoldenChip(config)
@@ -203,8 +203,8 @@ class ChipBench:
     def set_pauses(self, probability: float, *, shared: bool = False) -> None:
         """Sets the probability of a pause of each channel of every port.
 
-        If memory is ``shared``, each of its channels moves data of only one core in a cycle, which
-        is drawn at random; otherwise, of all cores at once.
+        If memory is ``shared``, each of its channels moves data of at most one core in a cycle; the
+        core is drawn at random. Otherwise, a channel can move data of all cores at once.
         """
         if self._pauses is not None:
             self._pauses.cancel()

@@ -297,7 +297,7 @@ async def stops_and_goes_on(dut: HierarchyObject) -> None:
 
 @bench_test
 async def host_hands_over_words(dut: HierarchyObject) -> None:
-    """The host writes vectors while a program runs; a semaphore tells the program of each."""
+    """The host writes vectors while a program runs; a semaphore counts them."""
     bench = await CoreBench.started(dut)
     config, count, first = bench.config, 8, bench.config.vmem_vectors - 16
     bench.golden.semaphores[3] = 0

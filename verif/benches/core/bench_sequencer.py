@@ -94,7 +94,7 @@ class SequencerBench:
         self.requests.write(Space.SCALAR, self.golden.scalars)
 
     def new_program(self, length: int, fault: bool) -> None:
-        """Generates a program, executes it on the golden core, and expects the same issues."""
+        """Loads a random program that the golden core has executed; both must issue the same."""
         self.golden.trace = []
         program = self.generator.program(length, fault=fault)
         self._load([*program.bundles,
@@ -109,7 +109,7 @@ class SequencerBench:
         self._load(bundles)
 
     def _load(self, bundles: Sequence[int]) -> None:
-        """Loads bundles that the golden core has executed, and expects the same issues."""
+        """Loads bundles that the golden core has executed; the sequencer must issue the same."""
         self.requests.load(bundles)
         self.checker.program |= dict(enumerate(bundles))
         self.checker.expect(self.golden.trace)

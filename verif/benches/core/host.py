@@ -178,7 +178,7 @@ class RowPort:
         self._wanted.extend(pack_row(row) for row in word)
 
     def expect_masks(self, masks: NDArray[np.bool_]) -> None:
-        """Queues a read of all masks, an array of shape (masks, sublanes, lanes)."""
+        """Queues a read of all masks, which must give ``masks``, shape (masks, sublanes, lanes)."""
         word = np.zeros(masks.shape[1:], np.uint32)
         for number, mask in enumerate(masks):
             word |= mask.astype(np.uint32) << np.uint32(number)

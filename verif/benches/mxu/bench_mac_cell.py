@@ -151,7 +151,7 @@ async def random_traffic(dut: HierarchyObject) -> None:
 @bench_test
 @cocotb.parametrize(side=["north", "west"])
 async def keeps_one_weight_and_passes_on_the_rest(dut: HierarchyObject, side: str) -> None:
-    """Of three weights, the cell keeps one; after a swap, it keeps one more."""
+    """The cell keeps the first weight; after each swap, it keeps the first of the next ones."""
     bench = CellBench(dut)
 
     def weight(pattern: int, **more: int) -> CellInputs:

@@ -129,7 +129,7 @@ async def full_rate(dut: HierarchyObject, transpose: bool) -> None:
 
 @bench_test
 async def loads_back_to_back(dut: HierarchyObject) -> None:
-    """A tile of one row takes a cycle for each row of its weights, and one for the swap."""
+    """With blocks of one row, a weight tile takes a cycle for each row, and one for the swap."""
     bench, tiles = await started(dut)
     size = bench.config.array
     bench.send(tiles.tile(1, transpose=True) for _ in range(8))

@@ -1,7 +1,7 @@
 """Driver, monitor and model of the array's cell, cycle by cycle.
 
-The model follows the docstring of `hdl.mxu.cell.MacCell`. Both leave data open whose valid bit is
-not set, except in cycles in which no output may change.
+The model follows the docstring of `hdl.mxu.cell.MacCell`. In both, data are undefined if their
+valid bit is not set, except in cycles in which no output may change.
 """
 
 from collections import deque

@@ -147,7 +147,7 @@ async def results_of_two_latencies(dut: HierarchyObject) -> None:
 
 @bench_test
 async def transposes(dut: HierarchyObject) -> None:
-    """Whole tiles through the transposer, and columns right after the rows that change them."""
+    """Transposes whole tiles; then mixes writes of rows with reads of columns, at random."""
     bench = await XluBench.started(dut)
     await bench.play(rows_then_columns(bench.checker, bench.rng))
     await bench.finish()

@@ -128,7 +128,7 @@ def _pack(config: LinkConfig, tail: npt.NDArray[np.bool_], dx: npt.NDArray[np.in
 
 
 def _payload_words(config: LinkConfig, flits: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
-    """The words of payloads, of flits as words; shape (flits, words)."""
+    """The words of the payloads of ``flits``, which `_pack` returned; shape (flits, words)."""
     return flits[:, :config.payload_bytes // 4].astype(np.uint64)
 
 
@@ -187,7 +187,7 @@ class Torus:
             self._library.systolith_torus_faults(self._torus, node * PORTS + port, kinds)
 
     def busy(self) -> bool:
-        """Whether any fabric has a flit that it does not know to have left its link."""
+        """Whether any fabric reports traffic on a link by its port ``busy``."""
         return any(node.peek("busy") for node in self.nodes)
 
     def down(self) -> set[tuple[int, Direction]]:

@@ -52,8 +52,8 @@ def fill_registers(config: Config) -> list[int]:
 def faulty_bundles(config: Config) -> dict[Fault, int]:
     """A bundle for each fault that a single bundle can have after a reset.
 
-    The bundle with ``Fault.SEMAPHORE`` needs a value of at least 1 in semaphore 0. Without its
-    fault, each bundle would change a scalar register.
+    The bundle with ``Fault.SEMAPHORE`` needs a value of at least 1 in semaphore 0. If its fault
+    were not detected, each bundle would change a scalar register.
     """
     write = {"op": ScalarOp.ADD, "d": 3, "b": isa.INLINE_BASE + 7}
     first = isa.FIRST_IMMEDIATE

@@ -85,7 +85,7 @@ class FaultChoice(OperandChoice):
         return True
 
     def _faulty(self, fault: Fault) -> int:
-        """A bundle with the fault, sometimes also with one of lower priority, in most slots."""
+        """A bundle that has the fault, sometimes others of lower priority, and few empty slots."""
         spoilers: dict[Fault, Callable[[Draft], None]] = {
             Fault.CONFLICT: self._conflict,
             Fault.PC_RANGE: self._leave,

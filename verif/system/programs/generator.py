@@ -181,7 +181,7 @@ class Generator(FaultChoice):
         return self._filled(draft, pc, self._pick((0.15, 0.5, 0.9)))
 
     def _handle_loop(self, draft: Draft, pc: int) -> None:
-        """Sometimes sets the loop counter; some bundles later, adds the loop's branch back."""
+        """Sometimes begins a loop: sets its counter; some bundles later, branches to its start."""
         if self._loop is None:
             if pc > self._loop_end and self._chance(0.05):
                 self._passes = int(self._rng.integers(2, 5))

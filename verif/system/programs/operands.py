@@ -150,7 +150,7 @@ class OperandChoice:
         raise AssertionError(f"no way to choose {kind}")
 
     def _operand_of(self, draft: Draft, kind: Kind) -> int:
-        """A random operand of a kind that does not depend on the operation."""
+        """A random operand of ``kind``, which must be chosen alike for all operations."""
         return self._operand(draft, isa.OPERATIONS[0], kind)
 
     def _write(self, draft: Draft, file: str, number: int) -> int:
@@ -235,8 +235,8 @@ class OperandChoice:
         """Refuses a push or pop that would have a fault in the present state of the array.
 
         Near the end of a program with a final fault, also refuses operations that would make this
-        fault impossible. An operation in a loop is refused, except for a few risky loops, whose
-        later iterations may have a fault.
+        fault impossible. In a loop, pushes and pops are refused, except in a few risky loops,
+        whose later iterations may have a fault.
         """
         golden = self._golden
         if self._repeats() and not self._risky:
@@ -282,7 +282,10 @@ class OperandChoice:
         return fields
 
     def _beyond(self, limit: int) -> int:
-        """A random word that is at least the limit; its low bits alone may be below the limit."""
+        """A random word that is at least the limit, often one whose low bits are below the limit.
+
+        Hardware that ignored the high bits would accept such a word.
+        """
         if self._chance(0.6):
             return (1 << int(self._rng.integers(limit.bit_length(), 32))) + int(
                 self._rng.integers(limit))

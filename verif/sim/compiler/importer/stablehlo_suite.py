@@ -147,8 +147,8 @@ def _expected(check: Check) -> np.ndarray:
 def outcome(case: Case, device: systolith.Device, *, folded: bool = False) -> str:
     """Compile and run a test; return its outcome as text.
 
-    The text begins with "pass", "differs", "refused" or "no program". A test that the compiler
-    refuses is tried again with ``folded``, where constants stay constants.
+    The text begins with "pass", "differs", "refused" or "no program". The test's constants become
+    arguments, unless ``folded`` is set. A test that the compiler refuses is tried again with it.
     """
     try:
         module = read(case.text)
