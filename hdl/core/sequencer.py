@@ -100,7 +100,7 @@ def _signal_far(m: Module, remote: wiring.FlippedInterface, signals: Signal, mis
                 operands: ScalarOperands) -> None:
     """Drive the payload of a signal to another chip from the bundle's slot ``misc``.
 
-    ``signals``: the bundle signals another chip. The fields pass through multiplexers for the
+    ``signals`` is 1 if the bundle sends this signal. The fields pass through multiplexers for the
     reason given in `Sequencer._reach_outside`.
     """
     m.d.comb += [

@@ -398,8 +398,9 @@ class PodCores(Closeable):
     def _advance(self, steps: int) -> bool:
         """Run all chips for at most ``steps``; return whether nothing more can happen in any.
 
-        A golden backend runs all chips, but lets only the watchdogs of its own chip expire. So all
-        golden backends are called, until one reports that something can still happen.
+        A golden backend runs all chips, but lets only the watchdogs of its own chip expire. If it
+        reports that nothing more can happen, a watchdog of another chip may still expire. So the
+        golden backends of all chips are called, up to the first one that reports the opposite.
         """
         backends = list(self._backends.values())
         return all(backend.advance(steps, interrupt=False)

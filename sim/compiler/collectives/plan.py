@@ -183,7 +183,8 @@ def _spread(width: int, height: int, vectors: int) -> int:
 def _piece(block: int) -> int:
     """Return the number of vectors of a piece, for a block of ``block`` vectors.
 
-    This need not divide ``block``: `RingPlan.of` makes the block a whole number of pieces.
+    The number need not divide ``block``: then `RingPlan.of` changes the block's size to a multiple
+    of the number.
     """
     piece = 1
     while piece < _MOST_PIECE and (piece < min(2, block) or piece * _PIECES * 2 <= block):

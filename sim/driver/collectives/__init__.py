@@ -1,1 +1,1 @@
-"""Collectives over all chips of a pod, as programs of whole cores."""
+"""Collectives over all chips of a pod. Each is a program that has all cores to itself."""
