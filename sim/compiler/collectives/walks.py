@@ -54,7 +54,10 @@ class Walk:
             self._set(self._left, quarter.sides[1])
 
     def again(self) -> None:
-        """Go back to the first block of this segment, whose last block the walk then leaves out."""
+        """Go back to the first block of this segment.
+
+        The walk then goes through the segment once more, but without the segment's last block.
+        """
         _, second = self._quarter.sides
         self._set(self._left, second)
         self.next()
