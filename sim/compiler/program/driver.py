@@ -218,7 +218,7 @@ def _codes(parts: Sequence[_Part], config: Config, torus: Torus, title: str,
             for number, (target, peer) in part.exchanges.items()})
         key = part.planner, code.descriptors
         if key not in shared:
-            overlays, loads = overlay(code, constants, config, title, launcher.records.lost)
+            overlays, loads = overlay(code, constants, config, title, launcher.records.added)
             places = part.planner.context.places
             shared[key] = CoreCode(overlays, places.scratch_rows,
                                    launcher.records.finish(code, loads),

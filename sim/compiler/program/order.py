@@ -277,9 +277,9 @@ class _Scheduler:
             steps.append(step)
         for step in reversed(steps):
             sums = step.operation.kind == "pod_sum"
-            step.path = step.cycles + step.travel + sums * self._sum_cycles(
-                step.operation) + max(
-                (later.path for later in step.after), default=0.0)
+            step.path = (step.cycles + step.travel
+                         + (self._sum_cycles(step.operation) if sums else 0.0)
+                         + max((later.path for later in step.after), default=0.0))
             step.is_early = "early" in step.operation.attributes or any(
                 later.is_early for later in step.after)
             step.soon = step.cycles + min(

@@ -37,16 +37,18 @@ from sim.compiler.program.code.segments import (
 from sim.compiler.program.code.stream import Linear
 from sim.compiler.program.code.writer import Overlays, SegmentWriter
 
-__all__ = ["Overlays", "overlay"]
+__all__ = ["Added", "Overlays", "overlay"]
 
 Image = npt.NDArray[np.uint32]
+Added = Callable[[Sequence[Load], int, int | None], int]
+"""Type of the parameter ``added`` of `overlay`."""
+
 _WAIT = 64
 """If the core would wait for a load for more cycles than this, other places are tried for it."""
 
 
 def overlay(linear: Linear, constants: Image, config: Config, name: str = "program",
-            lost: Callable[[Sequence[Load]], int] = lambda _: 0
-            ) -> tuple[Overlays, list[Load]]:
+            added: Added = lambda *_: 0) -> tuple[Overlays, list[Load]]:
     """Split code into segments, and lay out the HBM buffer that holds them.
 
     Parameters
@@ -60,8 +62,9 @@ def overlay(linear: Linear, constants: Image, config: Config, name: str = "progr
         The chip.
     name : str
         Name of the program in messages.
-    lost : function
-        Predicts for how many cycles the core waits for transfers, given the loads.
+    added : function
+        Predicts for how many more cycles the core waits for transfers if the load with this number,
+        of these loads, starts before this bundle; or, if that is None, does not occur.
 
     Returns
     -------
@@ -86,34 +89,36 @@ def overlay(linear: Linear, constants: Image, config: Config, name: str = "progr
         segment.ahead = (segment.following is not None
                          and segment.following.number % 2 != segment.number % 2
                          and not _overlap(segment, segment.following, config))
-    _place_loads(segments, linear, config, lost)
-    return SegmentWriter(linear, constants, config, segments).write(), _loads(segments, config)
+    loads = _place_loads(segments, linear, config, added)
+    return SegmentWriter(linear, constants, config, segments).write(), loads
 
 
-def _place_loads(segments: Sequence[Segment], linear: Linear, config: Config,
-                 lost: Callable[[Sequence[Load]], int]) -> None:
+def _place_loads(segments: Sequence[Segment], linear: Linear, config: Config, added: Added
+                 ) -> list[Load]:
     """Set `Segment.loads` to the first of its `load_places`, or to one where the core waits less.
 
-    ``segments`` and ``lost`` are those of `overlay`.
+    ``segments`` and ``added`` are those of `overlay`. Return all loads.
     """
     places = {segment: load_places(segment, linear) for segment in segments if segment.ahead}
     for segment, found in places.items():
         segment.loads = found[0]
-    for segment, found in places.items():
-        loads = _loads(segments, config)
-        waits = [lost(loads)]
-        if waits[0] - lost([load for load in loads if load.end != segment.end]) <= _WAIT:
+    loading = [segment for segment in segments[:-1] if segment.following is not None]
+    loads = [_load(segment, config) for segment in loading]
+    for number, segment in enumerate(loading):
+        if not segment.ahead or -added(loads, number, None) <= _WAIT:
             continue
         # The load waits for the transfers before it, one of which may be large.
-        for segment.loads in found[1:]:
-            waits.append(lost(_loads(segments, config)))
+        found = places[segment]
+        waits = [0, *(added(loads, number, segment.first + place) for place in found[1:])]
         segment.loads = found[waits.index(min(waits))]
+        loads[number] = _load(segment, config)
+    return loads
 
 
-def _loads(segments: Sequence[Segment], config: Config) -> list[Load]:
-    return [Load(segment.first + segment.loads if segment.ahead else segment.end,
-                 code_rows(segment.following.bundles, config), segment.ahead, segment.end)
-            for segment in segments[:-1] if segment.following is not None]
+def _load(segment: Segment, config: Config) -> Load:
+    assert segment.following is not None
+    return Load(segment.first + segment.loads if segment.ahead else segment.end,
+                code_rows(segment.following.bundles, config), segment.ahead, segment.end)
 
 
 def _overlap(one: Segment, other: Segment, config: Config) -> bool:

@@ -1,20 +1,16 @@
 """Facts about a program's kernels, for reports, with the predicted cycles of their waits."""
 
-import math
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hdl.config import Config
 from sim.compiler.program.code.segments import Load
 from sim.compiler.program.code.stream import Linear
 from sim.compiler.program.compiled import KernelRecord
-from sim.compiler.program.places.clock import Clock, Event
+from sim.compiler.program.launch.timeline import Timeline
+from sim.compiler.program.places.clock import Event
 
 __all__ = ["Records"]
-
-_LOADED = -1
-"""In an `Event`, stands for the number of the latest load of a segment."""
 
 
 class Records:
@@ -33,6 +29,7 @@ class Records:
         self._config = config
         self._events = events
         self._records: list[tuple[int, KernelRecord]] = []
+        self._timeline: Timeline | None = None
 
     def add(self, record: KernelRecord, first: int) -> None:
         """Append the record of a kernel whose code begins at bundle ``first``."""
@@ -54,40 +51,42 @@ class Records:
             predicted to start after the same fraction of the kernel's cycles.
         """
         waits, ends = [0] * len(self._records), self._ends(linear)
-        for event, number, lost in self._waits(loads):
-            if number >= 0 and event.bundle <= ends[number]:
+        for bundle, number, lost in self._made(loads).waits():
+            if number >= 0 and bundle <= ends[number]:
                 waits[number] += lost
         return tuple(replace(record, waits=wait) for (_, record), wait in zip(
             self._records, waits, strict=True))
 
-    def lost(self, loads: Sequence[Load]) -> int:
-        """Return for how many cycles the core waits with these loads, as a `Clock` predicts."""
-        return sum(lost for _, _, lost in self._waits(loads))
+    def added(self, loads: Sequence[Load], number: int, place: int | None) -> int:
+        """Return for how many more cycles the core waits if a load starts elsewhere.
 
-    def _waits(self, loads: Sequence[Load]
-               ) -> Iterator[tuple[Load | Event, int, int]]:
-        """Yield each load and event, the number of the kernel before it or -1, and its wait."""
-        clock = Clock(self._config)
-        arrivals = [Event(load.end, number=_LOADED) for load in loads if load.ahead]
-        found: list[Load | Event] = [*arrivals, *loads, *self._events]
-        coming = deque(sorted(found, key=lambda event: event.bundle))
+        The number is negative if it waits for fewer cycles. All code has been written.
 
-        def account(number: int, end: float) -> Iterator[tuple[Load | Event, int, int]]:
-            while coming and coming[0].bundle <= end:
-                event, before = coming.popleft(), clock.lost
-                _account(clock, event)
-                yield event, number, clock.lost - before
+        Parameters
+        ----------
+        loads : sequence of Load
+            Loads of the segments.
+        number : int
+            Number of the load, in ``loads``, that is changed.
+        place : int, optional
+            The load starts before this bundle; without it, there is no such load.
+        """
+        return self._made(loads).added(number, place)
 
-        for number, (first, record) in enumerate(self._records):
-            yield from account(number - 1, first)
-            done, last = 0, first + record.bundles
-            while coming and coming[0].bundle <= last:
-                at = record.cycles * (coming[0].bundle - first) // max(record.bundles, 1)
-                clock.run(at - done)
-                done = at
-                yield from account(number, coming[0].bundle)
-            clock.run(record.cycles - done)
-        yield from account(len(self._records) - 1, math.inf)
+    def _made(self, loads: Sequence[Load]) -> Timeline:
+        # From one call to the next, a few loads move.
+        known = [] if self._timeline is None else self._timeline.loads
+        moved = [] if known == loads else [
+            number for number, (old, new) in enumerate(zip(known, loads, strict=False))
+            if old != new]
+        if self._timeline is None or len(known) != len(loads) or any(
+                replace(known[number], bundle=loads[number].bundle) != loads[number]
+                for number in moved):
+            self._timeline = Timeline(self._config, self._records, self._events, list(loads))
+        else:
+            for number in moved:
+                self._timeline.move(number, loads[number].bundle)
+        return self._timeline
 
     def _ends(self, linear: Linear) -> list[int]:
         """Return, for each kernel, the number of the last bundle of the innermost loop around it.
@@ -97,14 +96,3 @@ class Records:
         sources, targets = linear.branches[:, 0], linear.branches[:, 2]
         return [int(sources[(targets <= first) & (sources > first + record.bundles)].min(
             initial=len(linear.words))) for first, record in self._records]
-
-
-def _account(clock: Clock, event: Load | Event) -> None:
-    if isinstance(event, Load):
-        clock.load(event.rows, ahead=event.ahead)
-    elif event.number == _LOADED:
-        clock.arrive()
-    elif event.number:
-        clock.wait(event.number)
-    else:
-        clock.start(event.rows, event.transfers)

@@ -57,6 +57,26 @@ class Clock:
         self._number = 0
         self._ends: deque[tuple[int, int]] = deque(maxlen=QUEUE_DEPTH)
 
+    def copy(self) -> "Clock":
+        """Return a clock that predicts the same, and that runs independently of this one."""
+        made = Clock.__new__(Clock)
+        made.__dict__.update(self.__dict__)
+        made._ends = self._ends.copy()
+        return made
+
+    def is_like(self, other: "Clock") -> bool:
+        """Return whether this clock will predict the same waits as ``other`` from now on.
+
+        Neither is corrected for what was accounted for before: time does not go back.
+        """
+        return self._pending() == other._pending()
+
+    def _pending(self) -> tuple[int, int, int, list[tuple[int, int]]]:
+        """Return what predictions depend on, relative to the present."""
+        now = self._now
+        return (max(self._last - now, _LATENCY), max(self._loaded - now, 0), self._number,
+                [(number, max(end - now, 0)) for number, end in self._ends])
+
     @property
     def hold(self) -> int:
         """Return for how many cycles the start of a transfer would hold the core now."""
@@ -108,3 +128,7 @@ class Clock:
         A negative number corrects what was accounted for before.
         """
         self._now += cycles
+
+    def run_to(self, cycles: int) -> None:
+        """Account for kernels until the core has run for ``cycles`` cycles, without its waits."""
+        self._now = cycles + self.lost

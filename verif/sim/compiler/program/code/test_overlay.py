@@ -1,6 +1,6 @@
 """Overlays: code that is larger than instruction memory gives the same results as other code."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +11,7 @@ from hdl.config import Config
 from hdl.isa import BUNDLE_PITCH, Fault, Slot
 from sim.asm.operands import s
 from sim.compiler.program.code.cuts import crossings, cuts
-from sim.compiler.program.code.overlay import Overlays, overlay
+from sim.compiler.program.code.overlay import Added, Overlays, overlay
 from sim.compiler.program.code.segments import Load, Segment, load_places
 from sim.compiler.program.code.stream import Linear, Stream
 from sim.compiler.program.code.transfers import CODE, Rows, Vectors, transfer
@@ -41,8 +41,8 @@ def image(overlays: Overlays, config: Config) -> np.ndarray:
 
 
 def golden(linear: Linear, config: Config = TINY,
-           lost: Callable[[Sequence[Load]], int] = lambda _: 0) -> tuple[GoldenCore, Overlays]:
-    overlays, loads = overlay(linear, np.zeros((2, config.lanes), np.uint32), config, lost=lost)
+           added: Added = lambda *_: 0) -> tuple[GoldenCore, Overlays]:
+    overlays, loads = overlay(linear, np.zeros((2, config.lanes), np.uint32), config, added=added)
     assert len(loads) < overlays.segments
     assert all(0 <= load.bundle <= len(linear.words) for load in loads)
     core = GoldenCore(config)
@@ -222,14 +222,17 @@ def test_a_load_for_which_the_core_would_wait_long_starts_later(cycles: int) -> 
     stream.halt()
     linear, first = stream.finish(), []
 
-    def lost(loads: Sequence[Load]) -> int:
-        first.append(loads[0].bundle)
-        return sum(cycles for load in loads if load.bundle < linear.stamps[2])
+    def added(loads: Sequence[Load], number: int, place: int | None) -> int:
+        if not number and place is not None:
+            first.append(place)
+        before, after = (cycles if at is not None and at < linear.stamps[2] else 0
+                         for at in (loads[number].bundle, place))
+        return after - before
 
-    core, _ = golden(linear, lost=lost)
+    core, _ = golden(linear, added=added)
     assert core.scalars[1] == 500
     chosen = [load.bundle for load in overlay(
-        linear, np.zeros((0, TINY.lanes), np.uint32), TINY, lost=lost)[1]]
+        linear, np.zeros((0, TINY.lanes), np.uint32), TINY, added=added)[1]]
     assert chosen[0] == (0 if cycles == 60 else linear.stamps[2])
     assert (linear.stamps[3] in first) == (cycles == 100)
 
