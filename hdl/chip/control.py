@@ -61,8 +61,8 @@ class CoreSide(wiring.Signature):
     Offers to the core, one at a time: ``request``, with its ``response`` in a later cycle;
     ``signal``, an addition to a semaphore; ``host_descriptor`` with ``host_valid``, which the
     engine answers with ``host_ready`` and a ``host_fault``, like a `hdl.core.interface.DmaIssue`.
-    **The slave may withdraw an offer** that was not accepted within `WAIT_CYCLES`, or before
-    ``resetting`` was set; a withdrawn offer must have no effect.
+    **The slave may withdraw an offer** that the core has not accepted, if the offer has lasted
+    `WAIT_CYCLES` or ``resetting`` is set; a withdrawn offer must have no effect.
 
     Parameters
     ----------

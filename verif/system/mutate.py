@@ -48,7 +48,7 @@ LINKED = Config.preset("tiny", link_bytes=8)
 """Configuration of a chip with links."""
 CONFIGS = (Config.preset("tiny"),
            Config.preset("tiny", cores=1, mac_latency=3, issue_cycles=3))
-"""Default configurations in which a block's Verilog is compared."""
+"""Default configurations in which a changed block's Verilog is compared with the original's."""
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,7 @@ class TransferWords:
         return frozenset(word for word, _ in self.relocations) if self.row_bits else frozenset()
 
     def with_destination(self, address: int) -> "TransferWords":
-        """Return a copy with ``address`` added to the destination; it must stay below 2**32."""
+        """Return a copy with ``address`` added to the destination; the sum must be below 2**32."""
         words = (*self.words[:DESTINATION], self.words[DESTINATION] + address,
                  *self.words[DESTINATION + 1:])
         return replace(self, words=words, exchange=None)
