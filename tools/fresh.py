@@ -5,8 +5,8 @@ the packages that the README names, and clones the current commit. There it runs
 ordinary user with an empty home, cache and build folder. It prints the time that each step takes.
 Words choose other targets of the Makefile; a word ``NAME=value`` goes to every make.
 
-The host lends only its settings for package indexes. These are pip's configuration and its local
-folders, ``PIP_*``, proxies, certificates, and the Debian mirror of its apt.
+The host lends only its settings for package indexes. These are pip's configuration and the local
+folders that it names, ``PIP_*``, proxies, certificates, and the Debian mirror of the host's apt.
 
 Each command has its own mount namespace, which vanishes with its mounts when the command ends,
 even if it is killed. So the temporary folder never holds a mount when it is removed. The module

@@ -55,7 +55,8 @@ def _squares(b: Builder, places: tuple[Place, Place], outer: int | LoopVariable,
 
     ``places`` are the source and the destination. ``counts`` has the number of iterations of each
     open loop; the squares' loops are added to it. Whole squares are transposed in loops, partial
-    ones one by one. ``meanwhile``, if given, chooses other code, and between which squares.
+    ones one by one. ``meanwhile``, if given, chooses other code, and the squares before which it is
+    written.
     """
     square = b.config.lanes // b.config.sublanes
     down, across = (_pieces(place.tiling.row_tiles, square) for place in places)

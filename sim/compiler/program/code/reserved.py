@@ -32,9 +32,9 @@ FREE, EXCHANGED, EXCHANGED_PARTS = 9, 3, (3, 4)
 core's destination vectors are free. ``EXCHANGED`` counts complete transfers; each exchange has two:
 the one sent and the one received. Exchanges in two parts have a semaphore for each part."""
 EXCHANGED_ALONE = LINKS["y", -1]
-"""Semaphore that replaces ``EXCHANGED`` in programs for one chip, which use no links. It is none of
-``EXCHANGED_PARTS``, so code that waits for an exchange in one part does not also wait for the first
-parts of other exchanges."""
+"""Semaphore that replaces ``EXCHANGED`` in programs for one chip, where no link uses it.
+``EXCHANGED`` also counts the first parts of exchanges in two parts, so code that waits for an
+exchange in one part would wait for these, too."""
 SENT = EXCHANGED_PARTS[1]
 """Semaphore that counts the values that have left along rings of chips. It also counts the second
 parts of exchanges, so code that waits for these parts waits for the values, too."""
