@@ -165,7 +165,7 @@ def _cancelled(dice: _Dice) -> _Triple:
 
 
 def _nearly_cancelled(dice: _Dice) -> _Triple:
-    """Return factors; acc is their negated product with some of its 23 lowest bits changed."""
+    """Return factors, and as acc their negated product with some of its 23 lowest bits changed."""
     acc, x, w = dice.triple()
     field, pick = dice.words()
     x, w = _factors(x, w, 1 + _below(field, 0, 253), field)

@@ -16,7 +16,7 @@ __all__ = ["ADDRESS_BITS", "CAS_LATENCY", "BeatAccess", "Command", "SdramControl
 _WORD_BITS = 16
 _COLUMN_BITS, _BANK_BITS, _ROW_BITS = 9, 2, 13
 ADDRESS_BITS = 1 + _COLUMN_BITS + _BANK_BITS + _ROW_BITS
-"""Width of a byte address of the SDRAM: 32 MiB."""
+"""Width of a byte address of the SDRAM, which has 32 MiB."""
 CAS_LATENCY = 2
 """Cycles of the SDRAM's clock from a read to the edge at which its data are valid."""
 _PADS = 2

@@ -347,7 +347,7 @@ class Bundle:
 
     def _encode(self, where: str, slot: Slot, operation: Operation, operands: Sequence[Any],
                 fields: dict[str, int]) -> None:
-        """Adds the operands' codes to ``fields``, and the immediates that they need to the bundle.
+        """Adds the operands' codes to ``fields``, and adds their immediates to the bundle.
 
         An error leaves the bundle unchanged, so a caller can catch it and continue.
         """

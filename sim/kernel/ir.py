@@ -515,7 +515,7 @@ def demands(roots: Iterable[tuple[Node, int]], stop: Callable[[Node], bool] = la
 
     ``roots`` pairs each root with a mask of its used bits. The search does not continue to the
     operands of nodes for which ``stop`` is true. A mask in the result may include bits that are
-    always zero, because a used bit depends on the zero.
+    always zero: used bits may depend on their being zero.
     """
     roots = list(roots)
     nodes = topological([root for root, _ in roots], stop)

@@ -148,7 +148,7 @@ def _check(grids: Mapping[str, Grid], rows: npt.NDArray[np.float32],
 
 
 def _speed(grid: Grid, x: Words) -> float:
-    """Simulated cycles a second while the values ``x`` of the port ``x`` keep the array busy."""
+    """Simulated cycles a second while ``x``, the values of the port of this name, keeps it busy."""
     return _rate(len(x), lambda: grid.model.run({"x": x}, []))
 
 

@@ -105,8 +105,7 @@ BENCHES = (Bench("mac_cell", "tiny", 1), Bench("mac_cell", "tiny", 2), Bench("ma
            *(Bench(top, preset, 2) for top in ("hbm_port", "control")
              for preset in ("tiny", "small")),
            Bench("chip", "tiny", 2), Bench("chip", "small", 2))
-"""All benches, small designs first. An array with cells of depth 4 is slow: weights must wait for
-the wavefront of a swap."""
+"""All benches, small designs first."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ memories and inputs. So (1) holds whatever they contain.
 **The search.** It begins with all 1-bit inputs as activity. First it adds registers whose next
 value becomes 0 if all registers found before are 0: a valid bit whose input is invalid, then the
 valid bit of the next stage. Registers that still change, and registers that drive a neighbour's
-activity input, may depend on each other in cycles. So all of them are assumed to be 0. Those that
+activity input, may depend on each other in a circle. So all of them are assumed to be 0. Those that
 would not stay 0 are dropped, until all that remain do. An input cannot be an activity input if a
 register that may be 1 in an idle tile drives it; then the search starts again without that input.
 

@@ -89,7 +89,7 @@ class OperandChoice:
         return choices[int(self._rng.integers(len(choices)))]
 
     def _filled(self, draft: Draft, pc: int, density: float) -> int:
-        """Fills about a share ``density`` of the draft's free slots; returns the bundle."""
+        """Fills each free slot of the draft with probability ``density``; returns the bundle."""
         for slot in self._rng.permutation(np.array(list(isa.SLOTS), object)):
             if slot not in draft.fields and self._chance(density):
                 self._fill(draft, slot, pc)

@@ -32,7 +32,7 @@ def swap_tiled(b: Builder, source: Place, destination: Place,
     source, destination : Place
         Places of the same shape.
     meanwhile : callable, optional
-        Chooses other code, and the squares between which it runs.
+        Chooses the squares before which other code is written, and writes it (`Meanwhile`).
 
     Raises
     ------
@@ -55,7 +55,7 @@ def _squares(b: Builder, places: tuple[Place, Place], outer: int | LoopVariable,
 
     ``places`` are the source and the destination. ``counts`` has the number of iterations of each
     open loop; the squares' loops are added to it. Whole squares are transposed in loops, partial
-    ones one by one. ``meanwhile``, if given, chooses other code, and the squares before which it is
+    ones one by one. ``meanwhile``, if given, chooses the squares before which other code is
     written.
     """
     square = b.config.lanes // b.config.sublanes
@@ -92,7 +92,8 @@ def _square(b: Builder, places: tuple[Place, Place],
     """Transpose a square, or a partial one.
 
     ``at`` has the combined index of the outer dimensions, and the row and the column of the square
-    in the source; ``sizes`` has the numbers of its row tiles in the source and in the destination.
+    in the source. ``sizes`` tells how many row tiles the square has in the source and how many in
+    the destination.
     The other parameters are those of `_squares`.
     """
     source, destination = places

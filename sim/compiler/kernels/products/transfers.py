@@ -518,7 +518,7 @@ class Transfers:
         return len(self._plan.started[self._plan.half_step])
 
     def start_in_half_step(self, number: int) -> None:
-        """Start the transfer of chunk ``number`` of those that the `half_step` starts."""
+        """Start the transfer of chunk ``number`` of the `half_step`, whose chunks count from 0."""
         plan = self._plan
         self._start_apart(plan.started_first - plan.started_at_once + number)
 

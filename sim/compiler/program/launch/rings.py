@@ -80,7 +80,9 @@ class RingExchanges:
         return words
 
     def invite_next(self, operation: Operation, following: Sequence[Operation]) -> None:
-        """Write code that allows the next exchange over the link of exchange ``operation``.
+        """Allocate a buffer for the next exchange over the link of exchange ``operation``.
+
+        Write code that allows the neighbour to send to it.
 
         The next exchange is looked for among the operations ``following``, up to the first control
         flow or sum over the pod; such a sum may need all of vector memory. All cores with the same
@@ -90,7 +92,7 @@ class RingExchanges:
         Raises
         ------
         VectorMemoryError
-            If there is no room.
+            If vector memory has no room for the buffer.
         """
         meeting = operation.attributes["meeting"]
         if meeting.link is None or not meeting.is_whole:
