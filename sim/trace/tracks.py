@@ -59,8 +59,8 @@ _OFFSET = 1 << 32
 class Kind(IntEnum):
     """Kinds of events, in the order in which the hardware performs them within a cycle.
 
-    An addition to a semaphore is granted in one cycle, and takes place in the next one. There it
-    follows the operation of the bundle that issues in that cycle.
+    An addition to a semaphore is granted in one cycle, and takes place in the next cycle, after the
+    operation of the bundle that issues in this next cycle.
     """
 
     GRANT = 0

@@ -88,7 +88,9 @@ def label(name: str, value: float | None = None) -> str:
 
 
 class Picture:
-    """An SVG picture: a card with shapes, in the order of the calls. ``classes`` are CSS classes.
+    """An SVG picture: a card, and shapes on it. Later shapes cover earlier ones.
+
+    The argument ``classes`` of the methods has a shape's CSS classes.
 
     Parameters
     ----------

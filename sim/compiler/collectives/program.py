@@ -218,12 +218,13 @@ class _Writer:
 
     def _move(self, descriptor: int, buffers: tuple[int, int], at: str, walk: _Walk, far: int,
               near: int, array: int) -> None:
-        """Write code that starts two transfers from or to HBM, of one piece for each way.
+        """Write code that starts two transfers from or to HBM: for each way, a transfer of a piece.
 
-        The descriptor of the transfers is at address ``descriptor`` of scalar memory. Its word
-        ``far`` becomes the piece's address in HBM, which ``walk`` has reached. Its word ``near``
-        becomes the piece's address in vector memory: the start of the way's buffer, in ``buffers``,
-        plus the number of vectors in register ``at``. ``array`` is the array's number, 0 or 1.
+        The transfers use the descriptor at address ``descriptor`` of scalar memory in turn. Before
+        each, the word ``far`` of the descriptor becomes the piece's address in HBM, which ``walk``
+        has reached. The word ``near`` becomes its address in vector memory: the start of the way's
+        buffer, in ``buffers``, plus the number of vectors in register ``at``. ``array`` is the
+        array's number, 0 or 1.
         """
         for way, first in enumerate(walk.at):
             source = _U if array else first

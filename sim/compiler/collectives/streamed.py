@@ -37,9 +37,10 @@ _SOURCE, _DESTINATION = 2, 6
 _QUARTERS, _AXES = 2, ("x", "y")
 _BASES = 0
 _PLACES = _BASES + 1 + _QUARTERS * len(_AXES)
-"""Where two parts of an image begin: addresses of workspaces, and places of blocks. For a sum that
-is written in steps, the places are the words of `table`. Otherwise, they tell where the walks
-begin, for each quarter of this core and then of the other one. The descriptors follow."""
+"""Where two parts of a sum's image begin: addresses of workspaces, and places of blocks. If the sum
+is written in steps, the places are the words of `table`. Otherwise, they are where the walks begin,
+first for each quarter of this core, then for each of the other core. The third and last part of the
+image has the descriptors."""
 _PAIR, _COMPLETE, _SCATTER, _SEPARATE = (
     (len(_AXES) + number) * _QUARTERS for number in range(4))
 """First numbers of groups of descriptors, each with one descriptor for each quarter. `_PAIR`: for
@@ -355,9 +356,9 @@ class StreamedSum:
             self._done[number] = done
 
     def _sum(self, number: int, event: Event, at: SReg, q: IndexLike) -> None:
-        """Write code that adds piece ``q`` of a quarter's block, and sends the sum.
+        """Write code that adds arrived numbers to a piece of this core, and sends the sum.
 
-        The piece of quarter ``number`` is at place ``at``.
+        The piece is piece ``q`` of a block of quarter ``number``; it is at place ``at``.
         """
         b, done = self._b, self._done[number] + q * self._quarters[number].size
         b.wait(self._semaphores.paired, 1)

@@ -109,8 +109,9 @@ Both cores run the same kernels, which are therefore emitted only once."""
 _SPILLED = LADDER[-3:]
 """Options to try, in order, for code that keeps some vector registers in vector memory."""
 _FEWER = 24, 16, 8
-"""Limits of live vector registers to try, in order, when the others are kept in vector memory. All
-are below the number of registers, because a schedule needs some in addition."""
+"""How many vector registers may be live at once in code that keeps the others in vector memory:
+limits to try, in order. All are below the number of registers, because a schedule needs a few more.
+"""
 
 
 def emit(code: MachineCode, config: Config, *, schedule: bool = True,

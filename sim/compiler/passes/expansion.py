@@ -54,7 +54,7 @@ class Expansion:
         return self.add("convert", (value,), TensorType(value.shape, dtype))
 
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
-        """Reshape a value; return a value of that shape unchanged."""
+        """Return the reshaped value, or the value itself if it already has that shape."""
         if value.shape == tuple(shape):
             return value
         return self.add("reshape", (value,), TensorType(tuple(shape), value.dtype))

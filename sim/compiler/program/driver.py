@@ -43,7 +43,7 @@ from sim.errors import Unsupported, UnsupportedError
 __all__ = ["compile_graph", "compile_pod", "pod_arrays"]
 
 _DIVIDED = 16
-"""Minimum number of vectors of an output of which each core writes a half."""
+"""An output with at least this number of vectors is written by both cores, a half by each."""
 _DIVISIBLE = frozenset({"fusion", "transpose", *KINDS})
 """Kinds of operations whose kernels store none of their results in HBM themselves."""
 _SHARES = 1, 2, 4, 8

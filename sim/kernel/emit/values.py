@@ -117,9 +117,9 @@ class Constants:
     """Constants that the vector code reads from memory.
 
     The constants are variables, so that the C++ compiler does not know their values. If it did, it
-    would rebuild a constant at each use once vector registers run out, on the execution units that
-    the computation needs; an operand in memory needs none. Instructions on 16-bit lanes cannot
-    broadcast an operand from memory, so a 16-bit constant is stored as a whole vector.
+    would rebuild a constant at each use once vector registers run out. That would occupy execution
+    units that the computation needs; an operand in memory does not. Instructions on 16-bit lanes
+    cannot broadcast an operand from memory, so a 16-bit constant is stored as a whole vector.
     """
 
     def __init__(self) -> None:

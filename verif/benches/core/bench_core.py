@@ -210,7 +210,7 @@ async def random_programs(dut: HierarchyObject) -> None:
 
 @bench_test
 async def compiled_kernels(dut: HierarchyObject) -> None:
-    """Compiled kernels leave the same state as in the golden core; a product uses the array."""
+    """Compiled kernels, one of them of a product, leave the same state as in the golden core."""
     bench = await CoreBench.started(dut)
     lanes = bench.config.lanes
     rows, depth = 4 * lanes, 2 * lanes

@@ -210,12 +210,12 @@ def load_places(segment: Segment, linear: Linear) -> list[int]:
 
     The places are values of `Segment.loads`. Every path through the segment executes the load
     exactly once.
-    Transfers complete in order, so transfers of operands that start after the load wait for it.
-    Therefore the first places are those right after such transfers, the latest one first; the
-    segment's first bundle follows. The segment's exits wait for the load. To keep this wait short,
-    the code after these places has at least as many bundles as the following segment, unless the
-    load begins within the first `_FEW` bundles. The last places are the starts of all kernels; they
-    are for loads that would wait for earlier transfers.
+    Transfers complete in order, so a transfer of operands that starts after the load waits for it.
+    Therefore the best places are right after the start of a transfer of operands, the latest first.
+    Next comes the segment's first bundle. The segment's exits wait for the load. To keep this wait
+    short, the code after all these places has at least as many bundles as the following segment,
+    unless the load begins within the first `_FEW` bundles. Last come the starts of all kernels, for
+    a load that at the other places would wait for earlier transfers.
     """
     assert segment.following is not None
     size = segment.end - segment.first

@@ -49,7 +49,8 @@ _SPREAD = 0.8
 """Share of the kernels' cycles over which the steps of a sum are spread."""
 _URGENT, _FIRST = 4, 0.4
 """For a sum that takes longer than the kernels: number of steps before any kernel, and share of the
-kernels' cycles over which the other steps are spread. In the rest, results are copied to HBM."""
+kernels' cycles over which the other steps are spread. After these steps, while the last kernels
+run, results are copied to HBM."""
 
 
 _LAST = 6
@@ -338,7 +339,10 @@ class PodSums:
             self._buffers.clear()
 
     def divided(self, vectors: range) -> list[range]:
-        """Divide the vectors that an elementwise kernel computes, if steps are due within it."""
+        """Divide an elementwise kernel's vectors, so that steps of a sum fit between the parts.
+
+        If no step is due within the kernel, return ``vectors`` as the only part.
+        """
         running, count = self._running, 1
         if running is not None and running.left:
             count = round(_VECTOR_CYCLES * len(vectors) / max(running.period, _PART))
@@ -466,7 +470,7 @@ class PodSums:
 
 
 def connect_sums(plans: Sequence[PodSums], torus: Torus) -> None:
-    """Set the words of all sums' images, which depend on the device.
+    """Set the words of `sum_image` for all sums of all devices.
 
     ``plans`` has the sums of each device, in the order of the devices' numbers.
     """
