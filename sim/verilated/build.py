@@ -108,8 +108,8 @@ def build_library(name: str, cpp: Mapping[str, str]) -> pathlib.Path:
     name : str
         Name of the library: letters, digits, ``_`` and ``.``, the first a letter or ``_``.
     cpp : mapping of str to str
-        Files by name, of the same characters; those that end in ``.cpp`` are compiled.
-        Functions whose names begin with ``systolith_`` are exported.
+        Contents of files by file name, which has the same characters as ``name``. Files whose names
+        end in ``.cpp`` are compiled. Functions whose names begin with ``systolith_`` are exported.
 
     Raises
     ------

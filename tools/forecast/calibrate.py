@@ -115,9 +115,9 @@ class Model:
     def forecast(self, program: Program, cores: int) -> Forecast:
         """Return the forecast of a step with compiled sums, from measured cycles if there are any.
 
-        Otherwise the cycles are predicted; those on one core are ``program.cycles``. If a step on
-        several chips was not measured and the compiler does not stream its sums, the result is
-        that of `at_link_rate`.
+        Otherwise the cycles are predicted. The efficiency is relative to ``program.cycles``, the
+        cycles on one core. If a step on several chips was not measured and the compiler does not
+        stream its sums, the result is that of `at_link_rate`.
         """
         measured = {(each.program, each.cores): each.cycles for each in self.samples.steps}
         found = measured.get((program.name, cores))

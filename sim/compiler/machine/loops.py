@@ -94,7 +94,7 @@ def unroll(code: MachineCode, *, joined: int | None = None) -> MachineCode:
 
 
 def sizes(block: Block) -> set[int]:
-    """Return the sizes of the loops that `unroll` may unroll in code of several kernels.
+    """Return the sizes of the loops that `unroll` may unroll if ``joined`` is large enough.
 
     The size of a loop is the number of operations in all its iterations together.
     """

@@ -42,7 +42,10 @@ def split_products(graph: Graph) -> None:
 
 
 def _has_rows(product: Operation) -> bool:
-    """Return whether all are matrices: then rows of the left operand give rows of the result."""
+    """Return whether the operands and the result are matrices.
+
+    Then each row of the left operand gives a row of the result.
+    """
     return len(product.result.shape) == 2 and all(
         len(value.shape) == 2 for value in product.operands)
 

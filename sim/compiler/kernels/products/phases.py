@@ -43,7 +43,7 @@ class PhaseConvolution:
 
     Unless `is_direct` is true, the product multiplies *copies* of the input in scratch, with zeros
     around them. One copy serves `together` column offsets of the filter. A copy has `parts` parts,
-    each of `lines` lines; the columns of these lines are split into `phases` row phases.
+    each of `lines` lines. Each of these lines has `phases` phases.
 
     Attributes
     ----------
