@@ -23,7 +23,7 @@ def hoist(graph: Graph, config: Config) -> None:
     during an exchange until an operation needs the received value. So the operations that prepare a
     small exchange run during a larger one, and those that use a large exchange run during smaller
     ones. A short product that prepares a small exchange moves in front of an earlier product: the
-    array then computes one while the other waits.
+    array then computes that one while the results of the short product leave the array.
     """
     for operation in graph.operations:
         for region in operation.regions if operation.kind in CONTROL else ():
