@@ -123,7 +123,7 @@ def _garbage_of_the_file() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
-    """After the last test, unfreezes the objects that test files left: collections examine them."""
+    """After the last test, makes garbage collection examine the objects that test files left."""
     if nextitem is None:
         gc.unfreeze()
 

@@ -71,8 +71,8 @@ class DmaEngine(wiring.Component):
     vmem_read, vmem_rows, vmem_write
         To the ports ``host_read``, ``host_rows`` and ``host_write`` of this `Core`.
     vmem_busy : In(1)
-        A vector whose rows have all been accepted is not yet written at the end of this cycle:
-        ``host_write.ready`` of this core is not set.
+        This core has accepted all rows of a vector, but will not have written the vector by the end
+        of this cycle. It is the inverse of the core's ``host_write.ready``.
     other_read, other_rows, other_write, other_busy
         Like ``vmem_*``, for the other core.
     request, response : Out(stream of core_request), In(Response)

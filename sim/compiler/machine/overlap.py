@@ -118,8 +118,8 @@ def overlap(loop: Loop, config: Config, usage: "Usage", numbers: Iterator[int]) 
     """Return a pipeline for the loop, or None if no pipeline is possible or worthwhile.
 
     There is none if the loop contains control flow, or operations past which no access to memory
-    may move. ``usage`` is that of the code that contains the loop; ``numbers`` yields the numbers
-    of new registers.
+    may move. ``usage`` tells where the whole code, of which the loop is a part, uses registers;
+    ``numbers`` yields the numbers of new registers.
     """
     ops = [item for item in loop.body if isinstance(item, Op)]
     if loop.count is None or len(ops) != len(loop.body) or not 0 < len(ops) <= _OPERATIONS \

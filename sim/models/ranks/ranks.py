@@ -37,7 +37,7 @@ def default_communicator() -> Any:
 
 
 def _size(name: str) -> int:
-    """Return the number of ranks that the launcher's variable ``name`` has; 1 if it is not set."""
+    """Return the number of ranks from the launcher's variable ``name``; 1 if it is not set."""
     value = os.environ.get(name, "1")
     try:
         return int(value)

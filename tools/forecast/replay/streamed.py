@@ -109,7 +109,7 @@ class _Replay(LinkReplay):
 
 @lru_cache(4096)
 def streamed(config: Config, shares: SumShares, latency: float, piece: float) -> float:
-    """Return the cycles of a sum between arrays in vector memory: those of all its ticks.
+    """Return the cycles of all ticks of a sum, from vector memory to vector memory.
 
     Parameters
     ----------

@@ -65,7 +65,7 @@ class Scheme(Protocol):
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """Numbers of vector operations for a vector of rows, one of weights, and one of results."""
+        """Numbers of vector operations: for a vector of rows, of weights, and of results."""
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
         """Compute the settings of `piece` for pass ``number`` and operand ``side``.
@@ -162,7 +162,7 @@ class Split:
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """Numbers of vector operations for a vector of rows, one of weights, and one of results."""
+        """Numbers of vector operations: for a vector of rows, of weights, and of results."""
         return 3 + 3 * self.most(ROWS), 3 + 3 * self.most(WEIGHTS), 2
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
@@ -226,7 +226,7 @@ class Stored(Split):
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """Numbers of vector operations for a vector of rows, one of weights, and one of results."""
+        """Numbers of vector operations: for a vector of rows, of weights, and of results."""
         return 0, 0, 2
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
@@ -239,9 +239,9 @@ class Stored(Split):
         return _masked(b, Side(side.number, 0), vector, mask)
 
     def stored(self, b: Builder, side: Side, number: Number) -> Number:
-        """Return what pass ``number`` multiplies of operand ``side``, as `split` has stored it.
+        """Return which of the values that `split` has stored pass ``number`` multiplies.
 
-        0 stands for the numbers themselves, and n + 1 for their piece n.
+        The result is 0 for the numbers of operand ``side`` themselves, and n + 1 for their piece n.
         """
         stored = [pair[side.number] + 1 for pair in self.pairs[:-1]] + [0]
         if isinstance(number, int):
@@ -320,7 +320,7 @@ class Passes:
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """Numbers of vector operations for a vector of rows, one of weights, and one of results."""
+        """Numbers of vector operations: for a vector of rows, of weights, and of results."""
         return 3, 3, 4
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:

@@ -504,7 +504,7 @@ class _Splitter:
         return self._images((whole,), count, to)
 
     def _images(self, parts: tuple[Value, ...], count: int, to: Expansion) -> tuple[Value, ...]:
-        """Divide the images of ``parts`` anew: one part for all, or ``count``, one for each."""
+        """Divide the images of ``parts`` anew, into ``count`` parts: 1, or one for each image."""
         if len(parts) == count:
             return parts
         whole = to.concatenate(parts, 1)

@@ -44,7 +44,7 @@ Added = Callable[[Sequence[Load], int, int | None], int]
 """Type of the parameter ``added`` of `overlay`."""
 
 _WAIT = 64
-"""If the core would wait for a load for more cycles than this, other places are tried for it."""
+"""If the core would wait more cycles than this for a load, other places for the load are tried."""
 
 
 def overlay(linear: Linear, constants: Image, config: Config, name: str = "program",

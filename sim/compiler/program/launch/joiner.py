@@ -185,7 +185,7 @@ class Joiner:
 
 
 def _ways(machine: MachineCode) -> tuple[Options, ...]:
-    """Return `JOINED` without options that unroll the same loops of joined code as earlier ones."""
+    """Return `JOINED`, but of options that unroll the same loops of ``machine`` only the first."""
     found, loops = [JOINED[0]], sizes(machine.body)
     for options in JOINED[1:]:
         if any(options.unrolled < size <= found[-1].unrolled for size in loops):

@@ -40,9 +40,9 @@ __all__ = ["PodSums", "Running", "connect_sums"]
 _SEMAPHORES = Semaphores(LINKS, FREE, BLOCK_READ, BLOCK_WRITTEN, EXCHANGED)
 """Kernels that run between the steps of a sum use none of these semaphores."""
 _LEFT = 16
-"""Words of scalar memory that kernels have at least while a sum is in progress."""
+"""Minimum number of words of scalar memory for kernels while a sum is in progress."""
 _REGISTERS = 8
-"""Maximum number of vector registers that the loads of a step within a product fill."""
+"""Maximum number of vector registers that a sum's step fills by loads, if it runs in a product."""
 _VECTOR_CYCLES, _PART = 2, 64
 """Estimated cycles of an elementwise kernel for each vector; minimum cycles of a part of it."""
 _SPREAD = 0.8
