@@ -214,7 +214,7 @@ class Planner:
     def _renamed(self, operation: Operation, dying: set[Value]) -> bool:
         """Let the result of a reshape take over the operand's vectors, if it needs no copy.
 
-        Return whether it has. ``dying`` are the operands that are not used again.
+        Return whether it took them over. ``dying`` are the operands that are not used again.
         """
         if operation.kind != "reshape" or operation.operands[0] not in dying:
             return False
