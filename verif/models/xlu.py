@@ -72,7 +72,7 @@ Scenario = Generator[Op | Reset | None]
 """A generator that yields, for each cycle, the operation that is offered, None, or a reset.
 
 Before each yield, `XluChecker.outputs` are the unit's outputs in the same cycle. The unit accepts
-the operation if these say that it is ready; otherwise the operation has no effect.
+the operation if its outputs say that it is ready; otherwise the operation has no effect.
 """
 
 

@@ -208,7 +208,7 @@ class _Chunk:
                 for update in group.updates]
 
     def _late(self, group: Group) -> list[str]:
-        """C++ statements that copy the buffers of a group that stores late to its registers."""
+        """C++ statements that copy a group's buffers to its registers; the group stores late."""
         enable = self._bits.name(group.enable)
         inner = []
         for update in group.updates:

@@ -51,7 +51,7 @@ class AgentTiming:
     latency : int
         Largest latency, in cycles.
     bursts : int
-        HBM accepts reads until it queues the rows of this number of bursts of 64 rows.
+        HBM accepts reads while fewer rows are queued than this number of bursts of 64 rows has.
     """
 
     pace: float = 1.0

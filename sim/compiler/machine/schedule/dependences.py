@@ -385,7 +385,7 @@ def loop_graph(nodes: list[Node], variable: LoopVariable, count: int | None,
     count : int or None
         Number of iterations; None if it is known only at run time.
     kept : set of Register
-        Registers that must be the same in all iterations, because they are read outside of the
+        Registers that must not be renamed from one iteration to the next: they are read outside the
         loop. The function adds those that the next iteration reads.
     """
     graph = Graph(nodes)

@@ -124,8 +124,8 @@ class Pipeline:
         """Return operation ``number`` of the graph, as iteration ``iteration`` executes it.
 
         ``cycle`` is the cycle of this execution. Registers in `copies` are replaced by those of the
-        iteration. A register of `steps` may still have its value of an earlier iteration, by
-        ``distance(iteration, register, cycle)`` iterations; an offset from it makes up for that.
+        iteration. A register of `steps` may still have its value of an earlier iteration
+        (``distance``, as in `_lines`); the operation's offset makes up for that.
         """
         op = self.graph.nodes[number].op
         operands = list(op.operands)

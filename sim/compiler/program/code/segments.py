@@ -19,7 +19,7 @@ _ROUNDS = 64
 """Maximum number of attempts to split code so that all segments fit instruction memory."""
 _FEW = 16
 """The load of the following segment may always begin within this number of bundles from a segment's
-start, even if the bundles after it are too few to hide the load (`load_places`).
+start, even if too few bundles of the segment follow to hide the load (`load_places`).
 """
 
 

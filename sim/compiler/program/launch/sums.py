@@ -191,10 +191,11 @@ class PodSums:
         self._buffers: list[VmemBuffer] = []
 
     def prepare(self, operation: Operation, *, apart: bool = True, now: bool = False) -> None:
-        """Start to load the image of a sum that is to be done ``apart``, if there is room for it.
+        """Start to load the image of a sum; with ``apart``, divide the sum into steps if possible.
 
-        Until that sum, kernels do not use the image's words of scalar memory. Without room, kernels
-        would overwrite the image; it is then loaded only if the sum comes ``now``.
+        Steps require that the image keeps its words of scalar memory while kernels run. If there is
+        no room for that, or ``apart`` is false, kernels would overwrite the image. Then it is
+        loaded only if the sum comes ``now``.
 
         Raises
         ------
@@ -235,7 +236,7 @@ class PodSums:
         self._prepared[device.number] = _Prepared(shares, room, image, number, apart)
 
     def write(self, operation: Operation, *, apart: bool = False) -> None:
-        """Write a ``pod_sum``. If it is to be done ``apart``, its later steps follow among kernels.
+        """Write a ``pod_sum``; with ``apart``, if possible, in steps between which kernels run.
 
         Raises
         ------
@@ -449,7 +450,7 @@ class PodSums:
                                        vectors * context.config.sublanes, 0, 0), first)
 
     def connect(self, device: int, torus: Torus, base: Callable[[int, int], int]) -> None:
-        """Set the words of all sums' images for one device of this plan, on which they depend.
+        """Set the words of all sums' images that depend on the device, for one device of this plan.
 
         ``base(number, other)`` is the address of the workspace of sum ``number`` on device
         ``other``.
