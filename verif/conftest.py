@@ -114,7 +114,7 @@ def keep_references(jax: ModuleType) -> None:
 def _garbage_of_the_file() -> Iterator[None]:
     """Collects garbage after each test file; objects that were not closed fail its last test.
 
-    Python does not examine the objects that are left, mostly in caches, after later files.
+    The objects that are left then, mostly in caches, are not examined again after later files.
     """
     yield
     gc.collect()

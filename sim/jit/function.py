@@ -147,9 +147,9 @@ class JitFunction:
             If the function itself raises a TypeError.
         UnsupportedError
             If the function uses unsupported operations or types; the message lists all of them,
-            with lines of the function's source. Also if a call has an infeed or an outfeed without
-            a ``lax.scan`` for them: one outside other loops that takes its ``xs`` from the infeeds
-            and stacks the results for the outfeed.
+            with lines of the function's source. Also if a call has an infeed or an outfeed, and the
+            function has no ``lax.scan`` for them. Such a scan is not inside another loop, takes its
+            ``xs`` from the infeeds, and stacks the results for the outfeed.
         ValueError
             If an infeed ends before the loop, or is passed as several arguments.
         MemoryError

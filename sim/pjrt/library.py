@@ -25,7 +25,7 @@ class Kind:
 
 
 class Job(ctypes.Structure):
-    """A request of JAX that a Python thread carries out; ``JobView`` of ``queue.hpp``.
+    """A request of JAX that a Python thread carries out; mirrors ``JobView`` in queue.hpp.
 
     It is valid until the thread that received it from `Library.next` asks for its next job.
     """

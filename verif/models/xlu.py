@@ -84,7 +84,7 @@ class Outputs:
     ----------
     ready, free, busy : bool
     pending : int or None
-        Source of an operation that waits to be read.
+        The register that a waiting operation has yet to read.
     load : int or None
         Register that the chain loads.
     shift : bool

@@ -2,7 +2,7 @@
 
 Vectors that one kernel frees may be those of another kernel's buffer. So buffers of joined kernels
 overlap, and accesses in straight code are compared by their addresses (`by_address`). In a loop,
-they are compared as before, by buffer and index: a loop belongs to one kernel, as a whole.
+they are still compared by buffer and index, because a whole loop belongs to one kernel.
 """
 
 from collections.abc import Sequence, Set

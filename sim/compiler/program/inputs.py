@@ -48,9 +48,9 @@ def absorb(graph: Graph, kept: Container[int] = ()) -> tuple[View, ...]:
 def packable(graph: Graph, config: Config, *, inputs: bool) -> frozenset[Value]:
     """Return the values to pack in HBM: constants and, if ``inputs`` is true, also inputs.
 
-    Packed values have two bf16 numbers in a word. Only products use them, and at least one of these
-    products loads them as the array's weights. Loading packed weights takes no longer than loading
-    others. Other products first copy each number to a word of its own.
+    Packed values have two bf16 numbers in a word. A value is packed if only products use it, and at
+    least one of them loads it as the array's weights. Packed weights are pushed as fast as others.
+    Products that use the value otherwise first copy each number to a word of its own.
     """
     users, returned = graph.users(), set(graph.outputs)
 

@@ -293,9 +293,9 @@ class Pace:
         """Checks that both cores moved about as many beats, and that neither waited long.
 
         Only the time in which both cores had beats left counts. A vector memory serves the cores in
-        turn, and the HBM here gives both the same number of beats in the long run. A port requests
-        a burst when its buffer has room for a whole burst. Until then, it may wait for a burst of
-        its own rows and a burst of the other core's. The limit is twice these two bursts.
+        turn, and the HBM here gives both the same number of beats in the long run. Before a port's
+        buffer has room for the burst that it requests next, a burst of its own and a burst of the
+        other core may have to pass. The limit of a wait is twice the beats of these two bursts.
         """
         self._task.cancel()
         moved = np.diff(np.array(self._beats), axis=0)

@@ -72,7 +72,7 @@ class StreamedMxu:
         self._weights: NDArray[np.float32] | None = None
 
     def weight_row(self, payload: int) -> None:
-        """A row of a load.
+        """Accept a row of weights.
 
         Raises
         ------
@@ -91,7 +91,7 @@ class StreamedMxu:
         Raises
         ------
         AssertionError
-            If it swaps and no load is complete, or if there are no weights yet.
+            If the row swaps before a load is complete, or if there are no weights yet.
         """
         words, swap = unpack_row(payload, self._size)
         if swap:

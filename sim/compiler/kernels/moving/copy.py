@@ -115,7 +115,7 @@ def _steps_along_lanes(source: Place, destination: Place, axes: Sequence[Axis]) 
     """Return whether a copy is strided or reversed along the source's lanes, not its sublanes.
 
     ``axes`` are those of the copy. Return False also if the copy does not write all elements of the
-    destination, or if the source's dimensions along lanes and sublanes lie elsewhere in it.
+    destination, or moves the dimension along the source's lanes or sublanes away from there.
     """
     old, new = source.tiling, destination.tiling
     if old.sublane_dimension is None or new.sublane_dimension is None:

@@ -19,8 +19,8 @@ from sim.compiler.machine.schedule.resources import Node, Table
 __all__ = ["Modulo", "feasible_interval", "least_interval", "modulo_schedule", "pressure"]
 
 _ATTEMPTS = 6
-"""Attempts to place operations, for each operation of the body. When an interval has used them up,
-the search gives it up."""
+"""The search gives an interval up after this number of attempts to place an operation, times the
+number of operations of the body."""
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def peer(link: Link, core: int) -> Peer:
 
 @dataclass(frozen=True)
 class DeviceSum:
-    """The part of a device's program in a sum over all devices of a pod.
+    """A device's part in a sum over all devices of a pod.
 
     Attributes
     ----------
