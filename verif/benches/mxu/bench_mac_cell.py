@@ -52,7 +52,8 @@ SUMS = {
 def one_weight_each(operands: Iterator[tuple[int, int, int]]) -> Iterator[CellInputs]:
     """Inputs with a new weight for each x.
 
-    An x comes two cycles after its weight, and again with the swap to the next weight.
+    An x comes two cycles after its weight. It comes once more a cycle later, together with the swap
+    to the next weight.
     """
     yield CellInputs()
     before: tuple[int, int] | None = None

@@ -104,8 +104,8 @@ class Pipeline:
         """Return the bundles from cycle ``start`` to ``end``, exclusive; some may be empty.
 
         They contain the operations of the first ``iterations`` iterations.
-        ``distance(iteration, register, cycle)``: in ``cycle``, ``register``, one of `steps`, has
-        its value of the iteration that is so many iterations before ``iteration``.
+        ``distance(iteration, register, cycle)`` returns by how many iterations the value of
+        ``register``, one of `steps`, is behind ``iteration`` in ``cycle``.
         """
         lines: list[Line] = []
         schedule = self.schedule
