@@ -140,7 +140,7 @@ class _Sets:
                    for slot, other, taken in self._uses if slot != without).any()
 
     def coincide(self, *, zero: bool) -> Value:
-        """Return a bit, set if several slots use a register; register 0 counts only if ``zero``."""
+        """Return a bit, set if two slots use one register; register 0 counts only if ``zero``."""
         return Cat(used & other & (number == taken) & (1 if zero else number != 0)
                    for (_, used, number), (_, other, taken) in combinations(self._uses, 2)).any()
 

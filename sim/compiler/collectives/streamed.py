@@ -268,7 +268,7 @@ class StreamedSum:
                                       -quarter.way if arrives else quarter.way]
 
     def _invite(self) -> None:
-        """Write code that tells all cores that send to this one that its workspace is free."""
+        """Write code that tells the senders to this core that its workspace is free."""
         b = self._b
         for number in range(_QUARTERS):
             for axis in self._rings(number):

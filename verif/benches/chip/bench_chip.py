@@ -310,7 +310,7 @@ class Pace:
 
 
 async def stream(bench: ChipBench, victim: int, *, reads: bool) -> None:
-    """Both engines move rows between HBM and one core's vector memory, and programs use it."""
+    """Engines and programs of both cores use one core's vector memory; the engines move rows."""
     config = bench.config
     rows = STREAM_ROWS
     words = rows // config.sublanes

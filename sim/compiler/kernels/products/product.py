@@ -28,7 +28,7 @@ from sim.compiler.machine.ir import Index, VmemBuffer, VReg
 __all__ = ["Finish", "Level", "Product"]
 
 _SUMS = 19
-"""Largest number of vectors in a block: its sums are held in vector registers."""
+"""Largest number of vectors in a block, whose sums must fit in vector registers."""
 _FEW = 32
 """Products of at most this number of steps pop results as soon as they are ready."""
 _PER_OPERATION = 0.85

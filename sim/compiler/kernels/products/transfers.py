@@ -369,8 +369,9 @@ class Plan:
 
 
 _LATENCY, _START_CYCLES = 110, 2
-"""``_LATENCY``: cycles from a program's start until an operand's first row. ``_START_CYCLES``:
-the cycles to start a transfer, without those in which its descriptor is read and checked."""
+"""``_LATENCY``: cycles from a program's start until an operand's first row arrives.
+``_START_CYCLES``: the cycles to start a transfer, without those in which its descriptor is read and
+checked."""
 
 
 def _growing(count: int, part: int) -> Iterator[tuple[int, int]]:

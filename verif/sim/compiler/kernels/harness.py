@@ -48,8 +48,8 @@ _GUARD = 2
 _PADDING = 0x7FC0BAD0
 """Word that fills padding: a bit pattern of NaN."""
 _GARBAGE = 0xFFB00000
-"""Bit pattern of a NaN. Before a run, every other word of vector memory holds this plus the word's
-number."""
+"""Bit pattern of a NaN. Before a run, words of vector memory without other contents hold this plus
+their numbers."""
 
 
 @dataclass
