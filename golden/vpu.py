@@ -53,8 +53,8 @@ def evaluate(op: VectorOp, a: ArrayLike, b: ArrayLike | None = None) -> NDArray[
     Parameters
     ----------
     op : VectorOp
-        An operation whose result depends only on the elements of a and b: not `SELECT`, `LANE`,
-        `SUBLANE`, or an operation that writes a mask.
+        An operation whose result depends only on the elements of a and b. `SELECT`, `LANE`,
+        `SUBLANE` and operations that write a mask are excluded.
     a, b : array of uint32, shapes that broadcast
         `MOVE` ignores a. Unary operations ignore b, which may be omitted then.
 
@@ -68,7 +68,7 @@ def evaluate(op: VectorOp, a: ArrayLike, b: ArrayLike | None = None) -> NDArray[
     TypeError
         If ``op`` is not a `VectorOp`, or an operand is of another type or absent.
     ValueError
-        If the operation is not one of these, or the shapes do not broadcast.
+        If the operation is excluded, or the shapes do not broadcast.
     """
     instance("op", op, VectorOp)
     if op in _UNARY:

@@ -37,8 +37,8 @@ class LinkModel:
     def cycles(self, shape: Shape, size: int, contributions: int = 1) -> float:
         """Return the cycles of a sum: each chip has ``contributions`` arrays of ``size`` bytes.
 
-        If vector memory has no room for the blocks of the whole array, its `parts` are summed one
-        after the other.
+        If vector memory has no room for the blocks of the whole array, the array's `parts` are
+        summed one after the other.
         """
         number, plan = parts(self.config, shape, size, contributions)
         return number * replayed(plan, self.times)

@@ -438,10 +438,10 @@ class _Reduction:
         return copies
 
     def _combine(self, totals: list[Place], dimension: int, distance: int) -> None:
-        """Combine each element of ``totals`` with an element further along in the operands.
+        """Combine each element of ``totals`` with an element of the arrays in `_places`.
 
-        It is ``distance`` indices further along ``dimension``. Where it does not exist, the result
-        may have any value.
+        That element is ``distance`` indices further along ``dimension``. Where it does not exist,
+        the result may have any value.
         """
         b, places, tiling = self._b, self._places, self._places[0].tiling
         if distance >= tiling.shape[dimension]:

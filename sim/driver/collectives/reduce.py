@@ -134,8 +134,8 @@ class AllReduce(Closeable):
     def load(self) -> None:
         """Write scalar memory and the programs, for callers that start the programs themselves.
 
-        As `run`, it resets the pod first if semaphores may not be zero. Close the reduction only
-        after the programs have ended.
+        As `run`, it resets the pod first if programs or signals may have changed semaphores. Close
+        the reduction only after the programs have ended.
 
         Raises
         ------

@@ -97,7 +97,7 @@ class _Search:
         self._inputs = [plan.tile.inputs[name] for name in (*activity, *reset)]
 
     def active(self) -> list[int] | None:
-        """The active registers; None if a tile can change although they are 0."""
+        """The active registers; None if a tile can change while all active registers are 0."""
         active: list[int] = []
         while True:
             values = self._when_zero(active, self._values)

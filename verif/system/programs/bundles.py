@@ -77,7 +77,7 @@ def faulty_bundles(config: Config) -> dict[Fault, int]:
 
 
 def flush(golden: GoldenCore) -> list[int]:
-    """Bundles that copy state that the host cannot read to vector memory.
+    """Bundles that copy hidden state to vector memory, where the host can read it.
 
     This is the state of results, transposer and both weight tiles. The bundles are legal only if
     the array's counts of rows and results equal those of ``golden``; otherwise one has a fault.
