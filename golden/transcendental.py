@@ -156,9 +156,9 @@ def _fields(u: _Words) -> tuple[_Words, _Words, _Words]:
 def _within(fraction: _Words) -> tuple[_Words, _Words]:
     """Return the segment of a significand with fraction field ``fraction``, and the position in it.
 
-    This is for functions that share no block of the table: the 128 segments of such a block,
-    numbered from 0, divide the significands from 1 to 2 equally. The position is in units of 2**-20
-    of a segment.
+    This is for functions with a block of the table of their own. The block's 128 segments, numbered
+    from 0, divide the significands from 1 to 2 equally. The position is in units of 2**-20 of a
+    segment.
     """
     return fraction >> 16, (fraction & 0xFFFF) << 4
 

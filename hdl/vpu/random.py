@@ -105,7 +105,7 @@ class IterativeRandom(wiring.Component):
 
     An operation uses the unit for ``latency`` cycles. All iterations use the same hardware. Each
     rotation alternates between two distances; the choice between them fits in the lookup tables of
-    the exclusive or.
+    the XOR after the rotation.
 
     Attributes
     ----------
@@ -159,9 +159,9 @@ class IterativeRandom(wiring.Component):
 
     def _inject(self, m: Module, key: Signal, first: Signal,
                 second: Signal) -> tuple[Value, Value]:
-        """Add key words to ``first`` and ``second``, as the iteration that is enabled does.
+        """Return ``first`` and ``second`` plus the key words of the iteration that is enabled.
 
-        The number of the iteration is also added to ``second``. Return the two sums.
+        The second sum also contains the number of the iteration.
         """
         words = (key, C(0, 32), key ^ PARITY)
         count = Signal(range(self.latency))

@@ -182,7 +182,7 @@ class Hbm(Closeable):
 
     def fail(self, address: int, count: int, response: int, *, reads: bool = True,
              writes: bool = True) -> None:
-        """Makes all later accesses to the ``count`` bytes from ``address`` on fail.
+        """Makes all later accesses to a range of memory fail.
 
         Parameters
         ----------

@@ -87,7 +87,7 @@ def _table(found: Sequence[Curve]) -> str:
 
 
 def _strong(model: Model) -> str:
-    """Return a table of steps with a fixed number of examples in all."""
+    """Return a table of steps in which all cores together have a fixed number of examples."""
     [first] = (each for each in model.samples.strong if each.batch == STRONG_BATCH)
     lines = [f"{first.title} in all",
              f"{'cores':>6}{'cycles':>13}{first.unit + '/s':>16}{'efficiency':>12}"

@@ -215,7 +215,7 @@ class _BlockRunner(Verilator):
 
 @contextlib.contextmanager
 def _locked(folder: pathlib.Path) -> Iterator[None]:
-    """Locks a run's folder, once no other process has locked it; a process's end unlocks it."""
+    """Waits until no other process holds the lock of a run's folder, and holds it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -77,7 +77,7 @@ class Tick:
         quarter has at most one event that is not late.
     pairs : tuple of int
         Numbers of quarters of the half that the other core reduces, in order. For each of them,
-        this core sends the other core its own numbers of the block that is added in the next tick.
+        this core sends to the other core its elements of the block that is added in the next tick.
     """
 
     events: tuple[tuple[int, Event], ...]

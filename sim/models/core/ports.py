@@ -248,7 +248,7 @@ class CorePorts(Closeable):
                   words: Words) -> npt.NDArray[np.uint64]:
         """Makes a request for each address at the sequencer's host port; returns the responses.
 
-        The requests are writes of ``words`` if ``write`` is true, otherwise reads, in ``space``.
+        The requests write ``words`` to ``space`` if ``write`` is true; otherwise they read from it.
         """
         requests = (np.uint64(write) | np.uint64(space.value) << _SPACE_SHIFT
                     | addresses.astype(np.uint64) << _ADDRESS_SHIFT

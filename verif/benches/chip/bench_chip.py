@@ -379,7 +379,7 @@ async def descriptors_with_faults(dut: HierarchyObject) -> None:
 
 @bench_test
 async def refused_by_memory(dut: HierarchyObject) -> None:
-    """A transfer that memory refuses signals nothing, and stops its core; all else goes on."""
+    """Memory refuses a transfer: the transfer signals nothing, its core stops, all else goes on."""
     bench = await ChipBench.started(dut, 0.2)
     config = bench.config
     rows = 4 * config.sublanes

@@ -400,8 +400,8 @@ class _Writer:
         none. It pops nothing before vector ``first`` of its rows. With ``starts``, the step starts
         a transfer of operands; with ``stores``, it starts transfers of results. At its end, it
         waits for ``waits`` chunks of operands of the next step. With ``middle``, it waits for a
-        chunk of its rows before it pushes their second half. ``last`` marks the last step. Without
-        a tag, ``known`` describes the results whose first vector it pops.
+        chunk of its rows before it pushes their second half. ``last`` marks the last step. If the
+        results that it begins to pop have no tag, ``known`` describes them.
         """
         b, product = self._b, self._product
         rows = product.block_rows
@@ -674,7 +674,7 @@ class _Results:
 
 @dataclass(frozen=True)
 class _Known:
-    """What the tag of a step says, if it is known without the tag.
+    """What the tag of a step would say, if the step's number is known when the code is written.
 
     ``at`` is the address of the results. ``begins`` and ``ends`` say whether the step is the first,
     and the last, that adds to its sums.

@@ -69,8 +69,8 @@ def overlay(linear: Linear, constants: Image, config: Config, name: str = "progr
     Returns
     -------
     Overlays, and list of Load
-        The segments; and the loads of segments that most likely follow: one for each segment
-        except the last, unless the segment that most likely follows it is not known.
+        The segments; and, for each segment except the last, the load of the segment that most
+        likely follows it, if that is known.
 
     Raises
     ------

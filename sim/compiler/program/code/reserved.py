@@ -28,9 +28,10 @@ transfers too."""
 MOVED = 8
 """Semaphore that counts complete transfers of `VectorMemory.issue`, which move values."""
 FREE, EXCHANGED, EXCHANGED_PARTS = 9, 3, (3, 4)
-"""Semaphores of exchanges that are not along rings of chips. ``FREE`` counts signals that the other
-core's destination vectors are free. ``EXCHANGED`` counts complete transfers; each exchange has two:
-the one sent and the one received. Exchanges in two parts have a semaphore for each part."""
+"""Semaphores of exchanges that are not along rings of chips. ``FREE`` counts signals of the other
+core: each says that its destination vectors are free. ``EXCHANGED`` counts complete transfers; each
+exchange has two, the one sent and the one received. Exchanges in two parts have a semaphore for
+each part."""
 EXCHANGED_ALONE = LINKS["y", -1]
 """Semaphore that replaces ``EXCHANGED`` in programs for one chip, where no link uses it.
 ``EXCHANGED`` also counts the first parts of exchanges in two parts, so code that waits for an

@@ -148,7 +148,8 @@ def outcome(case: Case, device: systolith.Device, *, folded: bool = False) -> st
     """Compile and run a test; return its outcome as text.
 
     The text begins with "pass", "differs", "refused" or "no program". The test's constants become
-    arguments, unless ``folded`` is set. A test that the compiler refuses is tried again with it.
+    arguments, unless ``folded`` is set. A test that the compiler refuses is tried again with
+    ``folded`` set.
     """
     try:
         module = read(case.text)
