@@ -33,7 +33,7 @@ class Network(nn.Module):
 
 @jax.jit
 def train_step(state, x, y, key):
-    """Make a step with points ``x`` of classes ``y``; return the new state and the loss before it.
+    """Make a step with points ``x`` of classes ``y``; return the new state and the old one's loss.
 
     ``key`` is the random key from which each step derives that of its dropout.
     """

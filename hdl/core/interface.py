@@ -85,8 +85,8 @@ class DmaIssue(wiring.Signature):
     """The start of a transfer by a bundle, from the sequencer to the DMA engine.
 
     ``valid``: the current bundle starts a transfer, and its operands are final; the bundle may
-    still wait for other conditions. ``address`` is the scalar memory address of the descriptor, all
-    of which lies in scalar memory. The address is stable while ``valid``. If ``valid`` falls
+    still wait for other conditions. ``address`` is the descriptor's address in scalar memory, where
+    the whole descriptor lies. The address is stable while ``valid``. If ``valid`` falls
     without ``taken``, the bundle was abandoned.
 
     ``read``: the engine reads `descriptor_words` words of scalar memory in this cycle, from

@@ -233,9 +233,9 @@ class Transcendental(wiring.Component):
                      fraction: Signal) -> tuple[Signal, Signal, Signal]:
         """Convert the operand's magnitude, if it is below 256, to fixed point.
 
-        ``exponent`` and ``fraction`` are the operand's fields. Return whether the magnitude is
-        below 1, its integer part, and its `FIXED_BITS` fraction bits. One shifter serves magnitudes
-        below 1, which have only fraction bits, and larger ones.
+        ``exponent`` and ``fraction`` are the operand's fields. Return three values: whether the
+        magnitude is below 1; its integer part; its `FIXED_BITS` fraction bits. One
+        shifter serves magnitudes below 1, which have only fraction bits, and larger ones.
         """
         below_one = Signal()
         distance = Signal(8)

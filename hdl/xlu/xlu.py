@@ -73,8 +73,9 @@ class _Result(data.Struct):
 class XluControl(wiring.Component):
     """Accepts operations and decides in which cycles (*slots*) their rows enter the unit.
 
-    One operation can wait while the chain holds the rows of the operation before it. The rows of
-    the waiting operation are loaded in the last slot of that one, so no gap is between their slots.
+    One operation can wait while the chain holds the rows of the operation before it. In the
+    last slot of the earlier operation, the rows of the waiting one are loaded, so there is no gap
+    between the slots of the two.
 
     Parameters
     ----------

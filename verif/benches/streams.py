@@ -140,7 +140,7 @@ class StreamMonitor:
     Attributes
     ----------
     transfers : list of int
-        Cycles, as of ``domain.now``, of the transfers.
+        Cycle of each transfer, as ``domain.now`` counts cycles.
     """
 
     def __init__(self, domain: ClockDomain, dut: HierarchyObject, name: str,

@@ -37,7 +37,8 @@ STEP_SIDE = 64
 IMAGES = 2
 """Number of images for each core."""
 _BOUND = 0.02
-"""Largest difference from JAX on the CPU, relative to the largest logit: products use bfloat16."""
+"""Largest permitted difference from JAX on the CPU, relative to the largest logit. There is a
+difference because products use bfloat16."""
 _STEP_BOUNDS = 2.0 ** -12, 2.0 ** -18
 """Largest permitted differences of the step's values: from the interpreter, and from JAX. Each is
 relative to the largest element of the value. Chip, interpreter and JAX round operands of products

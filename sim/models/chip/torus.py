@@ -137,8 +137,9 @@ class _Blocks:
 
     A run that waits for an event (an interrupt, or rest) ends as follows. At the end of each block,
     a rank tells the others whether it has seen the event. It reads their answers at the end of the
-    next block, so ranks need not wait for each other. If one has seen the event, the run ends at
-    that point. A run without ranks ends at the same cycle: only the event's cycle decides.
+    next block, so ranks need not wait for each other. If any rank has seen the event, the run ends
+    with that next block. A run without ranks ends at the same cycle, because only the cycle of the
+    event decides.
     """
 
     def __init__(self, torus: "_TorusSimulation", chip: ChipSimulation) -> None:
@@ -361,7 +362,7 @@ class _TorusSimulation(Closeable):
             chip.record(self._recording)
 
     def _follow(self, cycles: int) -> None:
-        """Run this rank's chips for ``cycles`` cycles, for which another rank has run its own.
+        """Run this rank's chips for ``cycles`` cycles, for which another rank has run its chips.
 
         ``cycles`` is at most `room`.
         """
@@ -450,7 +451,7 @@ class ChipTorus(_TorusSimulation):
     ranks : Ranks or None
         The ranks, if there are several.
     interrupts : bool
-        Whether this process simulates the chip whose interrupt ends a run until an interrupt.
+        Whether this process simulates the chip for whose interrupt a run waits.
     cycle : int
         Number of cycles since the torus was created.
     rested : int

@@ -124,7 +124,7 @@ class ChipBench:
         """A bench after a reset of the chip; the chip and `golden` have the same random state.
 
         Of vector memory, only the first `WORDS` vectors are filled and compared, unless ``whole``
-        is set: the simulator spends most of its time on this.
+        is set, because filling and comparing them takes most of a bench's time.
         """
         bench = cls(dut)
         if not whole:

@@ -205,7 +205,7 @@ class _Convolution:
         """Write a convolution that computes the gradient of a depthwise filter.
 
         Each spatial position of the result is a sum of products. The sum runs over the positions
-        and features of the filter of this convolution, which is not the depthwise filter.
+        and features of this convolution's filter, which is not the depthwise filter.
         ``outputs`` is the number of output features of a group.
         """
         to = self.to

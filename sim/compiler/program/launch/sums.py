@@ -300,7 +300,7 @@ class PodSums:
         return self._running is not None and not values.isdisjoint(self._running.operation.results)
 
     def store(self, value: Value, destination: Rows, part: range | None) -> bool:
-        """Let a value that is not used again be copied to HBM: a part of it after each later step.
+        """Let a value that is not used again be copied to HBM, in parts: one after each later step.
 
         One long transfer would delay the transfers of the sum. ``destination`` and ``part`` are
         those of `Places.copy_to`. Return whether this is possible.
