@@ -229,8 +229,8 @@ class Writer(wiring.Component):
     def _write_words(self, m: Module) -> tuple[Signal, Signal, Signal]:
         """Write the row to scalar or instruction memory, `write_words` words a cycle.
 
-        A row of more than `write_words` words is written in several parts. In instruction memory,
-        each part is a whole bundle; a row of at most `write_words` words is a part of a bundle.
+        A row of more than `write_words` words is written in several parts, each of which is a whole
+        bundle in instruction memory. A row of fewer words lies within one bundle.
 
         Return three signals: the row's last words are written; the `AddressWalk` advances; no words
         are offered.

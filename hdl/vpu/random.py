@@ -15,7 +15,7 @@ ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 INJECTION = 4
 """Number of rounds between injections of the key."""
 PARITY = 0x1BD11BDA
-"""Exclusive or of the three key words: the third word is this constant ^ the first two words."""
+"""XOR of the three key words: the third word is this constant ^ the first two words."""
 
 
 class Random(wiring.Component):

@@ -114,7 +114,7 @@ class SerialChip(Closeable):
                              f"{VERSION} of the serial protocol, not {word & 0xFF}")
 
     def _check(self, config: Config) -> Config:
-        """Compare the chip's parameters; return the configuration with the board's memory size.
+        """Compare the chip with ``config``; return ``config`` with the size of the board's memory.
 
         Raises
         ------

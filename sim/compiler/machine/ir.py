@@ -249,7 +249,7 @@ Each result holds the operation, so that no other object gets the `id`."""
 def _positions(operation: isa.Operation) -> tuple[tuple[int, ...], tuple[int, ...], isa.Operation]:
     """Return the positions of the operands that an operation may read, and of those it may write.
 
-    The third item is the operation itself, which `_found` must keep alive.
+    The third item is the operation: while `_found` holds it, no other object gets its `id`.
     """
     found = _found.get(id(operation))
     if found is None:

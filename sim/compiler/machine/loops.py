@@ -50,10 +50,10 @@ _ADD = scalar_operation(ScalarOp.ADD)
 def unroll(code: MachineCode, *, joined: int | None = None) -> MachineCode:
     """Return the code with short innermost loops unrolled.
 
-    Only loops that are within other loops, or use the cross-lane unit, are unrolled; in code that
-    consists of several kernels, so are all others, because their iterations can overlap with the
-    code before and after them. For such code, ``joined`` is the maximum number of operations
-    of a loop that is unrolled, in all its iterations together.
+    In the code of one kernel, only loops that are within other loops, or use the cross-lane unit,
+    are unrolled. In the code of several kernels, all short loops are, because their iterations can
+    overlap with the code before and after them. For such code, ``joined`` is the maximum number of
+    operations of a loop that is unrolled, in all its iterations together.
     """
     limits = _SHORT if joined is None else (_ITERATIONS, joined)
     reads = Counter(register for op in operations(code.body) for register in op.reads)

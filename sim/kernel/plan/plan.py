@@ -77,7 +77,7 @@ class MemoryWrite:
 
 @dataclass
 class Group:
-    """Updates and memory writes that vector code computes together, in tiles that set ``enable``.
+    """Updates and memory writes that vector code computes together, in tiles where ``enable`` is 1.
 
     SIMD lanes of ``lane`` bits compute them. If ``late``, the new values are stored only after all
     groups are computed; such a group has no memory writes.

@@ -254,7 +254,7 @@ class ControlBench:
             core.clear()
 
     def finish(self, accesses: int) -> None:
-        """Ends the test: checks that enough responses were compared, and all were checked."""
+        """Ends the test: checks that there were enough accesses, and that all got responses."""
         checker = self._watch.checker
         checker.finish()
         assert self.accesses >= accesses

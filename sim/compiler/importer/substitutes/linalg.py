@@ -124,9 +124,9 @@ def _reflected(a: Any, v: Any, tau: Any) -> Any:
 def geqrf(a: Any) -> tuple[Any, Any]:
     """Compute a QR decomposition by Householder reflections.
 
-    Return a matrix of the shape of ``a`` and the reflections' factors tau, shape (..., min(rows,
-    columns)). The matrix holds the triangle R, and below it the reflections' vectors. Vector j is 1
-    at row j and 0 above it; these elements are not stored.
+    Return two arrays: a matrix of the same shape as ``a``, and the reflections' factors tau, shape
+    (..., min(rows, columns)). The matrix holds the triangle R, and below it the reflections'
+    vectors. Vector j is 1 at row j and 0 above it; these elements are not stored.
     """
     rows, columns = a.shape[-2:]
     a, factor = _scaled(a)

@@ -1,6 +1,6 @@
 """Copies in which an outer dimension and the one along the sublanes change roles.
 
-With S sublanes, a square is S vectors: one row tile at S consecutive indices of the outer
+With S sublanes, a square is S vectors: the same tile at S consecutive indices of the outer
 dimension. Sublane j of vector i becomes sublane i of vector j of the result. All elements with the
 same d = i - j (modulo S) move by d sublanes, and no two of them are in the same sublane. So a first
 merge collects the elements of equal d in one vector, and a rotation moves them. Then a second merge

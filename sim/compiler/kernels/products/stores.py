@@ -94,7 +94,7 @@ class Stores:
                 + product.lag * len(tuple(self.parts())))
 
     def parts(self) -> Iterator[tuple[int, int]]:
-        """Yield the transfers of a block that is popped after the last step.
+        """Yield the transfers that store a block whose results are popped after the last step.
 
         Each is (first vector, number of vectors).
         """

@@ -56,8 +56,8 @@ class RingExchanges:
              ) -> Callable[[Peer], TransferWords]:
         """Write the code that starts to send ``source``, and to receive into ``target``.
 
-        Other code does not overlap with the handshake. Return a function that makes the descriptor,
-        without the destination, for a given receiver.
+        Other code does not overlap with the handshake. Return a function that makes the descriptor
+        for a given receiver. The receiver's address of ``target`` is not in the descriptor yet.
         """
         number, meeting = operation.attributes["number"], operation.attributes["meeting"]
         memory, link = self._places.memory, meeting.link
