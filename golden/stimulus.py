@@ -75,10 +75,10 @@ def _factors(x: _Words, w: _Words, field: _Words, word: _Words,
              spread: int = 63) -> tuple[_Words, _Words]:
     """Return x and w whose product has the exponent field ``field``, or one more.
 
-    The exponent fields of x and w are each half of their sum, plus or minus an offset of at most
-    ``spread``. Bits 16 to 31 of the random ``word`` choose the offset. With the default ``spread``,
-    ``field`` must be from 1 to 254. With a smaller ``spread``, ``field`` may be outside this range;
-    a negative ``field`` is given modulo 2**32.
+    The exponent fields of x and w have the sum ``field`` + 127. Each is half of this sum, plus or
+    minus an offset of at most ``spread``, which bits 16 to 31 of the random ``word`` choose. With
+    the default ``spread``, ``field`` must be from 1 to 254. With a smaller ``spread``, ``field``
+    may be outside this range; a negative ``field`` is given modulo 2**32.
     """
     total = field + 127
     first = (total >> 1) + spread - _below(word, 16, 2 * spread + 1)

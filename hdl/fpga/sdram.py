@@ -41,10 +41,11 @@ class Command(IntEnum):
 
 @dataclass(frozen=True)
 class SdramTiming:
-    """The clock of an SDRAM, and the times that its data sheet requires, with their names there.
+    """The clock of an SDRAM, and the times that its data sheet requires, by their names there.
 
-    The defaults suit all parts of 256 Mbit and 143 MHz or more that boards such as the ULX3S have
-    (AS4C16M16SA, IS42S16160G, MT48LC16M16A2, W9825G6KH): each is the longest time of these parts.
+    Boards such as the ULX3S have one of several parts of 256 Mbit and 143 MHz or more: AS4C16M16SA,
+    IS42S16160G, MT48LC16M16A2, W9825G6KH. The defaults suit all of these: each default is the
+    longest time that one of them requires.
 
     Parameters
     ----------

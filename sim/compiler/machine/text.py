@@ -13,7 +13,7 @@ __all__ = ["bundles_text", "code_text", "dump_kernel"]
 
 
 def dump_kernel(folder: pathlib.Path, name: str, machine: MachineCode, code: Code) -> None:
-    """Write a kernel's machine code and bundles to a new file in a folder, named after ``name``.
+    """Write a kernel's machine code and bundles to a new file, named after ``name``, in a folder.
 
     Raises
     ------

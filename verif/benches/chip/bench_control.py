@@ -206,7 +206,7 @@ class ControlBench:
         self.accesses += 1
 
     async def write_bytes(self, where: int, data: bytes) -> None:
-        """Writes some bytes of a word, which must be refused."""
+        """Writes some bytes of a word; the write must be refused."""
         answer = await self._master.write(where, data)
         assert answer.resp == Resp.SLVERR, f"write of {len(data)} bytes to {where:#x}"
         self.accesses += 1

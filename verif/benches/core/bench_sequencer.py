@@ -94,7 +94,7 @@ class SequencerBench:
         self.requests.write(Space.SCALAR, self.golden.scalars)
 
     def new_program(self, length: int, fault: bool) -> None:
-        """Loads a random program that the golden core has executed; both must issue the same."""
+        """Loads a random program that the golden core has executed, and expects its issues."""
         self.golden.trace = []
         program = self.generator.program(length, fault=fault)
         self._load([*program.bundles,

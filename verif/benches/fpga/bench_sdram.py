@@ -86,7 +86,7 @@ class SdramBench:
         assert (await self.master.write(address, data, awid=0)).resp == Resp.OKAY
 
     async def read(self, address: int, length: int) -> None:
-        """Read bytes at any address, and compare those that were written."""
+        """Read bytes at any address; check those that have been written before."""
         found = await self.master.read(address, length, arid=0)
         assert found.resp == Resp.OKAY
         for place, byte in enumerate(found.data, address):

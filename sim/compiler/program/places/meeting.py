@@ -80,7 +80,7 @@ class Links:
 
 
 def peer(link: Link, core: int) -> Peer:
-    """Return the core number ``core`` of the chip to which a link leads."""
+    """Return the `Peer` for core ``core`` of the chip to which a link leads."""
     kind, way = link
     return Peer(way * (kind == "x"), way * (kind == "y"), core)
 
