@@ -1,1 +1,1 @@
-"""Compiles the user's programs, StableHLO and functions of JAX, and runs them on a device."""
+"""Compiles programs in StableHLO and functions of JAX, and runs them on a device."""

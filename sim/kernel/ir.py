@@ -426,7 +426,7 @@ class Graph:
         return self._make("test", (x,), mask, is_bit=True)
 
     def _test_or(self, x: Node, mask: int) -> Node | None:
-        """A simpler node for ``test(x, mask)``, where ``x`` is a bitwise or; None if there is none.
+        """A simpler node for ``test(x, mask)``, where ``x`` is an ``or``; None if there is none.
 
         An operand without bits under the mask is dropped. If an operand is a choice between
         constants, each of the two operands gets a test of its own.

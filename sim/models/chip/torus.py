@@ -382,7 +382,7 @@ class _TorusSimulation(Closeable):
                 for dx, dy in ((1, 0), (-1, 0), (0, 1), (0, -1))]
 
     def _take(self, wires: npt.NDArray[np.uint32], words: npt.NDArray[np.uint32]) -> int:
-        """Copy the frames that entered ``wires`` since the last exchange to ``words``.
+        """Copy to ``words`` the frames that entered ``wires`` since the last exchange.
 
         ``wires`` are indices of the list that `_wires` returns.
 

@@ -21,8 +21,8 @@ class Processor(Protocol):
       program. So an event in the middle of a program (`stop`, a `signal` that overflows) takes
       effect at different bundles.
     * While a program runs, the simulated core rejects `load_program` with a `RuntimeError`.
-    * `read_state` of the golden core also returns the state that checks the array's rules, unless
-      ``array`` is False. `read_state` of the simulated core returns the state of the current
+    * `read_state` of the golden core also returns the counts by which it checks the array's rules,
+      unless ``array`` is False. `read_state` of the simulated core returns the state of the current
       cycle: work that a stopped program began is complete only after `run`.
     * Only the simulated core has a watchdog, counters and `reset`.
     """

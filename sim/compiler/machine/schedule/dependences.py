@@ -25,8 +25,8 @@ __all__ = ["Graph", "Results", "block_graph", "delay_loads", "heights", "is_barr
 _BARRIERS = (Unit.SEMAPHORE, Unit.OTHER_CORE, Unit.LINKS, Unit.DMA)
 _MEMORY = (Unit.VMEM, Unit.SMEM)
 _PACE = 2
-"""Maximum number of pushes of rows in front of which a load may move in a paced block
-(`block_graph`)."""
+"""In a paced block (`block_graph`), a load may move in front of at most this number of pushes of
+rows."""
 _APART = 12
 """Least number of cycles from an operation with a `Fence` to the next such operation of its block,
 if that one starts a transfer."""

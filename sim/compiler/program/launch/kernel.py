@@ -47,9 +47,9 @@ class KernelLowering:
     known : mapping of Value to int, optional
         The word of each operand that is a constant with equal elements.
     reads : list of Value, optional
-        An empty list, to which `scalar` appends operands. The first row of each must be in the
-        window of scalar memory when the kernel begins, in successive rows. If not given, the kernel
-        copies vectors to the window itself.
+        An empty list, to which `scalar` appends operands. When the kernel begins, the window of
+        scalar memory must hold the first row of each of them, in the order of the list. If
+        ``reads`` is not given, the kernel copies vectors to the window itself.
     counters : mapping of Value to (int, Affine), optional
         For each operand that is an affine function of a loop counter: the address of the counter in
         scalar memory, and the function.

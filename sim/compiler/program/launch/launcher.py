@@ -229,7 +229,7 @@ class Launcher:
     def pod_sum(self, operation: Operation, *, apart: bool) -> None:
         """Write code that sums values over all devices of a pod.
 
-        With ``apart``, it may be divided into steps, between which kernels run until
+        With ``apart``, the code may be divided into steps, between which kernels run until
         `PodSums.finish`.
         """
         with suppress(VectorMemoryError):

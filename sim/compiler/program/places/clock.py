@@ -97,8 +97,8 @@ class Clock:
 
         In each cycle, as many words are written as a bundle has.
 
-        Unless the segment is loaded ``ahead``, the core waits for it; otherwise `arrive` has to
-        follow.
+        If the segment is loaded ``ahead``, a call of `arrive` has to follow. If not, the core waits
+        for the load.
         """
         for part in (rows, 1):
             self._lose(self.hold + self._start)

@@ -123,8 +123,8 @@ class Places:
     def _take(self, vectors: int, *, loaded: bool) -> int | None:
         """Allocate vectors in the smallest free run that is large enough; None if there is none.
 
-        `sim.compiler.program.places.vectors.take` chooses the end of the run; ``loaded`` tells
-        whether the vectors are for a value loaded from HBM.
+        `sim.compiler.program.places.vectors.take` chooses at which end of the run the vectors lie;
+        ``loaded`` tells whether they are for a value loaded from HBM.
         """
         return take(self.memory.free, vectors, self._resident, self.distance,
                     self.is_home if loaded else None)
