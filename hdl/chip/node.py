@@ -117,8 +117,8 @@ class CoreNode(wiring.Component):
 
     When the host requests a reset, the program stops, the engine abandons its transfers, and memory
     completes all outstanding bursts. Then core and engine are reset; the AXI4 masters are not. The
-    other core continues. Data that its engine reads from this core during the reset are undefined,
-    and its writes to this core may be lost.
+    other core continues. Data that the other core's engine reads from this core during the reset
+    are undefined, and writes of that engine to this core may be lost.
 
     Parameters
     ----------

@@ -210,9 +210,9 @@ class _Interference:
         """Find pairs of registers of which one is pushed, and the other is written soon after.
 
         The array reads a pushed register row by row, and a bundle that overwrites the register
-        meanwhile must wait. So virtual registers that are written in the bundle of the push, or in
-        the next ``bundles`` - 1 bundles, should get other physical registers. Returns, for each
-        virtual register, the set of those from which it should differ.
+        meanwhile must wait. So a virtual register that is written in the bundle of the push, or in
+        the next ``bundles`` - 1 bundles, should not get the pushed register's physical register.
+        Returns, for each virtual register, the set of those from which it should differ.
         """
         late: dict[int, int] = {}
         for number, pushed in self._pushes if bundles else ():

@@ -88,7 +88,7 @@ class Stream:
         self._deferred: Callable[[], None] | None = None
 
     def defer(self, write: Callable[[], None]) -> None:
-        """Postpone a call of ``write``, which may append code, until other code is appended."""
+        """Postpone a call of ``write``, which may append code, until right before further code."""
         self._write_deferred()
         self._deferred = write
 

@@ -261,7 +261,7 @@ class ControlFlow:
 
     def _enter(self, region: Graph, buffers: Mapping[int, VmemBuffer],
                rows: Mapping[int, Rows]) -> None:
-        """Record where the inputs of a loop's body or condition lie while its code is written.
+        """Record where the inputs of a loop's body or condition lie, before its code is written.
 
         ``buffers`` maps the numbers of inputs in vector memory to their vectors; ``rows`` maps
         those of the other inputs to their HBM rows.
