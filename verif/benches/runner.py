@@ -105,7 +105,8 @@ BENCHES = (Bench("mac_cell", "tiny", 1), Bench("mac_cell", "tiny", 2), Bench("ma
            *(Bench(top, preset, 2) for top in ("hbm_port", "control")
              for preset in ("tiny", "small")),
            Bench("chip", "tiny", 2), Bench("chip", "small", 2))
-"""All benches, small designs first."""
+"""All benches, small designs first. Most have cells of depth 2: with depth 4 an array is slow,
+because weights must wait for the wavefront of a swap."""
 
 
 @dataclass(frozen=True)

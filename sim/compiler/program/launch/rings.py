@@ -82,7 +82,7 @@ class RingExchanges:
     def invite_next(self, operation: Operation, following: Sequence[Operation]) -> None:
         """Allocate a buffer for the next exchange over the link of exchange ``operation``.
 
-        Write code that allows the neighbour to send to it.
+        Write code that allows the previous chip on the ring to send to this buffer.
 
         The next exchange is looked for among the operations ``following``, up to the first control
         flow or sum over the pod; such a sum may need all of vector memory. All cores with the same
