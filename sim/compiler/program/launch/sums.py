@@ -49,8 +49,8 @@ _SPREAD = 0.8
 """Share of the kernels' cycles over which the steps of a sum are spread."""
 _URGENT, _FIRST = 4, 0.4
 """For a sum that takes longer than the kernels: number of steps before any kernel, and share of the
-kernels' cycles over which the other steps are spread. After these steps, while the last kernels
-run, results are copied to HBM."""
+kernels' cycles over which the other steps are spread. In the rest of the kernels' cycles, results
+are copied to HBM."""
 
 
 _LAST = 6
@@ -236,7 +236,9 @@ class PodSums:
         self._prepared[device.number] = _Prepared(shares, room, image, number, apart)
 
     def write(self, operation: Operation, *, apart: bool = False) -> None:
-        """Write a ``pod_sum``; with ``apart``, if possible, in steps between which kernels run.
+        """Write a ``pod_sum``; with ``apart``, if possible, only the first of its steps.
+
+        `passed`, `meanwhile` and `finish` write the later steps, between which kernels run.
 
         Raises
         ------
