@@ -208,7 +208,7 @@ class SimulatedBoard(Closeable):
         return self
 
     def power_cycle(self) -> None:
-        """Switch the board off and on: it returns to its state after the load of the bitstream."""
+        """Switch the board off and on: it then has the state that a load of the bitstream gives."""
         self._restart = True
 
     def disconnect(self) -> None:

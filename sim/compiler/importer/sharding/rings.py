@@ -1,12 +1,13 @@
 """Sums of large values over whole rings of chips, with all links of each chip busy.
 
 A value is divided as in `sim.compiler.collectives.plan`: each core of a chip reduces one half of
-it. If the values of a chip's two cores are not added, a core's half is its whole own value. Core 0
-reduces its half along X first and then along Y, core 1 the other way round. A half has two
-quarters, which go round the rings in opposite directions. Along the first axis, a quarter has a
-segment for each chip, and along the second axis, a segment has a block for each chip. The blocks
-are reduced along both axes. The totals then travel along both axes until all chips have all of
-them. Functions append operations to the graph of their parameter ``at``.
+it. If the sum does not add the values of a chip's two cores, each core reduces the whole of its own
+value instead; below, this is its half. Core 0 reduces its half along X first and then along Y, core
+1 the other way round. A half has two quarters, which go round the rings in opposite directions.
+Along the first axis, a quarter has a segment for each chip, and along the second axis, a segment
+has a block for each chip. The blocks are reduced along both axes. The totals then travel along both
+axes until all chips have all of them. Functions append operations to the graph of their parameter
+``at``.
 """
 
 import math
