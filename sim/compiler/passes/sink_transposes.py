@@ -12,7 +12,7 @@ def sink_transposes(graph: Graph) -> None:
     """Remove transposes of operands and results of ``dot_general``.
 
     - A product of a transposed operand becomes a product of the operand before the transpose. The
-      transpose must keep the order of the free dimensions: the result has them in this order.
+      transpose must keep the order of the free dimensions, because it is their order in the result.
     - In a product's result, the left operand's free dimensions precede the right operand's. A
       transpose that exchanges these two groups is replaced by the product with swapped operands,
       if the transpose is the only use of the product.

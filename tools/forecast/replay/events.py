@@ -35,7 +35,7 @@ class Transfer:
     delay : float
         Cycles from the link's last busy cycle until the transfer has arrived.
     rows : int
-        Rows that this transfer and the equal transfers in other directions take in vector memory.
+        Rows that this transfer and the equal ones in other directions move in vector memory.
     core : int
         Core that waits until the queue has room for the transfer; -1 if no core waits.
     """

@@ -1,6 +1,6 @@
 """Benches that compare the core, with all its units and the host's ports, with the golden core.
 
-After each program all registers, memories and semaphores are compared with the golden core's. In
+After each program, all registers, memories and semaphores are compared with the golden core's. In
 every cycle the counters must sum to the cycles.
 """
 

@@ -1,6 +1,6 @@
 """Benches of the sequencer, with units that take time but compute nothing.
 
-`SequencerChecker` compares every issue, in order, with the golden core's. After each program
+`SequencerChecker` compares every issue, in order, with the golden core's. After each program,
 registers, memories and semaphores are compared with the golden core's.
 """
 

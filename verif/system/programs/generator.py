@@ -28,7 +28,7 @@ class RandomProgram:
     operations : frozenset of Operation
         Operations that were executed.
     signals : tuple of (index, amount)
-        Semaphores and amounts that the host must add to them, one each time the program waits.
+        Semaphores, and amounts that the host must add to them: a pair each time the program waits.
     """
 
     bundles: tuple[int, ...]
