@@ -138,7 +138,7 @@ ENVIRONMENT = re.compile(
 """Environment variables that may change a result."""
 _STORAGE = {"SYSTOLITH_BUILD", "SYSTOLITH_CACHE_GB", "PYTHONDONTWRITEBYTECODE", "MAKEFLAGS",
             "MFLAGS"}
-"""Environment variables that change no result: where files are kept, how many jobs make runs."""
+"""Environment variables that change no result: where files are kept, how many jobs ``make`` has."""
 _PROGRAMS = ("aarch64-linux-gnu-g++", "ar", "as", "bash", "g++", "git", "ld", "make", "nm", "perl",
              "qemu-aarch64", "sh")
 
