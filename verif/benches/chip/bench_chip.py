@@ -310,7 +310,7 @@ class Pace:
 
 
 async def stream(bench: ChipBench, victim: int, *, reads: bool) -> None:
-    """Engines and programs of both cores use one core's vector memory; the engines move rows."""
+    """Both engines move rows between HBM and the victim's vector memory, which its program uses."""
     config = bench.config
     rows = STREAM_ROWS
     words = rows // config.sublanes
