@@ -322,7 +322,7 @@ _TRANSFERS = (
 )
 
 COUNTER_REGISTERS = ("CYCLES", *(counter.upper() for counter in COUNTERS))
-"""Counters, each with registers ``{name}_LO`` and ``{name}_HI``, in this order."""
+"""Counters, in the order of their registers: each has ``{name}_LO``, followed by ``{name}_HI``."""
 
 
 def _counters() -> Iterator[Register]:

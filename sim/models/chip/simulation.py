@@ -258,7 +258,7 @@ class ChipSimulation(Closeable):
         """
         event = Until(until)
         if max_cycles is None and event is Until.NEVER:
-            raise ValueError("max_cycles must be a number if until is NEVER, not None")
+            raise ValueError("max_cycles must be a number if until is NEVER, but is None")
         limit = NO_LIMIT if max_cycles is None else integer("max_cycles", max_cycles, 0,
                                                               NO_LIMIT)
         total = 0

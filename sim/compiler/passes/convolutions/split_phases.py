@@ -330,8 +330,8 @@ class _Splitter:
         ``positions`` positions, and a line ``columns`` columns. Before the split, the images lie in
         the sublanes; after it, the positions of a phase. The split pays off if there are at least
         as many features as sublanes, and the positions fill the sublanes at least as well as the
-        images. The positions must also fill at least `_LEAST` of the sublanes, unless a phase holds
-        a whole line.
+        images did. The positions must also fill at least `_LEAST` of the sublanes, unless a phase
+        holds a whole line.
         """
         def filled(size: int) -> float:
             return size / (-(-size // self._sublanes) * self._sublanes)
