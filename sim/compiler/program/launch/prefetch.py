@@ -216,7 +216,7 @@ class Prefetch:
         trial.drop(item.dying)
 
     def _save(self) -> None:
-        """Start to copy to HBM values that will be evicted soon, so that eviction takes no time."""
+        """Start copies of values that will be evicted soon, so that eviction takes no time."""
         places, clock = self._places, self._places.memory.clock
         smallest = self._context.config.vmem_vectors // _SMALL
         if places.memory.free.largest >= self._most:
