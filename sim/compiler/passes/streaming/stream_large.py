@@ -1,4 +1,4 @@
-"""Rewrites operations whose operands and results do not fit vector memory as streams of blocks."""
+"""Writes streams of blocks in place of operations that do not fit vector memory as a whole."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
