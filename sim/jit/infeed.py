@@ -134,8 +134,8 @@ def batches(arguments: Any, types: Sequence[Any]) -> Iterator[list[npt.NDArray[A
     feeds = [leaf for leaf in jax.tree.leaves(arguments, is_leaf=_is_infeed) if _is_infeed(leaf)]
     if len(set(feeds)) < len(feeds):
         # The arguments would take turns: each would get only a part of the batches.
-        raise ValueError("an Infeed must be passed once, not as several arguments: use its "
-                         "batches twice in the scan")
+        raise ValueError("an Infeed must be passed once, not as several arguments: one iteration "
+                         "of the scan can use its batch several times")
     wanted = [jax.tree.structure(feed.first) for feed in feeds]
     for parts in zip(*(feed.take() for feed in feeds), strict=False):
         found = [jax.tree.structure(part) for part in parts]
