@@ -151,8 +151,8 @@ class Memory(Session):
         self._heap.check(buffer)
         first = checks.integer("offset", offset, 0, buffer.size)
         if first + size > buffer.size:
-            raise ValueError(f"array must lie within the buffer's {buffer.size} bytes, not {size} "
-                             f"from {first} on")
+            raise ValueError(f"array must lie within the buffer's {buffer.size} bytes, not take "
+                             f"{size} bytes from byte {first} on")
         at, begin = divmod(buffer.address + first, self._config.row_bytes)
         return at, -(-(begin + size) // self._config.row_bytes), slice(begin, begin + size)
 

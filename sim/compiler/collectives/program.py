@@ -386,7 +386,7 @@ class _Core(_Writer):
         return "\n".join(self._lines)
 
     def _scatter(self) -> None:
-        """Write phases 1 and 2, and phase 3's first step, which sends on the complete block."""
+        """Write phases 1 and 2, and phase 3's first step, which forwards the complete block."""
         first, second = self._sides
         segment, block, blocks = self._segment, self._plan.block, self._blocks
         last = (first - 1) * segment

@@ -130,7 +130,7 @@ class _Lowering:
         return self._sum(terms - fixed, self._register(fixed, scope), scope, terms)
 
     def _here(self, terms: _Terms, scope: _Scope) -> SReg:
-        """Append code that computes a sum of terms to the scope's block; return the register."""
+        """Write a sum of terms at the end of the scope's block; return the register that has it."""
         total = ZERO
         for term, factor in sorted(terms, key=lambda pair: pair[0].number):
             value = term if isinstance(term, SReg) else self._variable(term, scope)

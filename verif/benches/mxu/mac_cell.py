@@ -175,7 +175,7 @@ class CellModel:
 
     @property
     def holding(self) -> bool:
-        """Whether no output may change at the last edge: the cell has been idle long enough."""
+        """Whether the outputs must not have changed: the cell has been idle for long enough."""
         return self._quiet > self._latency
 
     def step(self, inputs: CellInputs) -> CellOutputs:
