@@ -384,7 +384,7 @@ class _Fusion:
 
 
 def _sorted(operations: Sequence[Operation]) -> Iterator[Operation]:
-    """Yield each operation after all that it reads, otherwise in the given order."""
+    """Yield each operation after those whose results it reads, otherwise in the given order."""
     made_by = {result: operation for operation in operations for result in operation.results}
     done: set[Operation] = set()
     for operation in operations:
