@@ -149,9 +149,9 @@ class DmaEngine(wiring.Component):
         return m
 
     def _abort(self, m: Module) -> Signal:
-        """Stop all stages until they are idle, and then clear their transfers.
+        """Stop all stages on ``abort``; clear their transfers when all are idle.
 
-        Return a signal that is set while the stages must stop.
+        Return a signal that is set from ``abort`` until all are idle: the stages must stop.
         """
         stages = (self._reader, self._collector, self._issuer, self._writer, self._completion)
         aborting = Signal()

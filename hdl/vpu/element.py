@@ -43,7 +43,7 @@ _WRITE_TURNS = (("v0", "v1"), ("load", "chain"))
 def slot_ports(transcendental: bool, iterative: bool = False) -> dict[str, int]:
     """Return names and widths, in bits, of a slot's ports from control pipeline to ALU.
 
-    In the cycle of ``read``: numbers of registers ``a`` and ``b`` and of masks ``p`` and ``q``;
+    While ``read`` is set: numbers of registers ``a`` and ``b`` and of masks ``p`` and ``q``;
     ``use_scalar`` and ``scalar``. In later cycles: ports of `VectorAlu`. In the cycle of the
     result: ``write`` to register ``d``, or ``mask_write`` to mask ``mask_d``. ``transcendental``
     and ``iterative`` are those of `VectorAlu`.

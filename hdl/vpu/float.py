@@ -52,9 +52,9 @@ def _latch(m: Module, name: str, bundle: wiring.PureInterface,
 
 def _through(m: Module, platform: object, bundle: wiring.PureInterface,
              steps: dict[str, type]) -> wiring.PureInterface:
-    """Apply combinational steps of the MAC datapath to ``bundle``; return the last step's output.
+    """Connect combinational steps of the MAC datapath in order; return the last step's output.
 
-    ``steps`` maps instance names to step classes, in order.
+    ``bundle`` is the first step's input. ``steps`` maps instance names to step classes.
     """
     for name, make_step in steps.items():
         step = instantiate(m, platform, name, f"mac_{name}", make_step)
