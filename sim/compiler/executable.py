@@ -38,7 +38,7 @@ class Layout(Protocol):
     def pack(self, array: npt.NDArray[Any], memory: Words) -> None:
         """Write an array to ``memory``, shape (rows, lanes).
 
-        Words of padding in ``memory`` keep their values or become 0.
+        An implementation may set words of padding in ``memory`` to 0, or leave them unchanged.
         """
 
     def unpack(self, memory: Words) -> npt.NDArray[Any]:

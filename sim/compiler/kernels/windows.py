@@ -64,9 +64,9 @@ class _Axis:
     def span(self, shift: int) -> tuple[int, int, int]:
         """Find the windows whose element at one position lies in the operand, not in padding.
 
-        In window i, this is element i * stride + ``shift`` of the operand; ``shift`` is negative
-        if this element of window 0 lies in the padding before the operand. Returns (shift, first,
-        end): the windows are those from number ``first`` to ``end - 1``.
+        At this position, window i has element i * stride + ``shift`` of the operand. ``shift`` is
+        negative if window 0 has padding there, before the operand. Returns (shift, first, end): the
+        windows are those from number ``first`` to ``end - 1``.
         """
         first = min(max(0, -(shift // self.stride)), self.many)
         last = min(self.many, (self.size - 1 - shift) // self.stride + 1)
@@ -382,10 +382,10 @@ class _Reduction:
         self._places = padded
 
     def _padding(self) -> list[VReg]:
-        """Return vectors that stand for elements of the padding.
+        """Return a vector for each operand, whose elements stand for elements of the padding.
 
-        Each of these elements already combines `_weight` elements of the operand's padding, so the
-        vectors are `_weight` initial values, combined by the reducer.
+        By now, each element of an operand combines `_weight` of its original elements. So an
+        element of the padding combines `_weight` initial values.
         """
         b, initial = self._b, self._reducer.initial
         if self._weight == 1:

@@ -135,7 +135,10 @@ def _joined(group: list[Operation], *, early: bool) -> Operation:
 
 
 def _inlined(operation: Operation, replaced: dict[Value, Value]) -> list[Operation]:
-    """Return the operations of a sum's region; add its values and results to ``replaced``."""
+    """Return the operations of a sum's region, which take the sum's place.
+
+    Add to ``replaced`` what replaces the region's inputs, and what replaces the sum's results.
+    """
     [region] = operation.regions
     replaced.update(zip(region.inputs, operation.operands, strict=True))
     for inner in region.operations:

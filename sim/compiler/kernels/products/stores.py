@@ -3,8 +3,8 @@
 A step of a product multiplies a block of rows by a weight tile, and adds to a block of sums. Here,
 the steps with the last tile of the depth come last: each of them completes a block of sums. Such a
 step starts a transfer after an eighth of its block's vectors has been popped, and another one after
-a further half of them. The first transfer of the next step stores the rest: blocks follow one
-another in memory, so a transfer need not begin or end where a block does.
+a further half of them. The rest is stored by the first transfer of the next step, together with the
+first eighth of that step's block. This is possible because blocks are adjacent in memory.
 
 The DMA engine writes rows no faster than the array makes them. So all rows that it has not written
 when the last results are popped delay the end of the product. Therefore, the transfers are small.

@@ -26,7 +26,7 @@ from sim.compiler.program.launch.records import Records
 __all__ = ["Joiner", "Part"]
 
 _OPERATIONS = 1024
-"""Maximum number of operations of all kernels that are joined."""
+"""Maximum number of operations that kernels joined with one another have together."""
 _CYCLES = 8192
 """A kernel of more predicted cycles is not joined: joining would save a small share of its time."""
 _PRICE, _COMPACT_PRICE = 1, 4
@@ -105,7 +105,7 @@ class Joiner:
         self._tried: dict[tuple[object, ...], tuple[Options, ...]] = {}
 
     def add(self, part: Part) -> None:
-        """Append a kernel; its code is written when other code follows it."""
+        """Append a kernel; if it may be joined, its code is written when other code follows it."""
         if not part.may_join:
             self._write(part)
             return

@@ -135,9 +135,9 @@ class Prefetch:
     def _address_for(self, value: Value, number: int) -> int | None:
         """Choose the address of vector memory at which to load a value; None if there is none.
 
-        The value is an operand of the following operation ``number``, counted from 0. The load must
-        not cause evictions up to that operation. The method tries several addresses and chooses the
-        one with which all following operations evict the fewest vectors.
+        The value is an operand of operation ``number`` after the kernel, counted from 0. The load
+        must not cause evictions up to that operation. The method tries several addresses and
+        chooses the one with which all operations after the kernel evict the fewest vectors.
         """
         vectors, free = self._tilings[value].vectors, self._places.memory.free
         places = self._candidates(vectors)
