@@ -123,7 +123,7 @@ class Graph:
         return self._make("bit", (), int(bool(value)), is_bit=True)
 
     def leaf(self, name: object, width: int) -> Node:
-        """A leaf of source ``name`` (`Node.origin`): a number of ``width`` bits, or a bit."""
+        """A leaf of source ``name`` (`Node.origin`): a bit if ``width`` is 1, else a number."""
         if width == 1:
             return self._make("leafb", (), name, is_bit=True)
         return self._make("leaf", (), name, low(width))

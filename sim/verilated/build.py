@@ -36,7 +36,7 @@ _INOUT = re.compile(r"^ *VL_INOUT\w*\(&(\w+),", re.MULTILINE)
 
 _MACROS = ("-DVERILATOR=1", "-DVM_COVERAGE=0", "-DVM_SC=0", "-DVM_TIMING=0", "-DVM_TRACE_FST=0",
            "-DVM_TRACE_SAIF=0")
-"""Settings of Verilator's headers; its run-time library depends on no others."""
+"""Settings of Verilator's headers; its run-time library depends on no other settings."""
 
 _VERSION_SCRIPT = "{ global: systolith_*; local: *; };\n"
 """Linker script: exports ``systolith_*`` only, so that models never share a Verilator class."""

@@ -46,7 +46,8 @@ class Fusion:
         conjunction.
     flipped : dict of Node to Node
         For each fused choice between x and ``x ^ constant``, the node ``x ^ constant``. One
-        instruction inverts these bits of x, only in the lanes that choose so.
+        instruction inverts the bits of x that are 1 in the constant, only in the lanes that choose
+        so.
     inverted : set of Node
         Comparisons that are replaced by their opposites, ``eq`` by ``ne`` for example.
     """

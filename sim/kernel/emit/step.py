@@ -63,8 +63,8 @@ class _Loads:
     north_bits : list of str
         Values of 1-bit registers beyond the north edge: copied once, before any row is stepped.
     north : list of str
-        Values of wider registers beyond the north edge: copied just before row 0 is stepped, after
-        all other rows.
+        Values of wider registers beyond the north edge: copied just before row 0, the last row to
+        be stepped.
     west : list of str
         Values of registers beyond the west edge: copied before each row is stepped.
     slices : list of str
