@@ -121,7 +121,8 @@ REACHES = re.compile(
     r"__file__|__path__|\b(subprocess|multiprocessing|runpy|pkgutil|import_module|__import__|"
     r"spec_from_\w+|getcwd|chdir|posix_spawnp?|popen)\b|\bsys\.executable|\binspect\.get|"
     r"\bcwd\(\)|\bos\.(exec|spawn|system)")
-"""Code that may open files of the checkout outside of its folder, or start programs that do."""
+"""Code by which a module may open files of the checkout that are not in the module's folder, or
+start programs that do."""
 
 _MODULE = re.compile(r"\b(?:golden|hdl|sim|systolith|tools|verif)(?:\.\w+)+")
 _USERS_OF_JAX = {"jax", "optax", "equinox", "flax", "keras"}

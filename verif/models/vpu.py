@@ -453,7 +453,8 @@ class VpuBundle:
     Parameters
     ----------
     slots : mapping of slot to fields
-        Fields as in a bundle of `hdl.isa`. A scalar operand is the slot's register in `SOURCES`.
+        Fields as in a bundle of `hdl.isa`. The field of a scalar operand names the slot's register
+        in `SOURCES`.
     scalars : mapping of slot to int
         Values of the scalar operands: second operands of vector operations, and addresses.
     """

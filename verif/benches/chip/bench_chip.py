@@ -106,8 +106,8 @@ async def run_exchange(bench: ChipBench) -> None:
 class Contention:
     """Programs that load and store while both DMA engines use both vector memories.
 
-    Of each vector memory, transfers only read vectors 0 to 63. At most one transfer writes each of
-    the vectors from 64 on. The program loads and stores the last 32 of the first `WORDS` vectors.
+    In each vector memory, transfers read vectors 0 to 63 and write later ones. No two transfers
+    write the same vector. The program uses only the last 32 of the first `WORDS` vectors.
 
     Parameters
     ----------

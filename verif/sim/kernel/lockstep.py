@@ -71,8 +71,8 @@ class Lockstep:
     grids : mapping of str to callable
         For each grid, by name: a function that makes the grid as a module of the given name.
     backends : sequence of str, or dict of str to sequence of str
-        Vector backends, or `PARALLEL`, for each of which a kernel is built: the same for all
-        grids, or by name of grid.
+        Vector backends, or `PARALLEL`. Each grid has a kernel for each of them. A dict gives the
+        backends of each grid, by the grid's name.
     passes : str
         Yosys passes for the kernels.
     """

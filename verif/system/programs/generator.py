@@ -156,9 +156,10 @@ class Generator(FaultChoice):
         return self._faulty(self._pick(ANY_TIME))
 
     def _nearly_legal(self) -> int:
-        """A bundle with random values in some fields, which may have any fault or none.
+        """A last bundle with random values in some fields, which may cause any fault or none.
 
-        If it has none, the program continues in empty bundles, or leaves instruction memory.
+        After a bundle without a fault, the core executes the empty bundles that follow the program,
+        or leaves instruction memory.
         """
         slots, imm, _ = unpack(self._bundle(self._length - 1))
         slots[Slot.S1] = {}
