@@ -122,8 +122,8 @@ class Division:
         For each device, the index of its part along each dimension. Several devices may have the
         same part.
     stacked : bool
-        Whether the host array has a further dimension, which the parts lack: its first one, with
-        one index for each device.
+        Whether the host array has one dimension more than the parts: its first one, with one index
+        for each device.
     """
 
     counts: tuple[int, ...]

@@ -57,7 +57,7 @@ class ChipModel(TransferPort):
     library : pathlib.Path, optional
         The library of another `ChipModel`, its ``model.path``. That chip must have equal
         ``config`` and ``kernels``, and either both chips or none may have a ``trace``. By default
-        the library is found anew, which takes longer than to load it.
+        the constructor finds or builds the library; even to find it takes longer than to load it.
 
     Raises
     ------
