@@ -166,10 +166,10 @@ def fmul(a: _Words, b: _Words) -> _Words:
     """Return the product of fp32 numbers, rounded once.
 
     A float64 holds the product of two 24-bit significands exactly, for all exponents. Its
-    conversion to float32 is the only rounding, and is correct from 2**-126 on. Smaller products
-    would round to multiples of 2**-149, so the exact product decides. The limit is the midpoint
-    between 2**-126 and the next smaller number with 24 significant bits: from there on, the result
-    is 2**-126; below, it is zero.
+    conversion to float32 is the only rounding, and is correct from 2**-126 on. A smaller product
+    would be rounded to a multiple of 2**-149. So its exact value decides the result: 2**-126 if it
+    is at least the midpoint between 2**-126 and the next smaller number with 24 significant bits,
+    otherwise zero.
 
     Parameters
     ----------

@@ -63,8 +63,8 @@ def check_hops(dx: int, dy: int, shape: tuple[int, int]) -> None:
 def route(x: int, y: int, dx: int, dy: int, shape: tuple[int, int]) -> list[Hop]:
     """Return the hops of a packet in order: first those along X, then those along Y.
 
-    A packet begins each dimension on channel 0. The link that crosses the dateline, and all links
-    after it in that dimension, are taken on channel 1.
+    A packet begins each dimension on channel 0. It takes the dateline, and all links after it in
+    that dimension, on channel 1.
 
     Parameters
     ----------
