@@ -193,9 +193,9 @@ class PodSums:
     def prepare(self, operation: Operation, *, apart: bool = True, now: bool = False) -> None:
         """Start to load the image of a sum; with ``apart``, divide the sum into steps if possible.
 
-        Steps require that the image keeps its words of scalar memory while kernels run. If there is
-        no room for that, or ``apart`` is false, kernels would overwrite the image. Then it is
-        loaded only if the sum comes ``now``.
+        Kernels run between the steps, so the image then takes words of scalar memory from them. If
+        there are not enough words, or ``apart`` is false, the sum is not divided. Its image is then
+        loaded only if the sum follows ``now``, before a kernel overwrites the image.
 
         Raises
         ------
@@ -225,9 +225,9 @@ class PodSums:
         else:
             words = image_words(shares, len(room), in_steps=False)
             if words > len(room):
-                raise MemoryError(f"scalar memory must have {words} words for kernels, because the "
-                                  f"program sums values over a pod, not {len(room)}: choose a chip "
-                                  f"with larger scalar memory")
+                raise MemoryError(f"scalar memory must have {words} words for kernels, not "
+                                  f"{len(room)}, because the program sums values over a pod: "
+                                  f"choose a chip with larger scalar memory")
             room = room[:words]
         nowhere = VmemBuffer("", 0, shares.workspace)
         code = StreamedSum(Builder(context.config), shares, device.core, nowhere, room,
@@ -323,9 +323,9 @@ class PodSums:
         return True
 
     def _store(self, left: int) -> None:
-        """Start the transfers to HBM of a part of the vectors that must go there.
+        """Start transfers to HBM for some of the vectors in `_leaving`.
 
-        ``left`` more parts follow, each about as large as this one.
+        The others follow in ``left`` more calls, about as many in each.
         """
         number, sublanes = 0, self._context.config.sublanes
         size = -(-sum(len(vectors) for vectors, _ in self._leaving) // (left + 1))

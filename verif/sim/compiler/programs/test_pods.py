@@ -353,7 +353,7 @@ def test_too_little_scalar_memory_for_a_sum(monkeypatch: pytest.MonkeyPatch) -> 
     x = np.zeros((4, 16), np.float32)
     graph = import_stablehlo(
         lower(on_pod(lambda x: jax.lax.psum(x, "x"), 4, P()), x), Torus(2, 1))
-    with pytest.raises(MemoryError, match=r"must have 23 words for kernels, .* not 20"):
+    with pytest.raises(MemoryError, match="must have 23 words for kernels, not 20"):
         compile_pod(graph, replace(TINY, smem_words=160))
 
 
