@@ -555,13 +555,14 @@ def _both_float(operands: list[Value], graph: Graph, location: Location | None) 
 def _manual_devices(sizes: Mapping[str, int], manual: Set[str], torus: Torus) -> int:
     """Return how many devices have parts of their own in a ``manual_computation``: all, or one.
 
-    ``sizes`` has the size of each axis of its mesh, and ``manual`` has the names of the axes along
-    which it divides values between devices.
+    ``sizes`` has the size of each axis of the computation's mesh. ``manual`` has the names of the
+    axes along which the computation divides values. If all these axes have size 1, one device has
+    the values; otherwise, all devices have parts.
 
     Raises
     ------
     ValueError
-        On a pod, if ``manual`` lacks an axis of more than one device.
+        On a pod, if ``manual`` lacks an axis whose size is not 1.
     """
     several = {name for name, size in sizes.items() if size > 1}
     if torus.chips > 1 and several and not several <= manual:

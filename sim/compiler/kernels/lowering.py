@@ -87,9 +87,9 @@ class Lowering(Protocol):
 
     @property
     def meanwhile(self) -> "Meanwhile | None":
-        """Chooses the steps of a kernel before which other code runs; None if no other code runs.
+        """Function that chooses the steps of a kernel before which other code runs, or None.
 
-        A kernel that calls it must call each of the returned functions once, in order.
+        It returns functions that write this code. A kernel must call each of them once, in order.
         """
 
     def place(self, value: Value) -> Place:

@@ -56,7 +56,7 @@ class Position:
                 or (within is not None and within + length <= unit))
 
     def varies(self, unit: int) -> bool:
-        """Whether an axis changes the position within a tile of ``unit`` elements."""
+        """Whether the position within a tile of ``unit`` elements depends on any axis."""
         return any(step % unit for step in self.steps.values())
 
     def at(self, loops: Loops) -> Index:

@@ -310,12 +310,12 @@ class _Copies:
                 b.store(vector, self._target, target + way.first_vector(copy, 0) + row_phase)
 
     def _entries(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yield the source of each row phase for each column offset of the filter.
+        """Yield the source of each phase of the copies, for each column offset of the filter.
 
-        A source is (offset, row_phase, phase, shift). The row phases are the phases of the rows
-        that the product multiplies. At position p (a sublane), row phase ``row_phase`` for column
-        offset ``offset`` holds the elements at position p + ``shift`` of the input's phase
-        ``phase``. A ``phase`` of -1 means that this row phase holds zeros.
+        A source is (offset, row_phase, phase, shift): ``row_phase`` is a phase of the copy for
+        column offset ``offset``, and ``phase`` is a phase of the input. Position p (a sublane) of
+        ``row_phase`` gets the elements at position p + ``shift`` of ``phase``. If ``phase`` is -1,
+        ``row_phase`` gets zeros.
         """
         way, attributes = self._way, self._attributes
         phases = way.phases

@@ -253,9 +253,9 @@ class Plan:
 
         Step -1 stands for the wait before the first step.
 
-        After the `half_step`, a step waits for only one chunk, so that each step can start another
-        one. Before it, a step waits for all chunks that the next step needs: to wait for some of
-        them earlier would stall the array.
+        A step before the `half_step` waits for all chunks that the next step needs: if an earlier
+        step waited for some of these chunks, the array would stall. Any later step waits for only
+        one chunk, since each step that waits can start only one chunk.
         """
         found: dict[int, int] = {}
         after = self.product.steps

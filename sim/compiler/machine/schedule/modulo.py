@@ -19,8 +19,7 @@ from sim.compiler.machine.schedule.resources import Node, Table
 __all__ = ["Modulo", "feasible_interval", "least_interval", "modulo_schedule", "pressure"]
 
 _ATTEMPTS = 6
-"""The search gives an interval up after this number of attempts to place an operation, times the
-number of operations of the body."""
+"""Limit of a search: how often it may place operations, divided by the number of operations."""
 
 
 @dataclass(frozen=True)

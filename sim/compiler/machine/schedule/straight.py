@@ -205,7 +205,7 @@ class _Scheduler:
                 heappush(self._later, (self._earliest[number], self._ranks[number]))
 
     def _grouped(self) -> list[_Group]:
-        """Make all groups, still empty; return the group to which each operation belongs."""
+        """Make all groups, with empty lists; return the group of each operation."""
         groups: dict[object, _Group] = {}
         found = []
         for node in self._nodes:
