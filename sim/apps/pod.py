@@ -111,7 +111,8 @@ def training_step(layers: int, parts: int, model: int = CORES) -> JitFunction:
     """Return the function (weights, images, wanted) -> (loss, new weights) of a training step.
 
     ``layers`` is the number of weight matrices. The batch is divided into ``parts`` parts. For each
-    part, ``model`` cores with consecutive numbers divide the layers.
+    part, ``model`` cores with consecutive numbers divide the columns of every even matrix between
+    them, and the rows of every odd one. If ``layers`` is odd, each core has the whole last matrix.
 
     Raises
     ------

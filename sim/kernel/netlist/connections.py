@@ -125,7 +125,7 @@ class Connections:
         return graph.and_(graph.sub(graph.xor(number, sign), sign), graph.const(low(width)))
 
     def any(self, bits: Sequence[Bit], what: str) -> Node:
-        """Whether any bit of a connection, of any width, is one.
+        """Return a bit that is one if any of ``bits`` is; there may be any number of ``bits``.
 
         ``what`` names the connection in messages.
         """

@@ -33,9 +33,9 @@ _WAY, _SEND, _SPREAD = 3, 2, 8
 _HBM, _BLOCK, _FOLLOW = 5, 10, 5
 """Numbers of bundles, a cycle each, without those that start transfers.
 
-For each way: `_WAY` in a step, `_SEND` in a send, `_SPREAD` in a send of a spread block. For both
-ways together: `_HBM` in subroutine ``load`` or ``store``, `_BLOCK` at the end of a block, `_FOLLOW`
-in subroutine ``follow``.
+For each way: `_WAY` in a step, and `_SEND` in a send, or `_SPREAD` instead in a send of a spread
+block. For both ways together: `_HBM` in subroutine ``load`` or ``store``, `_BLOCK` at the end of a
+block, `_FOLLOW` in subroutine ``follow``.
 """
 
 
