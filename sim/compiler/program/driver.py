@@ -45,7 +45,7 @@ __all__ = ["compile_graph", "compile_pod", "pod_arrays"]
 _DIVIDED = 16
 """An output with at least this number of vectors is written by both cores, a half by each."""
 _DIVISIBLE = frozenset({"fusion", "transpose", *KINDS})
-"""Kinds of operations whose kernels store none of their results in HBM themselves."""
+"""Kinds of operations whose kernels never store a result in HBM."""
 _SHARES = 1, 2, 4, 8
 """Values of n, tried in order: an operation's operands and results may take 1/n of vector memory.
 """
