@@ -425,10 +425,11 @@ def random_traffic(checker: XluChecker, rng: np.random.Generator, cycles: int) -
     """Random operations, as many as the unit accepts, while other units change the registers.
 
     Like the sequencer, the scenario offers an operation to a ready unit only when the operation's
-    registers are free: no write to them is outstanding, and no read of its result register. For 50
-    cycles at a time, the scenario offers each operation until the operation issues; for the next
-    50, it may instead offer a new one in each cycle. At any time, it overwrites registers that the
-    unit no longer needs, most often the sources of the last operations.
+    registers are free: no write to any of them is outstanding, and no read of the result register
+    is outstanding. For 50 cycles at a time, the scenario offers each operation until the operation
+    issues; for the next 50, it may instead offer a new one in each cycle. At any time, it
+    overwrites registers that the unit no longer needs, most often the sources of the last
+    operations.
     """
     sources: deque[int] = deque(maxlen=3)
     contents = random_contents(rng, *checker.registers.shape[1:])

@@ -37,7 +37,7 @@ class ProductOutcome:
     macs : int
         Multiply-accumulate operations of all of them, without padding.
     cores : set of int
-        How many cores a product used: each number that occurred.
+        Each number of cores that a product used.
     """
 
     products: int = 0
