@@ -33,7 +33,7 @@ core: each says that its destination vectors are free. ``EXCHANGED`` counts comp
 exchange has two, the one sent and the one received. Exchanges in two parts have a semaphore for
 each part."""
 EXCHANGED_ALONE = LINKS["y", -1]
-"""Semaphore that replaces ``EXCHANGED`` in programs for one chip, where no link uses it.
+"""Semaphore of a link that replaces ``EXCHANGED`` in programs for one chip, which use no links.
 ``EXCHANGED`` also counts the first parts of exchanges in two parts, so code that waits for an
 exchange in one part would wait for these, too."""
 SENT = EXCHANGED_PARTS[1]
