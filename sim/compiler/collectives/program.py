@@ -103,7 +103,7 @@ BEHIND = 6
 class _Walk:
     """Scalar registers of a *walk*: a loop through an array in HBM, piece by piece.
 
-    Pairs have one register for each way, forward and backward.
+    An attribute that is a tuple has one register for each way, forward and backward.
 
     Attributes
     ----------

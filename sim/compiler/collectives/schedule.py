@@ -73,11 +73,11 @@ class Tick:
     Attributes
     ----------
     events : tuple of (int, Event)
-        Numbers of quarters, and what the core does with a block of that quarter, in order. A
-        quarter has at most one event that is not late.
+        Pairs, in order: the number of a quarter, and what the core does with a block of this
+        quarter. A quarter has at most one event that is not late.
     pairs : tuple of int
-        Numbers of quarters of the half that the other core reduces, in order. For each of them,
-        this core sends to the other core its elements of the block that is added in the next tick.
+        Numbers of quarters of the other core's half, in order. For each of them, this core sends to
+        the other core its elements of the block that the other core adds in the next tick.
     """
 
     events: tuple[tuple[int, Event], ...]
@@ -88,9 +88,9 @@ def ticks(quarters: tuple[Quarter, Quarter]) -> Iterator[tuple[int, Tick]]:
     """Yield all ticks of a core, each with the number of times that it repeats.
 
     Both quarters begin and end each phase at about the same time, so the links along both axes are
-    busy. On tori that are not square, one quarter then has more ticks in a phase than the other.
-    In some of its ticks, the core works on this quarter alone. Measurements decided at which point
-    of a phase these ticks are.
+    busy. If the torus is not square, one quarter has more ticks in a phase than the other. In some
+    ticks of this phase, the core works only on the quarter that has more. Measurements decided
+    where in the phase these ticks are.
     """
     made = list[Tick]()
     for phase, joint in ((_first, None), (_second, 1), (_gather, 3)):

@@ -83,8 +83,8 @@ def image_words(shares: SumShares, room: int, *, in_steps: bool) -> int:
     """Return the number of words of an image; scalar memory has room for ``room`` words.
 
     If ``room`` suffices, the image has `_SEPARATE` descriptors, of which only addresses change.
-    Otherwise, it has only one, and the code writes all of it before each transfer. ``in_steps``
-    tells whether the sum is written in steps.
+    Otherwise, it has only one descriptor, which the code rewrites before each transfer.
+    ``in_steps`` is as in `StreamedSum`.
     """
     first = _first_descriptor(shares, in_steps)
     most = first + _SEPARATE * DESCRIPTOR_WORDS

@@ -320,7 +320,7 @@ def _absolute(bundles: Sequence[Operations]) -> Image:
 
 
 def _part(table: npt.NDArray[np.int64], segment: Segment) -> list[list[int]]:
-    """Return the rows of ``table`` for bundles of a segment; the first column has their numbers."""
+    """Return the rows of ``table`` for bundles of a segment; column 0 has the bundles' numbers."""
     chosen = (table[:, 0] >= segment.first) & (table[:, 0] < segment.end)
     return table[chosen].tolist()
 

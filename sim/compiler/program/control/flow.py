@@ -221,10 +221,11 @@ class ControlFlow:
         return buffers, rows
 
     def _carried_rows(self, operation: Operation, number: int, outfed: Sequence[Rows]) -> Rows:
-        """Write code that copies the initial value of carried value ``number`` to HBM.
+        """Write code that copies the initial value of carried value ``number`` to rows of HBM.
 
-        Return the rows to which it goes. If the loop does not change the value, these are the rows
-        of its home. If it is in the outfeed, they are the first of the outputs' rows in ``outfed``.
+        Return these rows: its home, if the loop does not change the value; the first of ``outfed``,
+        if the value is in the outfeed; otherwise new rows. ``outfed`` has the rows of each output
+        that returns the value.
         """
         places, value, body = self._places, operation.operands[number], operation.regions[1]
         if body.outputs[number] is body.inputs[number]:
