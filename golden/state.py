@@ -242,7 +242,7 @@ class ArchitecturalState:
 
     @property
     def held(self) -> int:
-        """Number of result vectors in the array: those of pushed rows that were not popped yet."""
+        """Number of pushes of rows whose results were not popped yet."""
         return len(self._results)
 
     @property

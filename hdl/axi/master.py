@@ -32,7 +32,7 @@ from .interface import (
 __all__ = ["BURSTS", "WRITES", "BurstCutter", "HbmPort", "HbmReader", "HbmWriter"]
 
 BURSTS = 8
-"""Least number of full-length bursts that can be outstanding in each direction."""
+"""At least this number of full-length bursts can be outstanding in each direction."""
 
 WRITES = 8 * BURSTS
 """Greatest number of write bursts, of any length, that await a response from memory."""

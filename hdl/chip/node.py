@@ -295,7 +295,7 @@ class CoreNode(wiring.Component):
         m.d.comb += [self.guest.busy.eq(port.busy), engine.other_busy.eq(self.peer.busy)]
 
     def _share_requests(self, m: Module, platform: object) -> None:
-        """Share the core's port for single words between the host and the engine.
+        """Share the core's port for single words: the host reads and writes, the engine only reads.
 
         The engine writes several words at once, through a port of its own.
         """

@@ -189,9 +189,9 @@ class VectorElement(wiring.Component):
         return read
 
     def _read_in_turn(self, m: Module, registers: RegisterFile) -> dict[str, Signal]:
-        """Connect several of the element's inputs to each read port; return the data by input.
+        """Connect the inputs that share a read port to it; return the data by input.
 
-        They use the read port in turn, see `_TURNS`.
+        `_TURNS` says which inputs share a port, and when each of them uses it.
         """
         read: dict[str, Signal] = {}
         for i, ports in enumerate(_TURNS):

@@ -17,7 +17,7 @@ _SUFFIX = re.compile(r"\$(?:CCU2_COMB|DPRAM_COMB|RAMW_SLICE|RAMW_BLOCK)[0-9]*$")
 """If nextpnr splits a cell of the netlist, each part has the cell's name with such a suffix."""
 _PLACE = re.compile(r"X([0-9]+)/Y([0-9]+)/")
 _SLICE_CELLS = ("TRELLIS_COMB", "TRELLIS_FF")
-"""Types of cells of which a tile of the FPGA has eight; it has one or few cells of other types."""
+"""A tile of the FPGA has eight cells of each of these types, and one or few of each other type."""
 _PER_TILE = 8
 _SHADES = 4
 _COLUMNS, _ROWS = 127, 96

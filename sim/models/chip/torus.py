@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 _RATE = 1 << 16
 _MAX_THREADS = 1024
 _PERIOD = 64
-"""Number of cycles after which a run that waits for an event is checked again for its end."""
+"""Number of cycles between two tests whether a run that waits for an event must end."""
 _STILL = 8
 """The chips rest if all of them have been inactive for more cycles than this: the status of a core
 shows what another core does to it only a few cycles later."""
@@ -534,7 +534,7 @@ class ChipTorus(_TorusSimulation):
     def read_cores(self, registers: Sequence[str]) -> list[list[dict[str, int]]]:
         """Return the values of registers of all cores of all chips, by chip, core and name.
 
-        The chips' reads take place in the same cycles, those of a core in the given order.
+        All chips are read in the same cycles, and the registers of a core in the given order.
         """
         reads = [(False, address(name, core), 0)
                  for name in registers for core in range(self.config.cores)]
