@@ -211,7 +211,10 @@ class Descriptor:
         ValueError
             If there are not `hdl.dma.format.DESCRIPTOR_WORDS` words, or one does not fit 32 bits.
         """
-        return cls(**unpack_descriptor([int(word) for word in words]))
+        # What has been unpacked fits its field, so `__post_init__` is left out: chips unpack many.
+        made = object.__new__(cls)
+        made.__dict__.update(unpack_descriptor([int(word) for word in words]))
+        return made
 
     @property
     def source(self) -> Side:
