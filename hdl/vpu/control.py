@@ -149,11 +149,10 @@ class SlotControl(wiring.Component):
                 before = field
 
     def _write(self, m: Module, op: Signal, d: Signal, starts: dict[AluUnit, Signal]) -> None:
-        """In the last cycle of an operation, select its result, and write it to register or mask.
+        """Write each operation's result to its register or mask, in the operation's last cycle.
 
-        ``op`` and ``d``: the operation that reads its operands in this cycle, and the register or
-        mask that it writes. ``starts`` has a bit for each unit: an operation of that unit reads its
-        operands now.
+        The operation ``op`` reads its operands in its first cycle, in which ``starts`` has a 1 for
+        the unit that executes it. ``d`` is the number of the register or mask that it will write.
         """
         depth = max(len(names) for names in self._enables.values())
         numbers = [d]
