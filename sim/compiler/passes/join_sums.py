@@ -38,7 +38,10 @@ def join_sums(graph: Graph, config: Config) -> None:
 
 
 def _join(graph: Graph, torus: Torus, config: Config, *, divides: bool) -> None:
-    """Join the sums of a graph, and of its regions; ``divides`` allows early sums."""
+    """Join the sums of a graph, and of its regions.
+
+    ``divides``: a group of sums in the graph itself may become two sums, the first one early.
+    """
     for operation in graph.operations:
         for region in operation.regions if operation.kind != "pod_sum" else ():
             _join(region, torus, config, divides=False)

@@ -208,14 +208,16 @@ def _connect(source: Segment, target: Segment, at: int) -> None:
 def load_places(segment: Segment, linear: Linear) -> list[int]:
     """Return where a segment's code may start to load the following segment, the best place first.
 
-    The places are values of `Segment.loads`. Every path through the segment executes the load
-    exactly once.
-    Transfers complete in order, so a transfer of operands that starts after the load waits for it.
-    Therefore the best places are right after the start of a transfer of operands, the latest first.
-    Next comes the segment's first bundle. The segment's exits wait for the load. To keep this wait
-    short, the code after all these places has at least as many bundles as the following segment,
-    unless the load begins within the first `_FEW` bundles. Last come the starts of all kernels, for
-    a load that at the other places would wait for earlier transfers.
+    The places are values of `Segment.loads`. With each of them, every path through the segment
+    executes the load exactly once.
+
+    1. Right after the start of a transfer of operands, the latest such place first. Transfers
+       complete in order, so the load delays only the transfers that start after it. The segment's
+       exits wait for the load. To keep this wait short, at least as many bundles follow the place
+       as the following segment has, unless the place is within the first `_FEW` bundles.
+    2. The segment's first bundle.
+    3. The starts of all kernels. They serve if earlier transfers would delay the load too long at
+       the places above.
     """
     assert segment.following is not None
     size = segment.end - segment.first

@@ -155,8 +155,9 @@ class Prefetch:
     def _leaving(self, loaded: tuple[Value, int], number: int) -> tuple[int, int]:
         """Count the evictions that follow if a value is loaded; ``loaded`` is (value, address).
 
-        Return how many values the first ``number`` operations after the kernel evict, and how many
-        vectors all operations after it evict. The second result is valid only if the first is 0.
+        Return two numbers: of values that are evicted by the first ``number`` operations after the
+        kernel, and of vectors that are evicted by all operations after the kernel. The second
+        number is valid only if the first is 0.
         """
         trial = self._trial(loaded)
         for item in self._following[:number]:
