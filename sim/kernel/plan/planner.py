@@ -157,7 +157,7 @@ def _inputs(grid: TileGrid, tile: Tile, outputs: Mapping[str, int]) -> dict[str,
 
 
 def _check_edges(grid: TileGrid, outputs: Mapping[str, int]) -> None:
-    """Checks that each register needs only one value beyond each edge of the grid.
+    """Checks that the chains from one register in one direction begin at the same port of the grid.
 
     ``outputs`` has the number of the register that holds each tile output.
     """

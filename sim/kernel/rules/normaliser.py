@@ -89,7 +89,7 @@ class _Series:
     width: int
 
     def replacements(self, graph: Graph, known: set[Node]) -> dict[Node, Node]:
-        """Map the number after each step, and each step's condition, to its replacement.
+        """Map `_Step.after` and `_Step.test` of each step to their replacements.
 
         Only nodes in ``known`` are replaced.
         """

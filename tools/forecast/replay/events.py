@@ -1,8 +1,9 @@
 """Replays links, and the cores that wait for them, as a sequence of events.
 
-All chips of a torus execute the same programs, and start in the same cycle. When a transfer of a
-chip reaches the next chip, an equal one from the chip before arrives. So the replay has one chip
-only. Links forward and backward are symmetric, so it has one direction only, too.
+All chips of a torus execute the same programs, and start in the same cycle. In the cycle in which
+a chip's transfer reaches the next chip, an equal transfer reaches this chip from the previous one.
+So the replay has one chip only. Links forward and backward are symmetric, so it has one direction
+only, too.
 """
 
 import heapq
