@@ -37,9 +37,9 @@ class Rule(IntEnum):
     """A command earlier than ``start_us``, or out of order: the first command must precharge all
     banks; after it, only precharge and refresh are permitted until the first mode command."""
     MODE = 3
-    """A mode command for anything but bursts of one word, in sequence, with CAS latency 2; or one
-    that fewer than eight refreshes precede. From the second mode command on, only the refreshes
-    since the first mode command count."""
+    """A mode command that does not set sequential bursts of one word with CAS latency 2, or that
+    fewer than eight refreshes precede. From the second mode command on, only the refreshes since
+    the first mode command count."""
     COMMAND = 4
     """A command that this memory does not know: burst stop or automatic precharge."""
     IDLE = 5

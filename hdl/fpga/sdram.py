@@ -108,8 +108,10 @@ class SdramTiming:
 
 
 class SdramPins(wiring.Signature):
-    """Pins of an SDRAM: `Out` at the controller. A register follows each output, one precedes the
-    input, and the clock of the SDRAM is inverted: it rises in the middle of the controller's cycle.
+    """Pins of an SDRAM: `Out` at the controller.
+
+    There is a register after each output, and one before the input. The clock of the SDRAM is
+    inverted: it rises in the middle of the controller's cycle.
 
     Members
     -------

@@ -62,10 +62,11 @@ _BY_NAME: dict[tuple[Slot, str], Operation] = {
     (slot, operation.name): operation for operation in isa.OPERATIONS for slot in operation.slots}
 _M = TypeVar("_M", bound=SlotMethods)
 _Code = tuple[int, int | str | Immediate | None]
-"""An operand's code in its field, and the immediate that it needs. The second item is None if it
-needs none, and an `Immediate` if the program names one; then the code includes the immediate's
-number. Otherwise, the second item is the word or label that an immediate must hold. The number of
-this immediate is added to the code when it is chosen.
+"""An operand's code in its field, and the immediate that the operand needs.
+
+The second item is None for an operand that needs no immediate. It is an `Immediate` if the program
+names the immediate, whose number is then part of the code. Otherwise, it is the word or label that
+an immediate must hold; the assembler chooses this immediate later, and adds its number to the code.
 """
 
 

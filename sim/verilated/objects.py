@@ -26,7 +26,7 @@ _SLOW = "#include <immintrin.h>"
 read this header than to compile a small kernel."""
 _KERNEL_HEADERS = ("immintrin.h", "atomic", "cstddef", "cstdint", "cstring", "memory", "new",
                    "string", "vector")
-"""Headers that are precompiled for units with `_SLOW`: those that kernels include."""
+"""Headers that kernels include. They are precompiled for units that contain the line `_SLOW`."""
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include\b[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)?', re.MULTILINE)
 _VERILATOR_HEADER = re.compile(r"verilated|svdpi|V[a-z]\w*\.h")
 

@@ -277,7 +277,10 @@ class StreamedSum:
         b.signal_other(self._semaphores.free, 1)
 
     def _copy(self, operands: Sequence[VmemBuffer], half: range) -> None:
-        """Write loops that fill ``half`` of the workspace with the operands' vectors for it."""
+        """Write loops that copy operands to the workspace, but only to its vectors ``half``.
+
+        In the workspace, the operands lie one after the other.
+        """
         first = 0
         for operand in operands:
             begin = max(half.start - first, 0)

@@ -126,8 +126,8 @@ def _check_layer(name: str, layer: object, depth: int, before: str) -> Dense:
     shape, size = check_matrix(f"{name}.weights", layer.weights).shape, layer.kind.columns
     if not size or shape != ((size, depth) if layer.transpose else (depth, size)):
         kind = "columns" if layer.transpose else "rows"
-        raise ValueError(f"{name}.weights must have {depth} {kind}, because {before} has {depth} "
-                         f"columns, and both dimensions must be at least 1, not shape {shape!r}")
+        raise ValueError(f"{name}.weights must have {depth} {kind}, as many as {before} has "
+                         f"columns, and no dimension of size 0, not shape {shape!r}")
     bias = layer.bias
     if bias is not None:
         if not isinstance(bias, np.ndarray) or isinstance(bias, np.ma.MaskedArray):

@@ -85,7 +85,7 @@ def shard(array: Array, dimension: int | None) -> tuple[Array, Array]:
 
 
 def unshard(parts: Sequence[Array], dimension: int | None) -> Array:
-    """Join the parts of two devices into a host array, the inverse of `shard`.
+    """Join the parts of two devices into a host array: the inverse of `shard`.
 
     If ``dimension`` is None, both devices have the whole array; device 0's is returned.
     """

@@ -462,7 +462,7 @@ class _Importer:
 
     def wide(self, name: str, operation: Any, operands: list[Value], scope: Scope,
              location: Location | None) -> Sequence[Value | None]:
-        """Import an operation on 64-bit integers with operands of 32 bits, or refuse it."""
+        """Import an operation on 64-bit integers as one on integers of 32 bits, or refuse it."""
         nothing = [None] * len(operation.results)
         bounds = self.bounds(name, operation, operands)
         for value in operation.results:

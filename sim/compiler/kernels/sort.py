@@ -1,8 +1,8 @@
 """Sort: a bitonic network along the lanes (K. E. Batcher, AFIPS 1968).
 
 Operands are copied to a tiling in which the sorted dimension runs along the lanes. The index of
-each element is sorted along with the element. Indices order equal elements, which makes the sort
-stable, and identify padding, which is sorted to the end.
+each element is sorted along with the element. Equal elements are ordered by their indices, which
+makes the sort stable. Padding is recognised by its indices, and sorted to the end.
 """
 
 from collections.abc import Sequence

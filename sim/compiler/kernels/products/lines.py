@@ -1,9 +1,10 @@
 """Convolutions of inputs with few features: the filter is pushed as rows, the input as weights.
 
 Where an input has few features, its rows would fill few of the array's lanes. So the roles are
-exchanged. The filter is pushed as rows, one for each output feature. A weight tile holds the
-features of a whole line of the input, for several offsets within the filter. The input's columns
-run along the lanes. `sim.compiler.passes.convolutions.split_lines` writes such convolutions.
+exchanged. The filter is pushed as rows, one for each output feature. Each row of a weight tile is
+one feature of a whole line of the input, as needed at one offset within the filter. The input's
+columns run along the lanes. `sim.compiler.passes.convolutions.split_lines` writes such
+convolutions.
 """
 
 from dataclasses import dataclass

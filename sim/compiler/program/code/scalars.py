@@ -42,7 +42,7 @@ class ScalarMemory:
 
     @property
     def kernel(self) -> range:
-        """Words that a kernel may use freely; copies to the window may overwrite them (`reads`)."""
+        """Words that a kernel may use; some copies to the window overwrite them, see `reads`."""
         return range(self.window.stop, self.to_window - self.held)
 
     @property

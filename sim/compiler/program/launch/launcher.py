@@ -426,9 +426,9 @@ class Launcher:
     def _sections(self, operation: Operation, lowering: KernelLowering) -> list[range]:
         """Return, for each part of a kernel in order, the vectors of the results that it computes.
 
-        The first part needs only the first parts of operands that exchanges are still moving. Steps
-        of a sum in progress follow the parts of a long kernel. Vectors that are not `needed` are in
-        no part. The list is empty if one kernel computes all vectors.
+        If exchanges still move operands, the first part needs only the first parts of these. If a
+        sum is in progress, its steps fit between the parts of a long kernel; vectors that are not
+        `needed` are then in no part. The list is empty if one kernel computes all vectors.
         """
         parts = {tuple(found) for value in operation.operands
                  if (found := self._places.memory.parts(lowering.place(value).buffer))}
