@@ -159,7 +159,8 @@ class Division:
     def join(self, parts: Sequence[Array]) -> Array:
         """Return the host array, given the part of each device.
 
-        This is the inverse of `part`. If several devices have the same part, that of the first of them is used.
+        This is the inverse of `part`. If several devices have the same part, that of the first of
+        them is used.
         """
         whole = np.empty(self.shape(parts[0].shape), parts[0].dtype)
         for device in reversed(range(len(parts))):

@@ -153,7 +153,7 @@ class _Writer:
     """Writes the code of a product. A method that "pushes" or "pops" writes code that does so.
 
     During a step, ``_rows`` is the address of its rows, and ``_weights`` that of the next step's
-    weights. ``_tags[n]`` is the tag (see `_TAG_BITS`) of the step n steps before.
+    weights. ``_tags[n]`` is the tag (see `_TAG_BITS`) of the step that was n steps ago.
     """
 
     def __init__(self, b: Builder, product: Product, smem: range,

@@ -305,7 +305,7 @@ class PodSums:
         """Let a value that is not used again be copied to HBM, in parts: one after each later step.
 
         One long transfer would delay the transfers of the sum. ``destination`` and ``part`` are
-        those of `Places.copy_to`. Return whether this is possible.
+        those of `Places.copy_to`. Return whether the value can be copied in this way.
         """
         running = self._running
         if running is None or not running.left or not destination.is_plain:
