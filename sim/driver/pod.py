@@ -168,7 +168,7 @@ class PodCores(Closeable):
 
     @property
     def model(self) -> ChipTorus | None:
-        """The model of the chips in RTL, which can make wires faulty; None on the golden backend."""
+        """Model of the chips in RTL, which can make wires faulty; None for the golden backend."""
         return self._model
 
     def __getitem__(self, place: tuple[int, int]) -> Device:
