@@ -5,10 +5,10 @@ a loop handles one piece of both quarters: it waits until the piece has arrived,
 it on. So transfers from HBM, the links in both directions, the vector unit, and transfers to HBM
 work at the same time. A phase begins with the first pieces that the phase before it completes.
 
-No buffer for arriving pieces is used twice in a round, so neighbours synchronize once a round: each
-core tells the four neighbours that send pieces to it when its buffers are free. In phases 3 and 4,
-a piece with its final value replaces the partial sum of that piece. The core no longer needs this
-sum: it has already sent it, because the final value depends on it.
+No buffer for arriving pieces is used twice in a round, so neighbours synchronize once a round:
+when a core's buffers are free, it signals this to the four neighbours that send pieces to it.
+In phases 3 and 4, a piece with its final value replaces the partial sum of that piece. The core no
+longer needs this sum: it has already sent it, because the final value depends on it.
 """
 
 from collections.abc import Callable, Iterator, Sequence

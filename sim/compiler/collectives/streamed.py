@@ -145,8 +145,8 @@ class StreamedSum:
         Addresses of the image in scalar memory.
     semaphores : Semaphores
     in_steps : bool, optional
-        Whether the code is written in `steps`, by default not. The image must then not change
-        between steps.
+        Whether the code is written in `steps`, between which the image must not change; by default
+        False.
     """
 
     def __init__(self, b: Builder, shares: SumShares, core: int, workspace: VmemBuffer,
@@ -201,9 +201,9 @@ class StreamedSum:
                     group: int = _GROUP) -> None:
         """Write the code of consecutive ``steps`` to a builder.
 
-        Additions are written in groups; the loads of one group fill at most ``group`` vector
-        registers. If ``group`` is less than the default, additions that do not fit in one group are
-        written as a loop, which needs few registers.
+        The vectors of a piece are added in groups, one after the other; the loads of a group fill
+        at most ``group`` vector registers. If ``group`` is less than the default and one group is
+        not enough, a loop adds one vector at a time instead, which needs few registers.
         """
         assert self._table is not None
         self._b = self._table.b = b
@@ -217,7 +217,7 @@ class StreamedSum:
         return self._table.count, [*self._done]
 
     def restore(self, saved: tuple[Any, ...]) -> None:
-        """Go back to the step before which `saved` was called."""
+        """Set the state to ``saved``, a result of the method `saved`."""
         assert self._table is not None
         self._table.count, self._done = saved
 

@@ -285,8 +285,8 @@ def _unchanged(operation: Operation, at: Expansion) -> _Result:
 def _at_origin(operation: Operation, at: Expansion) -> _Result:
     """Rewrite a gather or scatter whose index vectors have no elements.
 
-    All its windows begin at the origin. The operands get another dimension of size 1, and each
-    index vector gets one element: 0, the index in that dimension.
+    All its windows begin at the origin. The arrays in which the windows lie get one more dimension,
+    of size 1. Each index vector gets one element: 0, the index in that dimension.
     """
     scatter, attributes = operation.kind == "scatter", operation.attributes
     count = len(operation.results)

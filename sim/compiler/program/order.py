@@ -53,9 +53,10 @@ def hoist(graph: Graph, config: Config) -> None:
 def _place(graph: Graph, number: int, order: Sequence[int], config: Config) -> int:
     """Return the position in ``order`` at which to insert operation ``number``.
 
-    ``order`` has numbers of operations; among them are those on which the new one depends. A short
-    product is inserted right before the first product that comes after its operands, unless the
-    result of that product is exchanged. In all other cases, the position is the end.
+    ``order`` has numbers of operations; among them are those on which the new one depends. If the
+    new one is a short product, take the first product in ``order`` after the operations that
+    compute its operands. The new one is inserted right before that product, unless the result of
+    that product is exchanged. In all other cases, the position is the end.
     """
     operation = graph.operations[number]
     if operation.kind != "dot_general" or _array_cycles(operation, config) > config.array_latency:

@@ -51,11 +51,11 @@ class Level:
     ----------
     count : int
         Number of iterations.
-    rows, weights, results : int
-        Vectors by which rows, weights and results advance, in memory.
-    weight_row : int
-        Vectors by which the weights advance along the dimension that runs along their sublanes.
-        ``weights`` is the advance along all other dimensions; both are added.
+    rows, results : int
+        Vectors by which rows and results advance, in memory.
+    weights, weight_row : int
+        The weights advance by the sum of both, in vectors. ``weight_row`` is the advance along the
+        dimension that runs along their sublanes, ``weights`` that along all other dimensions.
     depth : int
         Elements by which the step advances along ``Product.depth``; 0 if it does not.
     """

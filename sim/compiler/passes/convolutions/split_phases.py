@@ -134,14 +134,14 @@ class _Shape:
 
     @property
     def takes(self) -> Order:
-        """Numbers of the input's dimensions that are its lines, images, columns and features."""
+        """Positions of four dimensions in the input's shape: lines, images, columns, features."""
         a = self.attributes
         lines, columns = a["input_spatial_dimensions"]
         return lines, a["input_batch_dimension"], columns, a["input_feature_dimension"]
 
     @property
     def makes(self) -> Order:
-        """Numbers of the result's dimensions that are its lines, images, columns and features."""
+        """Positions of four dimensions in the result's shape: lines, images, columns, features."""
         a = self.attributes
         lines, columns = a["output_spatial_dimensions"]
         return lines, a["output_batch_dimension"], columns, a["output_feature_dimension"]

@@ -147,7 +147,7 @@ class _Streams:
 
     @staticmethod
     def _can_divide(operation: Operation) -> bool:
-        """Return whether an operation has a kernel that computes its results in vector memory."""
+        """Return whether a kernel computes an operation in vector memory; no other is divided."""
         return operation.kind not in (
             "while", "case", "constant", "device_constant", "pod_sum", "stream") and not (
             operation.attributes.get("in_hbm")) and not any(

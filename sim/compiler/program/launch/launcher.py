@@ -229,8 +229,8 @@ class Launcher:
     def pod_sum(self, operation: Operation, *, apart: bool) -> None:
         """Write code that sums values over all devices of a pod.
 
-        With ``apart``, the code may be divided into steps, between which kernels run until
-        `PodSums.finish`.
+        With ``apart``, this may write only the first steps of the sum. `PodSums` then writes the
+        other steps later, with kernels between them.
         """
         with suppress(VectorMemoryError):
             self.sums.write(operation, apart=apart)

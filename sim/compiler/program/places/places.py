@@ -258,9 +258,10 @@ class Places:
         self.memory.wait(self._stored.get(value, 0))
 
     def copy_to(self, value: Value, destination: Rows, part: range | None = None) -> int:
-        """Start to copy a value, or ``part`` of its vectors, to their rows of ``destination``.
+        """Start to copy a value to ``destination``, which has rows for all vectors of the value.
 
-        Return the transfer's number. The rows of ``destination`` for a part are consecutive.
+        If ``part`` is given, only these vectors are copied; their rows must be consecutive. Return
+        the number of the last transfer.
         """
         home, vectors = self.homes.get(value), part or range(self._tilings[value].vectors)
         first, rows = (count * self._config.sublanes for count in (vectors.start, len(vectors)))
