@@ -57,8 +57,8 @@ class Diagram:
 def _when(*conditions: str, show: str = "", prefix: str = "") -> Callable[[Values], str]:
     """Return a row's function (`Diagram.rows`), which shows a signal under conditions.
 
-    The row's text is empty unless all signals named in ``conditions`` are 1. Then it is ``prefix``
-    and the value of the signal ``show``, or "x" if ``show`` is empty.
+    The row's text is empty unless all signals named in ``conditions`` are 1. Then it is "x" if
+    ``show`` is empty; otherwise, ``prefix`` and the value of the signal ``show``.
     """
     def cell(values: Values) -> str:
         if not all(values[condition] for condition in conditions):

@@ -16,7 +16,8 @@ Shape = tuple[int, int]
 def shape_of(cores: int) -> Shape:
     """Return the chips along X and along Y of a torus with ``cores`` cores.
 
-    It is a square or, if there is none, twice as long along X. One core takes a whole chip.
+    It is a square or, if there is none, twice as long along X. A single core needs a chip, as two
+    cores do.
 
     Raises
     ------

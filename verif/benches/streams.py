@@ -129,7 +129,7 @@ class StreamMonitor:
     Parameters
     ----------
     domain : ClockDomain
-        The clock. Nothing counts at an edge that resets the design.
+        The clock. An edge that resets the design transfers nothing, and may end an offer.
     dut : HierarchyObject
         The design.
     name : str

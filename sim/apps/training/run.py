@@ -169,8 +169,8 @@ class GoldenCheck:
     """Compares losses of a run with those of the golden model, bit by bit.
 
     The golden chip repeats the first ``first`` steps from the same seed. For each later call that
-    this process made, it repeats the first step, starting from the simulated chip's state before
-    that call. With ``everything``, it repeats all steps from the seed.
+    this process made, it repeats the call's first step, from the simulated chip's state before the
+    call. With ``everything``, it repeats all steps from the seed.
 
     Parameters
     ----------

@@ -156,7 +156,8 @@ def _work_class(grid: TileGrid, plan: Plan, ports: Ports, step: Sequence[str],
                 length: int) -> list[str]:
     """C++ class of a step that any thread of the model can run: state and a copy of the inputs.
 
-    ``step`` lists the C++ lines that step the grid. ``length`` of these lines step a chunk.
+    ``step`` lists the C++ lines that step the grid. ``length`` is the number of lines that step a
+    chunk, from which the work is estimated.
     """
     # Estimate: each line takes one nanosecond for 64 tiles, in which it runs on 8 vectors.
     row_cost = max(1, length * -(-grid.cols // 8) // 8)

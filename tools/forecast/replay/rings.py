@@ -143,7 +143,7 @@ def _steps(plan: RingPlan, core: int) -> Iterator[_Step]:
 class _Replay(LinkReplay):
     """Replays a round on both cores of a chip; times count from the round's first load.
 
-    The two sources of a link's queues are the cores.
+    A transfer's ``source``, which selects its queue before a link, is the number of its core.
     """
 
     def __init__(self, plan: RingPlan, times: Times) -> None:

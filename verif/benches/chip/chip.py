@@ -43,7 +43,7 @@ _SEMAPHORE_ADD = CORE_REGISTERS["SEMAPHORE_ADD"]
 
 
 class Events:
-    """Masks of the events' bits in the interrupt registers; those of core 0 as attributes."""
+    """Masks of events in the interrupt registers: attributes for core 0, `of` for other cores."""
 
     STOPPED, FAULT, TRANSFER_DONE, TRANSFER_FAILED = (1 << bit for bit in range(len(EVENTS)))
 

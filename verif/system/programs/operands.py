@@ -150,7 +150,7 @@ class OperandChoice:
         raise AssertionError(f"no way to choose {kind}")
 
     def _operand_of(self, draft: Draft, kind: Kind) -> int:
-        """A random operand of ``kind``, whose choice must not depend on the operation."""
+        """A random operand of any ``kind`` except `Kind.SOURCE`, which depends on the operation."""
         return self._operand(draft, isa.OPERATIONS[0], kind)
 
     def _write(self, draft: Draft, file: str, number: int) -> int:
