@@ -20,7 +20,7 @@ def non_negative(rows: Sequence[Sequence[float]], wanted: Sequence[float],
         If the equations do not determine the coefficients.
     """
     if not rows:
-        raise ValueError("samples must determine all parameters, but there are none")
+        raise ValueError("samples must determine all parameters, but there are no samples")
     factors = np.asarray(weights, np.float64)
     matrix = np.asarray(rows, np.float64) * factors[:, None]
     samples, parameters = matrix.shape

@@ -60,7 +60,9 @@ def text(results: Mapping[str, tuple[str, str]]) -> str:
                 ("types",
                  "Not run on the chip, because they return types that the chip does not have"),
                 ("host", "Not run on the chip, because they return no array"),
-                ("untried", "Not run on the chip, because no arguments are known for them")):
+                ("untried",
+                 "Not run on the chip, because `make jax-table` has no arguments that they "
+                 "accept")):
             found = {name: reason for name, (was, reason) in of.items() if was == status}
             if found:
                 parts.append(_section(f"{heading} ({len(found)})", found,
