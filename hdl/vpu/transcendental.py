@@ -59,8 +59,9 @@ TERMS = data.StructLayout({"factor": FRACTION + 1, "integer": 8})
 FORM = data.StructLayout({"exponent": signed(EXPONENT_BITS), "sign": 1, "nan": 1})
 """Exponent, sign and NaN flag of a result before rounding; ``nan`` overrides the others."""
 SCALE = data.StructLayout({"shift": 4, "opposed": 1, "form": FORM})
-"""``shift``: distance by which the product is shifted right. ``opposed``: the product is
-subtracted. ``form``: `FORM` of the result."""
+"""``shift``: distance by which the product of table value and factor is shifted right. ``opposed``:
+the product is subtracted from log2's integer part, not added to it. ``form``: `FORM` of the result.
+"""
 
 
 class TranscendentalTable(wiring.Component):

@@ -107,9 +107,9 @@ class Relocations:
     rows: bool = False
 
     def offsets(self, constant: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
-        """Return the offsets, in bytes or in rows, that `words` hold in ``constant`` as compiled.
+        """Return the offsets, in bytes or in rows, that ``constant`` holds at positions `words`.
 
-        No address may have been added to these words yet.
+        No address may have been added to these offsets yet.
         """
         flat, low = constant.reshape(-1), self.words
         if self.rows:

@@ -452,15 +452,15 @@ def open_backend(name: str, config: Config, memory: HbmOptions | None,
         If the serial backend lacks pyserial.
     """
     if name == "golden" and trace is not None:
-        raise ValueError(f"trace must be None for the golden backend, which has no clock, not "
-                         f"{trace!r}")
+        raise ValueError(f"trace must be None for the golden backend, not {trace!r}: "
+                         "the golden model has no clock")
     if name != "serial" and port is not None:
         raise ValueError(f"port must be None for the {name} backend, not {port!r}")
     if name == "serial":
         for option, value in (("memory", memory), ("trace", trace)):
             if value is not None:
-                raise ValueError(f"{option} must be None for the serial backend, which is not a "
-                                 f"simulation, not {value!r}")
+                raise ValueError(f"{option} must be None for the serial backend, not {value!r}: "
+                                 f"{option} is for simulations only")
         if not isinstance(port, str) or not port:
             raise ValueError("port must be the name of a serial port, such as /dev/ttyUSB0, not "
                              f"{port!r}")

@@ -169,7 +169,7 @@ def port(core: int) -> str:
 
 
 class Probes(wiring.Component):
-    """Reads signals inside a chip's cores and makes them its outputs.
+    """A component whose outputs show signals inside a chip's cores and links.
 
     Parameters
     ----------

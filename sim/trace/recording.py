@@ -161,7 +161,7 @@ class Recording:
         future.result()
 
     def _words(self, chip: Recorded, number: int) -> tuple[Any, int]:
-        """Pointer to the words in which port ``number`` of a chip has its records, and their count.
+        """Pointer to the words of the records of a chip's port ``number``, and the number of words.
 
         Ports are numbered in the order of ``_ports``: those of the cores, then that of the links.
         """

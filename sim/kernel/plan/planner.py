@@ -198,10 +198,10 @@ _CASE_SAVING = 12
 
 
 def _cases(plan: Plan, enable: Node, value: Node) -> list[tuple[Node, Node]]:
-    """Splits an update to ``value`` under ``enable`` if a uniform bit selects between alternatives.
+    """Splits an update into parts if uniform bits choose its new value.
 
-    Returns the enable and the value of each part: a single part if the update is not split. At most
-    one of the enables is set in any tile.
+    ``enable`` and ``value`` are the update's. Returns the enable and the value of each part: a
+    single part if the update is not split. At most one of the enables is set in any tile.
     """
     if value.op not in ("sel", "selb") or not plan.uniform(value.args[0]):
         return [(enable, value)]

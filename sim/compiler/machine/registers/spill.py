@@ -122,7 +122,7 @@ def _carried(block: Block) -> set[VReg]:
 
 
 def _choose(lives: Mapping[VReg, _Life], most: int) -> list[VReg]:
-    """Choose registers to spill, so that never more than ``most`` of the others are live."""
+    """Choose registers to spill, in order to limit the number of live ones to ``most``."""
     chosen, living = list[VReg](), list[VReg]()
     for register in sorted(lives, key=lambda register: lives[register].first):
         now = lives[register].first
