@@ -30,7 +30,8 @@ class Tile:
     activations : array of float32, shape (M, array)
         At least one row.
     transpose : bool
-        Whether to load the weights transposed; the product is the same.
+        Whether to send the weights transposed. The unit transposes them back, so the product is
+        the same.
     """
 
     weights: NDArray[np.float32]

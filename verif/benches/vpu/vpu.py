@@ -145,7 +145,7 @@ class VpuBench:
         assert self.rows.checked >= vectors * self.config.sublanes
 
     def finish(self, writes: int, rows: int = 0) -> None:
-        """Checks that enough writes, and enough rows of chains, were compared in their cycles."""
+        """Checks that at least ``writes`` writes, and ``rows`` rows of chains, were compared."""
         written = self._written + self.checker.written
         compared = self._rows + self.checker.rows
         assert written >= writes, f"{written} writes were compared, not {writes}"

@@ -51,7 +51,7 @@ class AgentTiming:
     latency : int
         Largest latency, in cycles.
     bursts : int
-        HBM accepts reads while fewer rows are queued than this number of bursts of 64 rows has.
+        HBM accepts a read while fewer than 64 * ``bursts`` rows are queued.
     """
 
     pace: float = 1.0
