@@ -118,7 +118,7 @@ class ModuleInterface:
     inputs, outputs : dict of str to int
         Widths of the module's ports in bits, by port name.
     instances : dict of str to int
-        Number of direct instances of each other module, by module name.
+        For each module that it instantiates directly, by name: the number of instances.
     """
 
     inputs: dict[str, int]

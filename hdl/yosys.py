@@ -46,7 +46,7 @@ for name in sys.argv[1:]:
     if os.waitpid(process, 0)[1]:
         sys.exit("in " + name)
 """
-"""Python program that runs each script in a new instance of Yosys, but loads it only once."""
+"""Python program that loads Yosys once, then runs each script in a child process of its own."""
 
 
 def version() -> str:

@@ -38,11 +38,10 @@ class BurstIssuer(wiring.Component):
     Attributes
     ----------
     valid, destination, at, take : In(1), In(side), In(2), Out(1)
-        The destination and the place in the queue of the next transfer; ``take``: the issuer begins
+        The next transfer: its destination, and its place in the queue. ``take``: the issuer begins
         this transfer in this cycle.
     allow : In(1)
-        A burst may be requested. The driver must not lower ``allow`` while a request waits for the
-        HBM.
+        A burst may be requested. ``allow`` must not fall while a request waits for the HBM.
     hbm_write : Out(stream of hbm_burst)
         Write requests to the HBM.
     issued, issued_rows, issued_at : Out(1), Out(9), Out(2)

@@ -34,7 +34,7 @@ _FIXED: dict[str, dict[str, tuple[str, ...]]] = {
                    "GSR": ("DISABLED",)},
     "TRELLIS_DPR16X4": {"WCKMUX": ("WCK",), "WREMUX": ("WRE",)},
 }
-"""Values of a parameter for which there is a model, by type of cell and name of the parameter."""
+"""Values of a parameter that the model of a cell allows, by type of cell and name of parameter."""
 _DEFAULTS = {"SRMODE": "LSR_OVER_CE"}
 """The values that Yosys assumes for parameters that a cell does not have."""
 

@@ -25,7 +25,7 @@ __all__ = ["Quarter", "SumShares"]
 _MOST_PIECE = 16
 """Maximum number of vectors in a piece."""
 _STEP, _LATENCY = 65, 300
-"""Estimates in cycles. `_STEP`: a core's time for a piece, without the time for its vectors.
+"""Estimates in cycles. `_STEP`: a core's time for a piece, besides 3 for each vector of the piece.
 `_LATENCY`: time from when a piece is ready to be sent until the next chip can use it."""
 
 

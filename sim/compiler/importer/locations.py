@@ -18,8 +18,9 @@ def location_of(location: Any, call: Location | None) -> Location | None:
     package. If all frames are in installed packages, it is the innermost frame.
 
     JAX traces some functions of its own only once, for instance that of `jax.random.split`. In
-    every later call, the operations of the function have the call stack of the first call, perhaps
-    one in another program. If that stack lacks the function, the result is the line of ``call``.
+    every later call, their operations have the call stack of the first call, which may be in
+    another program. If that stack lacks the function that ``call`` calls, the result is the line
+    of ``call``.
 
     Parameters
     ----------

@@ -279,9 +279,9 @@ def expand_readable(fusion: Operation, config: Config, expanded: Region
                     ) -> tuple[Elements, list[Node | int]] | None:
     """Return the expressions of a fusion's results, and the `Elements` that recorded them.
 
-    The caller can estimate the cost of the fusion from them. The results have the standard tiling.
-    Return None if the fusion cannot read its operands for such results, because some of them must
-    be broadcast first. ``expanded`` is the fusion's region.
+    From the expressions, the caller can estimate the cost of the fusion. They are for results of
+    the standard tiling. Return None if the fusion cannot compute such results before some operands
+    are broadcast. ``expanded`` is the fusion's region.
     """
     if _choose_for(fusion, standard(fusion.results[0].shape, config), expanded) is None:
         return None

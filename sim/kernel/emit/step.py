@@ -31,7 +31,7 @@ __all__ = ["outputs_body", "step_body", "work_estimate"]
 
 
 def step_body(grid: TileGrid, plan: Plan, ports: Ports, uniform: UniformValues) -> list[str]:
-    """C++ statements that step the grid of state ``g``.
+    """C++ statements that step the grid whose state is ``g``.
 
     They set the C++ variable ``stepped`` if any tile was stepped. If it is not set, the outputs
     have not changed.

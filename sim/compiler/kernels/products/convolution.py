@@ -140,8 +140,8 @@ def _ways(operation: Operation, tilings: Sequence[Tiling], config: Config
 @chooses("convolution")
 def _choose(operation: Operation, operands: tuple[Tiling, ...], config: Config) -> Choice:
     if not is_plain(operation):
-        raise ValueError("convolution must have no padding, no dilated input, no reversed filter "
-                         f"and no groups of features or batch, not {operation.attributes!r}")
+        raise ValueError("convolution must have no padding, no dilated input, no reversed filter, "
+                         f"no feature groups and no batch groups, not {operation.attributes!r}")
     nowhere = VmemBuffer("", 0, 0)
     _, way = min(_ways(operation, operands, config), key=lambda pair: pair[0] + pair[1].product(
         config, nowhere, nowhere, nowhere).cycles)

@@ -12,7 +12,7 @@ rows and weights are loaded one iteration ahead, and the last results are added 
 so that the array need not wait between iterations.
 
 If the product computes by depth, the lag is not a whole number of steps (`Product.late`). The first
-pops of an iteration then take the last results of the step before.
+pops of an iteration then take the last results of the block that the iteration before began to pop.
 """
 
 import math

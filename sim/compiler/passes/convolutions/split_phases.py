@@ -393,8 +393,8 @@ class _Splitter:
     def _paired(self, parts: list[Value], order: Order, to: Expansion) -> Value:
         """Record the paired form of a value; write the value in its original layout, and return it.
 
-        ``parts`` are its parts in paired columns, as many as `_Split.parts`. ``order`` are the
-        numbers of its dimensions in the original layout.
+        ``parts`` are the value's parts in paired columns: one part, or one for each image.
+        ``order`` are the numbers of the value's dimensions in the original layout.
         """
         split = []
         for part in parts:

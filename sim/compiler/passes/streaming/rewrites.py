@@ -1,8 +1,9 @@
 """Rewrites large operations that cannot be divided into blocks as operations that can be divided.
 
 Blocks begin at whole vectors, so a dimension along the lanes can only be divided at multiples of
-the lanes. Operations that move elements by other distances are rewritten here. The new operations
-do most of the work on rows of `lanes` elements; the number of the row is a dimension of its own.
+the lanes. Operations that move elements along the lanes by other distances than such multiples are
+rewritten here. The new operations do most of the work on rows of `lanes` elements; the number of
+the row is a dimension of its own.
 """
 
 from bisect import bisect_right

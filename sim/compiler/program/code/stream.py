@@ -24,8 +24,9 @@ Words: TypeAlias = npt.NDArray[np.uint32]
 Integers: TypeAlias = npt.NDArray[np.int64]
 
 _HIGH, _PART = s[7], s[8]
-"""Scalar registers for the high word of an address and for its increment. Like s1 to s4, they are
-also used by kernels, so they keep their values only until the transfer has started."""
+"""Scalar registers for the high word of an address, and for a number that is added to this word.
+Like s1 to s4, they are also used by kernels, so they keep their values only until the transfer has
+started."""
 
 
 @dataclass(frozen=True, eq=False)

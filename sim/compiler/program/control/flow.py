@@ -187,10 +187,11 @@ class ControlFlow:
                  ) -> tuple[dict[int, VmemBuffer], dict[int, Rows]]:
         """Choose where a loop keeps its carried values, and copy their initial values there.
 
-        ``later`` are the values that are used after the loop; ``outfed`` has the rows of outputs in
-        the outfeed, by number. Return, by number, the buffers of carried values that stay in vector
-        memory, and the HBM rows of all others. A carried value takes over its operand's buffer if
-        the operand is not used again.
+        ``later`` are the values that are used after the loop; ``outfed`` has the rows of those
+        outputs in the outfeed that return a carried value. Return the buffers of carried values
+        that stay in vector memory, and the HBM rows of all others. Keys of all three mappings are
+        numbers of carried values. A carried value takes over its operand's buffer if the operand
+        is not used again.
         """
         places, operands, body = self._places, operation.operands, operation.regions[1]
         places.memory.wait_all()

@@ -219,10 +219,10 @@ class VectorMemory:
                  ) -> None:
         """Record that the following code exchanges buffers with another core.
 
-        The code starts to send the ``parts`` of ``source``, and to receive those of ``target``;
+        That code starts to send the ``parts`` of ``source``, and to receive those of ``target``;
         earlier code may have started the transfers of the first part. The transfers of a part, one
-        in either direction, add to its semaphore. This method writes code that waits until
-        ``source`` is complete.
+        in either direction, add to its semaphore. This method itself only writes code that waits
+        for the transfers that fill ``source``.
         """
         self.settle([source])
         self._exchanging.update(dict.fromkeys((source, target), tuple(parts)))
