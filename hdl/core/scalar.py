@@ -40,8 +40,8 @@ _TURNS = (((Slot.S0, "a"), (Slot.S1, "a")), ((Slot.S0, "b"), (Slot.S1, "b")),
           ((Slot.LOAD, "a"), (Slot.S0, "d")), ((Slot.LOAD, "b"), (Slot.S1, "d")),
           ((Slot.STORE, "a"), (Slot.V0, "b")), ((Slot.STORE, "b"), (Slot.V1, "b")),
           ((Slot.MISC, "b"), None))
-"""Pairs of operands that share a read port: faults depend on the first, only the issue needs the
-second. Where the second is None, the host shares the port of the first."""
+"""Pairs of operands that share a read port. Faults depend on the first operand; the second one is
+needed only when the bundle issues. Where the second is None, the host shares the first's port."""
 assert {port for pair in _TURNS for port in pair if port} == set(SCALAR_PORTS)
 
 _OP_BITS = SLOTS[Slot.S0]["op"]

@@ -31,8 +31,8 @@ class Fabric(wiring.Component):
         To the wire of each direction.
     down, busy : Out(4), Out(4)
         One bit for each direction. ``down``: the link was given up. ``busy``: a flit that was sent
-        is not known to have left the other end's buffer, or a packet has arrived in part. See
-        `LinkSender`.
+        may still be on its way or in the other end's buffer, or this end has received only a part
+        of a packet. See `LinkSender`.
     stalled : Out(4)
         A flit waits for the link in this direction: the other end has no room for it, and no other
         flit leaves by this link.

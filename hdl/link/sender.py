@@ -44,8 +44,8 @@ class LinkSender(wiring.Component):
         or was reset, or acknowledges or frees flits that were not sent. This sender then drops all
         flits that it accepts, so that nothing waits for it.
     busy : Out(1)
-        A flit is not known to have left the other end's buffer, or a packet has arrived in part;
-        never set while ``down``.
+        A flit that was sent may still be on its way or in the other end's buffer, or this end has
+        received only a part of a packet. Never set while ``down``.
 
     Raises
     ------

@@ -378,7 +378,7 @@ class Xlu(wiring.Component):
         return line[-1], in_tree, in_queue
 
     def _deliver(self, m: Module, leaving: data.View, rotated: Signal, reduced: Signal) -> None:
-        """Drive the result chain, and ``write`` after the last row of an operation.
+        """Drive the result chain; after an operation's last row, drive the port ``write``.
 
         ``leaving``: attributes of the result row. ``rotated``: the row, if it comes from the
         rotator. ``reduced``: the element that fills the row, if it comes from the tree.

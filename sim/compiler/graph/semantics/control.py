@@ -60,16 +60,16 @@ def _stream(operation: Operation, operands: list[Array], context: Context) -> li
 @evaluates("device_constant")
 def _device_constant(operation: Operation, operands: list[Array], context: Context) -> Array:
     if context.device is None:
-        raise NotImplementedError(f"{operation.kind} must be in a graph for several devices, which "
-                                  "has a sharding")
+        raise NotImplementedError(f"{operation.kind} must be in a graph for several devices, "
+                                  "one with a sharding")
     return np.asarray(operation.attributes["values"][context.device])
 
 
 @evaluates("by_device", "exchange")
 def _devices(operation: Operation, operands: list[Array], context: Context) -> Array:
     if context.device is None:
-        raise NotImplementedError(f"{operation.kind} must be in a graph for several devices, which "
-                                  "has a sharding")
+        raise NotImplementedError(f"{operation.kind} must be in a graph for several devices, "
+                                  "one with a sharding")
     mine = operands[context.device]
     if operation.kind == "by_device":
         return mine

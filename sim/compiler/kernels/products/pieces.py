@@ -239,9 +239,10 @@ class Stored(Split):
         return _masked(b, Side(side.number, 0), vector, mask)
 
     def stored(self, b: Builder, side: Side, number: Number) -> Number:
-        """Return which of the values that `split` has stored pass ``number`` multiplies.
+        """Return the index of the stored value of operand ``side`` that pass ``number`` uses.
 
-        The result is 0 for the numbers of operand ``side`` themselves, and n + 1 for their piece n.
+        Of the values that `split` stores, index 0 has the operand's numbers themselves, and index
+        n + 1 has their piece n.
         """
         stored = [pair[side.number] + 1 for pair in self.pairs[:-1]] + [0]
         if isinstance(number, int):

@@ -519,7 +519,7 @@ class Transfers:
         return len(self._plan.started[self._plan.half_step])
 
     def start_in_half_step(self, number: int) -> None:
-        """Start the transfer of chunk ``number`` of the `half_step`, whose chunks count from 0."""
+        """Start the transfer of chunk ``number``, from 0, of those that the `half_step` starts."""
         plan = self._plan
         self._start_apart(plan.started_first - plan.started_at_once + number)
 

@@ -34,8 +34,8 @@ exchange has two, the one sent and the one received. Exchanges in two parts have
 each part."""
 EXCHANGED_ALONE = LINKS["y", -1]
 """Semaphore of a link that replaces ``EXCHANGED`` in programs for one chip, which use no links.
-``EXCHANGED`` also counts the first parts of exchanges in two parts, so code that waits for an
-exchange in one part would wait for these, too."""
+So code that waits for an exchange in one part need not wait for the first parts of exchanges in two
+parts, which ``EXCHANGED`` counts."""
 SENT = EXCHANGED_PARTS[1]
 """Semaphore that counts the values that have left along rings of chips. It also counts the second
 parts of exchanges, so code that waits for these parts waits for the values, too."""

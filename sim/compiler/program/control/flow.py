@@ -36,9 +36,9 @@ class ControlFlow:
     Attributes
     ----------
     fixed : set of Value
-        Inputs of regions whose vectors no result may take over. These are the inputs of loops'
-        conditions, because the bodies use them, too, and the operands of streams that are in vector
-        memory as a whole.
+        Inputs of regions; no result may take over the vectors of these inputs. They are the inputs
+        of loops' conditions, because the bodies use them, too, and those inputs of streams' regions
+        that are not divided into blocks, but lie in vector memory as a whole.
     """
 
     def __init__(self, context: Context,
