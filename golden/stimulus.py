@@ -271,9 +271,9 @@ MAC_CLASSES = tuple(str(make.__name__).removeprefix("_") for make in _CLASSES)
 ``ties_in_product``, ``ties_in_acc``
     The lowest set bit of the smaller addend is worth half of the larger addend's lowest bit.
 ``small_products``, ``small_sums``
-    Products, or sums of opposite sign, around the least normal number.
+    Products around the least normal number; sums around it whose addends have opposite signs.
 ``large_products``, ``large_sums``
-    Products, or sums of equal sign, around the largest number.
+    Products around the largest number; sums around it whose addends have equal signs.
 """
 
 

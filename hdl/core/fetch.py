@@ -176,8 +176,8 @@ class Examination(wiring.Component):
     2. The bundle is examined: can it issue in the next cycle, and which fault does it have? The
        fault is stored. The other operands are read.
     3. The bundle issues or faults. Until then, the result of the examination stays valid, because
-       its operands do not change. Only a semaphore can change, by an addition from outside the
-       program. A bundle that adds to a semaphore is then examined again.
+       the bundle's operands do not change. Only a semaphore can change, by an addition from outside
+       the program. After such a change, a bundle that itself adds to a semaphore is examined again.
 
     In the cycle of the issue itself, this component checks only whether the core is stopped and
     whether the host needs vector memory.

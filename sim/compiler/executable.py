@@ -206,8 +206,8 @@ class Executable:
             if names.count(spec.name) > 1:
                 raise ValueError(f"buffers must have different names, not {spec.name!r} twice")
             if (spec.role is Role.CONSTANT) != (spec.value is not None):
-                raise ValueError(f"buffer {spec.name!r} must have a value if it is a constant, and "
-                                 f"otherwise none, not role {spec.role.value} and value "
+                raise ValueError(f"buffer {spec.name!r} must have role constant and a value, or "
+                                 f"another role and no value, not role {spec.role.value} and value "
                                  f"{spec.value!r}")
 
     @property

@@ -382,7 +382,7 @@ class Chips:
             [[results[part] for part in chip] for chip in chips], self._look)
 
     def _note_use(self, loaded: _Loaded) -> None:
-        """Report the present use of HBM of all chips that run a program."""
+        """Report the present use of HBM on each chip that runs the program ``loaded``."""
         for chip in {self._chip_of(device) for device in loaded.program.assignment.devices}:
             self._memories[chip].note()
 

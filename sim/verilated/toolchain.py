@@ -191,7 +191,7 @@ class Toolchain:
         return (*self.optimisation(optimise), *(() if self.is_clang else _CLASS_FLAGS[optimise]))
 
     def make_settings(self) -> dict[str, str]:
-        """Variables of Verilator's makefiles that change the objects built by them."""
+        """Variables of Verilator's makefiles on which the contents of the built objects depend."""
         return {
             "CFG_CXXFLAGS_PCH_I": "-include",
             "CFG_CXXFLAGS_STD": "-std=c++20",

@@ -143,7 +143,7 @@ class SequencerPrograms:
         program: list[int] = []
 
         def emit(code: int, **slots: dict[str, int]) -> None:
-            """Appends the bundle ``code`` after the replacement of some of its slots."""
+            """Replaces some slots of the bundle ``code``, and appends the result to the program."""
             fields, imm, _ = unpack(code)
             program.append(pack({**fields, **{Slot(slot): own for slot, own in slots.items()}},
                                 imm))

@@ -23,9 +23,10 @@ leaves first, and segment n - 1 becomes complete.
 
 If an array has fewer vectors than there are blocks, blocks are *spread*: along the second axis, a
 segment has a block for every g-th chip only, and g is the *spread*. The blocks of a segment then
-have the distances r, r + g, r + 2 g, ... from a chip, whose *rank* r is c modulo g (-c modulo g
-backward). On chips of rank 0, the first of these blocks leaves first; on chips of rank g - 1, the
-last of them becomes complete.
+have the distances r, r + g, r + 2 g, ... from a chip. Here r is the chip's *rank*: c modulo g in a
+quarter that travels forward, -c modulo g in one that travels backward. The block at distance 0
+leaves first; only chips of rank 0 have it. The block at distance n - 1 becomes complete; only chips
+of rank g - 1 have it.
 """
 
 import math

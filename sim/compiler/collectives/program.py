@@ -423,11 +423,11 @@ class _Core(_Writer):
             yield 1, False, True
 
     def _scatter_spread(self, across: _Send, complete: _Send, begins: bool, ends: bool) -> None:
-        """Write phase 2 of a plan with spread blocks, for a piece of each way in the last segment.
+        """Write phase 2 of spread blocks, for two pieces of the last segment: one for each way.
 
         ``across`` says how partial sums are sent, and ``complete`` how complete sums are.
-        ``begins`` tells whether the piece belongs to the first block of the segment, ``ends``
-        whether it belongs to the last block.
+        ``begins`` tells whether the pieces belong to the first block of the segment, ``ends``
+        whether they belong to the last block.
         """
         for way in range(len(WAYS)):
             done, own = self._new(), self._new()
@@ -446,10 +446,10 @@ class _Core(_Writer):
             self._label(done)
 
     def _gather_spread(self, along: _Send, ends: bool) -> None:
-        """Write phase 3 of spread blocks, for one piece of each way in the last segment.
+        """Write phase 3 of spread blocks, for two pieces of the last segment: one for each way.
 
-        ``along`` says how the piece is sent on in phase 4; ``ends`` tells whether the piece belongs
-        to the last block of the segment.
+        ``along`` says how the pieces are sent on in phase 4; ``ends`` tells whether they belong to
+        the last block of the segment.
         """
         for way in range(len(WAYS)):
             skip = self._new()

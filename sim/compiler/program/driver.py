@@ -263,9 +263,10 @@ def _plans(graph: Graph, config: Config, sharding: Sharding, standard_inputs: bo
 def _planned(graph: Graph, config: Config, sharding: Sharding, standard_inputs: bool,
              queues: Queues | None, *, compact: bool = False
              ) -> tuple[list[_Part], tuple[bool, ...]]:
-    """Plan the programs of all devices as `_plans` does, for a graph that is divided into blocks.
+    """Plan the programs of all devices once, for a graph that `_plans` has divided into blocks.
 
-    ``compact`` is `Context.compact`. Raises MemoryError if kernels lack vector memory.
+    The result is that of `_plans`; ``compact`` is `Context.compact`. Raises MemoryError if kernels
+    lack vector memory.
     """
     # The row numbers in transfers that kernels start themselves have 32 bits.
     own_transfers = not standard_inputs and config.hbm_rows <= 1 << 32

@@ -53,9 +53,9 @@ def test_unpacking_copies(executable: Executable) -> None:
 @pytest.mark.parametrize(("buffers", "message"), [
     ((BufferSpec("x", Role.INPUT, LAYOUT), BufferSpec("x", Role.OUTPUT, LAYOUT)),
      "buffers must have different names, not 'x' twice"),
-    ((BufferSpec("x", Role.CONSTANT, LAYOUT),), "buffer 'x' must have a value if it is a constant"),
+    ((BufferSpec("x", Role.CONSTANT, LAYOUT),), "buffer 'x' must have role constant and a value"),
     ((BufferSpec("x", Role.SCRATCH, LAYOUT, np.zeros((2, 4), np.uint32)),),
-     "buffer 'x' must have a value if it is a constant, and otherwise none, not role scratch"),
+     "must have role constant and a value, or another role and no value, not role scratch"),
 ])
 def test_contradictory_buffers_are_named(buffers: tuple[BufferSpec, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):

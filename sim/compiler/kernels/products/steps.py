@@ -124,9 +124,9 @@ class _Counters:
         return total
 
     def _block(self) -> Index:
-        """Return the index of the current block's first vector, in vectors of rows.
+        """Return how many iterations of `Product.block`, a vector of rows each, precede the block.
 
-        The last block ends at the last vector, and may overlap the block before.
+        The last block ends with the last iteration, and may overlap the block before.
         """
         product, b = self.product, self.b
         counter = next(counter for kind, _, counter in self.levels if kind == "block")

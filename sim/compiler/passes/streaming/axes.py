@@ -161,11 +161,11 @@ def axes_of(operation: Operation) -> list[Axis]:
 
 def trimmed(at: Expansion, operand: Value, along: int, padding: int, extra: int
             ) -> tuple[Value, int]:
-    """Remove ``extra`` indices (`Block.extra`) from the beginning of an operand's part.
+    """Remove the first ``extra`` indices (`Block.extra`) of padding and an operand's part.
 
     ``operand`` is the part, which is cut along dimension ``along``. ``padding`` indices of padding
-    precede it; they are removed first. Return the remaining part, and the remaining number of
-    padding indices.
+    precede it. If these are fewer than ``extra``, the other indices are removed from the part.
+    Return the remaining part, and the remaining number of padding indices.
     """
     removed = max(extra - padding, 0)
     return (at.slice(operand, along, removed, operand.shape[along] - removed),

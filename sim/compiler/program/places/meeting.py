@@ -31,11 +31,11 @@ def opposite(link: Link) -> Link:
 
 
 class Links:
-    """What arrives at a core over its chip's links, from cores with its number on the next chips.
+    """Arrivals at a core over its chip's links, from cores of the same number on the next chips.
 
-    These cores execute the same handshakes and exchanges along rings, in the same order. All that a
-    core sends one way round a ring arrives in order. So the code knows what each addition to a
-    link's semaphore means: for each link, arrivals are numbered from 1.
+    Each arrival adds 1 to its link's semaphore. These cores execute the same handshakes and
+    exchanges along rings, in the same order. All that a core sends one way round a ring arrives in
+    order. So the number of an arrival, counted from 1 for each link, tells what has arrived.
 
     Parameters
     ----------
