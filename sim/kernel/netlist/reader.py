@@ -48,7 +48,7 @@ def read_tile(verilog: str, module: str, *, clock: str = "clk", passes: str = PA
 _FLIP_FLOPS = ("$dff", "$dffe", "$sdff", "$sdffe", "$sdffce")
 _MEMORY = "$mem_v2"
 _READ_PORT = "$memrd"
-"""Cell type that the reader gives to a memory's read port, as a combinational cell."""
+"""Type of the combinational cell that the reader makes of each read port of a memory."""
 CELL_TYPES = COMBINATIONAL | {*_FLIP_FLOPS, _MEMORY}
 """Types of cells that a netlist may contain."""
 
