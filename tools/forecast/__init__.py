@@ -4,7 +4,7 @@
     python -m tools.forecast --measure  # calibrate first, in RTL
 
 Its parts are, from the bottom up: `torus`, the shapes of tori; `replay`, the steps of sums over
-them; `links`, cycles of `systolith.AllReduce`; `sums`, those of the sums that the compiler makes;
-`step`, steps of training. `samples` has the measured cycles, `calibrate` fits and validates,
-`measure` runs RTL, `charts` draws.
+them; `links`, the cycles of `systolith.AllReduce`; `sums`, the cycles of compiled sums; `step`,
+steps of training. `samples` has the measured cycles, `calibrate` fits and validates, `measure` runs
+RTL, `charts` draws.
 """

@@ -37,7 +37,7 @@ class Word(IntEnum):
     FIRST = 0
     """Holds the chip's coordinate along the core's first axis."""
     SOURCE = 1
-    """Holds the address of the first array in HBM."""
+    """Holds the HBM address of the first of the chip's one or two arrays."""
     SOURCE_STEP = 2
     """Holds the distance in bytes from the first array to the second."""
     RESULT = 3

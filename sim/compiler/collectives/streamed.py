@@ -4,7 +4,8 @@ The values are in vector memory; the sum takes place at the rate of the links.
 The sum goes through the phases of `sim.compiler.collectives.plan`, piece by piece, as
 `sim.compiler.collectives.program` does. Before the first phase, the cores of a chip add their
 numbers: core 0 sends to core 1 its numbers of the half that core 1 reduces, and core 1 does the
-same for core 0. Each complete piece also goes to the other core of the chip.
+same for core 0. When a core has computed the final value of a piece, or received it from another
+chip, it sends this value to the other core of its own chip, too.
 `sim.compiler.collectives.shares` defines where pieces lie, and `sim.compiler.collectives.schedule`
 in which order a core works on them.
 

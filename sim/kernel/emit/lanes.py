@@ -122,10 +122,9 @@ class LaneValues:
                 f"{self._names[c]}, {self._nested(node)})")
 
     def _nested(self, node: Node) -> str:
-        """C++ expression of a bitwise operation, with a call for each of its operations.
+        """C++ call that computes a bitwise operation.
 
-        An operand that has no C++ name, because only ``node`` uses it, becomes a call within the
-        call.
+        A nested call computes each operand that has no C++ name, because only ``node`` uses it.
         """
         args = [self._names[arg] if arg in self._names else self._nested(arg) for arg in node.args]
         return f"{node.op}_({args[0]}, {args[1]})"

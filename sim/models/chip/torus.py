@@ -41,8 +41,8 @@ _MAX_THREADS = 1024
 _PERIOD = 64
 """Number of cycles between two tests whether a run that waits for an event must end."""
 _STILL = 8
-"""The chips rest if all of them have been inactive for more cycles than this: the status of a core
-shows what another core does to it only a few cycles later."""
+"""The chips rest if all of them have been inactive for more cycles than this. What one core does to
+another takes a few cycles to appear in the status of the other core."""
 _TURNAROUND = 16
 """Maximum number of cycles that a frame and its acknowledgement together spend outside of wires."""
 

@@ -69,7 +69,7 @@ class _Sum:
         Address of the workspace: the buffer in which the sum is computed and its results stay.
     image : Rows
         Rows of HBM that hold the image: words that the sum's code reads from scalar memory. The
-        first of them, `sum_image`, depend on the device.
+        image's first words, which `sum_image` returns, depend on the device.
     in_steps : bool
         Whether it is written in steps.
     """
