@@ -108,7 +108,7 @@ class GoldenCore(ArchitecturalState):
                                  f"not {bundle:#x}")
         if at + len(new) > size:
             raise ValueError(f"bundles must lie within {size} bundles of instruction memory, "
-                             f"not {len(new)} from {at} on")
+                             f"not take {len(new)} from address {at} on")
         self.program[at:at + len(new)] = map(int, new)
 
     def start(self, pc: int = 0) -> None:

@@ -208,8 +208,8 @@ class Examination(wiring.Component):
         The fault that the examination found, or `NONE`; `Fault.ILLEGAL` until the examination is
         complete.
     keep, late : Out(1)
-        Control of `hdl.core.scalar.ScalarOperands`. In stage 1, it reads the operands that faults
-        depend on. At any other time, it reads the other operands, or the host's register.
+        What `hdl.core.scalar.ScalarOperands` reads. ``keep``, set in stage 1: the operands that
+        faults depend on. ``late``, set at any other time: the others, or the host's register.
     """
 
     def __init__(self) -> None:

@@ -259,7 +259,7 @@ class Executable:
                                  f"{row_bytes} bytes, not {address!r}")
             if not 0 <= address <= size - needed:
                 raise ValueError(f"buffer {spec.name} must lie within {size} bytes of HBM, not "
-                                 f"{needed} bytes from {address!r} on")
+                                 f"take {needed} bytes from address {address!r} on")
         return self._linked(tuple(addresses[spec.name] for spec in self.buffers))
 
     def relocate(self, addresses: Mapping[str, int],

@@ -293,7 +293,7 @@ class Cores(Memory, Counters):
                     _bundle(number, bundle) for number, bundle in enumerate(program)]
                 if first + len(bundles) > size:
                     raise ValueError(f"program must lie within {size} bundles of instruction "
-                                     f"memory, not {len(bundles)} from {first} on")
+                                     f"memory, not take {len(bundles)} from address {first} on")
             for core in loads:
                 self._require_stopped(backend, core)
             for core in loads:

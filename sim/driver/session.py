@@ -65,8 +65,8 @@ class Session(Closeable):
         """
         first = integer("at", at, 0, size)
         if first + integer("count", count, 0, size) > size:
-            raise ValueError(f"{unit} must lie within {size} {unit} of {where}, not {count} from "
-                             f"{first} on")
+            raise ValueError(f"{unit} must lie within {size} {unit} of {where}, not take "
+                             f"{count} from address {first} on")
         return first
 
     @staticmethod

@@ -127,8 +127,8 @@ def _torus(devices: tuple[int, ...], config: Config, torus: Torus) -> Torus | No
     count, cores = len(devices), config.cores
     if count > cores * torus.chips:
         where = "chip" if torus.chips == 1 else "pod"
-        raise ValueError(f"program must be for at most {cores * torus.chips} devices, the cores of "
-                         f"the {where}, not {count}")
+        raise ValueError(f"program must be for at most {cores * torus.chips} devices, not {count}: "
+                         f"each device is a core of the {where}")
     if count == 1:
         return None
     if count == cores and len({device // cores for device in devices}) == 1:

@@ -272,7 +272,7 @@ class _Classes:
     optimise: bool | None
 
     def listed(self, *variables: str) -> list[str]:
-        """The C++ files that the ``variables`` of Verilator's makefile list."""
+        """The C++ files that are listed in these ``variables`` of Verilator's makefile."""
         makefile = (self.folder / f"{self.prefix}_classes.mk").read_text()
         blocks = [block for variable in variables
                   for block in re.findall(_LIST.format(variable), makefile, re.MULTILINE)]

@@ -1295,7 +1295,8 @@ MACHINE = GoldenCore(TINY)
     (lambda: MACHINE.load_program([1 << 288]), ValueError, "bundle 0 must fit 288 bits, not 0x1"),
     (lambda: MACHINE.load_program([-1]), ValueError, "bundle 0 must fit 288 bits, not -0x1"),
     (lambda: MACHINE.load_program([0, 0], at=511), ValueError,
-     "bundles must lie within 512 bundles of instruction memory, not 2 from 511 on"),
+     "bundles must lie within 512 bundles of instruction memory, not take 2 from "
+     "address 511 on"),
     (lambda: MACHINE.load_program([], at=513), ValueError, "at must be from 0 to 512, not 513"),
     (lambda: MACHINE.load_program([], at=cast(Any, 1.0)), TypeError,
      "at must be an integer, not 1.0"),

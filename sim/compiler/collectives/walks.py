@@ -90,7 +90,9 @@ class Walk:
 
 
 class Table:
-    """Stands for the walks of a sum whose code is written tick by tick.
+    """Replaces all walks (`Walk`) of a sum whose code is written tick by tick.
+
+    The code reads where each block is from a table, in the order in which it uses the blocks.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ class Context:
     alike : bool
         Whether all devices execute the same operations.
     compact : bool
-        Whether joined kernels may be longer than separate ones only if this saves many cycles.
+        Whether joining kernels must save many cycles for each bundle that it adds to the code.
         The aim is that all code stays in instruction memory.
     stream : Stream
         Collects the code.

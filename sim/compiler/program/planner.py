@@ -69,7 +69,7 @@ class Planner:
             HBM rows to which each output is written; None for an output that is not written.
         divided : mapping of Rows to range
             For rows of outputs of which this core writes only a part: the vectors of that part.
-            Operations without regions compute these outputs.
+            Only operations without regions may compute these outputs.
 
         Raises
         ------

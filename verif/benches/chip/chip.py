@@ -229,7 +229,10 @@ class ChipBench:
             await self.domain.edge
 
     def stall_reads(self, core: int, stalled: bool) -> None:
-        """Stops or resumes memory's answers to a core's reads; memory must have no pauses."""
+        """Stops or resumes memory's answers to a core's reads.
+
+        Random pauses (`set_pauses`) must be off: they would end the stop.
+        """
         for ram in self.rams[core]:
             ram.read_if.r_channel.pause = stalled
 
@@ -348,7 +351,7 @@ class ChipBench:
     async def finish(self) -> None:
         """Waits until all programs that stop on the golden chip, and all transfers, have ended.
 
-        Programs that wait on the golden chip must wait here, too.
+        A program that the golden chip leaves waiting for a semaphore must wait here, too.
         """
         self.golden.run(_BUNDLES)
         for core in self.cores:

@@ -29,7 +29,7 @@ def test_places_beyond_hbm_are_named(executable: Executable) -> None:
     with pytest.raises(ValueError, match="input1 must be a multiple of a row's 16 bytes, not 8"):
         executable.programs(ADDRESSES | {"input1": 8})
     with pytest.raises(ValueError, match="output0 must lie within 1048576 bytes of HBM, not "
-                                         "64 bytes from 1048528 on"):
+                                         "take 64 bytes from address 1048528 on"):
         executable.programs(ADDRESSES | {"output0": (1 << 20) - 48})
     with pytest.raises(ValueError, match=r"input0 must lie within"):
         executable.programs(ADDRESSES | {"input0": -16})

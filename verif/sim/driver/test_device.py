@@ -262,7 +262,8 @@ def test_nothing_works_after_close(use: Callable[..., Any]) -> None:
     (lambda d: d.read_vmem(0, 250, 7), ValueError, "vectors must lie within 256 vectors of vector"),
     (lambda d: d.read_vmem(2, 0, 1), ValueError, "core must be from 0 to 1, not 2"),
     (lambda d: d.write_vmem(0, 256, np.zeros((1, 2, 4), np.uint32)), ValueError,
-     "vectors must lie within 256 vectors of vector memory, not 1 from 256 on"),
+     "vectors must lie within 256 vectors of vector memory, not take 1 from "
+     "address 256 on"),
     (lambda d: d.write_vmem(0, 0, np.zeros((1, 2, 4))), TypeError,
      "vectors must be an array of float32 or uint32, not float64"),
     (lambda d: d.write_vmem(0, 0, [1]), TypeError, r"of float32 or uint32, not \[1\]"),

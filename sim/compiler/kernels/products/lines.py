@@ -32,9 +32,9 @@ class LineConvolution:
     operation : Operation
         Its first operand is the input, shape (images, lines, features, offsets, columns). Its
         second operand is the filter, shape (outputs, filter lines * offsets * features).
-        With a stride of s columns, a group of s adjacent columns of the filter has one offset. The
-        input has a copy of each line for each offset, and ``features`` counts the features of all s
-        columns.
+        With a stride of s columns, s adjacent columns of the filter form a group. ``offsets`` is
+        the number of groups, and ``features`` counts the features of all s columns of a group. The
+        input has a copy of each line for each group.
     config : Config
     """
 

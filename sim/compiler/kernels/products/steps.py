@@ -241,8 +241,8 @@ class _Writer:
 
         A step that ends with a wait for a transfer (`Transfers.stops`), and the steps after it that
         do not wait, are one iteration of a loop. Consecutive iterations form one loop if all start
-        a transfer, or none does. ``results`` has registers for the tag of the results that a step
-        pops; None if the steps pop nothing.
+        a transfer, or none does. ``results`` are the registers that hold the tag of the results
+        that a step pops; None if the steps pop nothing.
         """
         for part in self._parts(steps):
             first = self._product.late if part.start == self._product.lag else 0
@@ -396,10 +396,10 @@ class _Writer:
               middle: bool = False, known: "_Known | None" = None) -> None:
         """Generate a step's code: push its rows and the next one's weights, pop earlier results.
 
-        ``results`` has the registers for the tag of the results that the step pops; None if it pops
-        none. It pops nothing before vector ``first`` of its rows. With ``starts``, the step starts
-        a transfer of operands; with ``stores``, it starts transfers of results. At its end, it
-        waits for ``waits`` chunks of operands of the next step. With ``middle``, it waits for a
+        ``results`` are the registers that hold the tag of the results that the step pops; None if
+        it pops none. It pops nothing before vector ``first`` of its rows. With ``starts``, the step
+        starts a transfer of operands; with ``stores``, it starts transfers of results. At its end,
+        it waits for ``waits`` chunks of operands of the next step. With ``middle``, it waits for a
         chunk of its rows before it pushes their second half. ``last`` marks the last step. If the
         results that it begins to pop have no tag, ``known`` describes them.
         """

@@ -49,8 +49,8 @@ class ScalarMemory:
     def reads(self) -> int:
         """Maximum number of vectors whose first rows can be in the window at the same time.
 
-        Vector *n* is copied to row *n* of the window and to the rows after it. So all copies except
-        the first one reach into `kernel`.
+        The copy of vector *n* begins at row *n* of the window. A vector has as many rows as the
+        window, so the last *n* rows of this copy lie after the window, in `kernel`.
         """
         return min(self.config.sublanes, len(self.kernel) // self.config.lanes + 1)
 

@@ -147,9 +147,9 @@ class TransferWords:
         Pairs (number of a word, name of a buffer). The buffer's 64-bit address is added to that
         word (low half) and the next one (high half).
     exchange : int or None
-        Number of the exchange, for a transfer to another core. Devices may share a plan, so the
-        destination is an offset until `sim.compiler.program.devices.connect` adds the address to
-        which the device sends.
+        Number of the exchange, for a transfer to another core. Its destination is an index within
+        the receiver's vectors, until `sim.compiler.program.devices.connect` adds their address.
+        That differs between devices for which the same code is written.
     """
 
     words: tuple[int, ...]
