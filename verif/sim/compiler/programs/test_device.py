@@ -1,5 +1,6 @@
 """Whole programs on a device: the golden model's bits in RTL, and JAX's results on the CPU."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 pytest.importorskip("jax")
 
+from sim.compiler.executable import Executable
 from sim.compiler.importer.importer import import_stablehlo
 from sim.compiler.program.compiled import compiled_of
 from sim.compiler.program.driver import compile_graph
@@ -22,14 +24,17 @@ Products have operands in bf16, with 8 bits, and JAX has fp32 on the CPU.
 """
 
 
-def run(name: str, *backends: str) -> tuple[Any, list[tuple[Any, ...]]]:
-    """Compile and run a program for `v2`; return the executable, and the results by backend."""
-    program, results = PROGRAMS[name](), []
-    executable = compile_graph(import_stablehlo(program.lower()), Config.preset("v2"), name=name)
-    for backend in backends:
-        with Device.open("v2", backend) as device:
-            results.append(device.execute(executable, *program.arrays))
-    return executable, results
+@cache
+def compiled(name: str) -> Executable:
+    """Return a program, compiled for `v2`."""
+    return compile_graph(import_stablehlo(PROGRAMS[name]().lower()), Config.preset("v2"), name=name)
+
+
+@cache
+def run(name: str, backend: str) -> tuple[Any, ...]:
+    """Run a program on `v2`, and return its results."""
+    with Device.open("v2", backend) as device:
+        return device.execute(compiled(name), *PROGRAMS[name]().arrays)
 
 
 def check(results: tuple[Any, ...], expected: list[Any], bound: float) -> None:
@@ -46,15 +51,13 @@ def check(results: tuple[Any, ...], expected: list[Any], bound: float) -> None:
 
 @pytest.mark.parametrize("name", BOUNDS)
 def test_golden_is_near_what_jax_computes(name: str) -> None:
-    executable, [results] = run(name, "golden")
-    assert compiled_of(executable).kernels
-    check(results, PROGRAMS[name]().expected(), BOUNDS[name])
+    assert compiled_of(compiled(name)).kernels
+    check(run(name, "golden"), PROGRAMS[name]().expected(), BOUNDS[name])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BOUNDS)
 def test_rtl_has_the_bits_of_golden(name: str) -> None:
-    _, [golden, rtl] = run(name, "golden", "rtl")
-    for one, other in zip(golden, rtl, strict=True):
+    for one, other in zip(run(name, "golden"), run(name, "rtl"), strict=True):
         assert one.dtype == other.dtype
         assert one.tobytes() == other.tobytes()
