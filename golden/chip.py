@@ -189,8 +189,11 @@ class GoldenChip:
         going = True
         while going:
             going = False
-            for number, core in enumerate(self.cores):
-                count = core.run(min(turn, max_bundles - executed[number]))
+            running = [(number, core) for number, core in enumerate(self.cores) if core.running]
+            # Nobody takes turns with the last core that runs.
+            most = turn if len(running) > 1 else max_bundles
+            for number, core in running:
+                count = core.run(min(most, max_bundles - executed[number]))
                 executed[number] += count
                 going |= count > 0
         return ChipRun(*stops(dict(enumerate(self.cores))), tuple(executed))

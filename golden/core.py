@@ -181,27 +181,7 @@ class GoldenCore(ArchitecturalState):
             Whether the bundle was executed. False if the core is stopped, waits for a semaphore
             (``waiting``), or has just stopped with a fault.
         """
-        if not self.running:
-            return False
-        self.waiting = False
-        if self.pc >= len(self.program):
-            self.stop(Fault.PC_RANGE)
-            return False
-        decoded = self._decode(self.program[self.pc])
-        for fault, failed in decoded.checks:
-            if failed():
-                self.stop(fault)
-                return False
-        if decoded.wait is not None:
-            index, least = decoded.wait
-            if self.semaphores.item(index) < least():
-                self.waiting = True
-                return False
-        values = [compute() for compute in decoded.computes]
-        self.pc += 1
-        for commit, value in zip(decoded.commits, values, strict=True):
-            commit(value)
-        return True
+        return self._execute(1) == 1
 
     def run(self, max_bundles: int) -> int:
         """Execute bundles until the core stops or waits for a semaphore.
@@ -221,9 +201,30 @@ class GoldenCore(ArchitecturalState):
         TypeError, ValueError
             If ``max_bundles`` is not an integer, or negative.
         """
-        integer("max_bundles", max_bundles, 0)
+        return self._execute(integer("max_bundles", max_bundles, 0))
+
+    def _execute(self, max_bundles: int) -> int:
         executed = 0
-        while executed < max_bundles and self.step():
+        while executed < max_bundles and self.running:
+            self.waiting = False
+            if self.pc >= len(self.program):
+                self.stop(Fault.PC_RANGE)
+                break
+            bundle = self.program[self.pc]
+            decoded = self._cache.get(bundle) or self._decode(bundle)
+            for fault, failed in decoded.checks:
+                if failed():
+                    self.stop(fault)
+                    return executed
+            if decoded.wait is not None:
+                index, least = decoded.wait
+                if self.semaphores.item(index) < least():
+                    self.waiting = True
+                    break
+            values = [compute() for compute in decoded.computes]
+            self.pc += 1
+            for commit, value in zip(decoded.commits, values, strict=True):
+                commit(value)
             executed += 1
         return executed
 
@@ -257,11 +258,9 @@ class GoldenCore(ArchitecturalState):
         return state
 
     def _decode(self, bundle: int) -> Decoded:
-        decoded = self._cache.get(bundle)
-        if decoded is None:
-            # The cache is bounded, because a program may overwrite its own bundles without end.
-            if len(self._cache) >= max(_CACHED_BUNDLES, len(self.program)):
-                self._cache.clear()
-            decoded = self._decoder.decode(bundle)
-            self._cache[bundle] = decoded
+        # The cache is bounded, because a program may overwrite its own bundles without end.
+        if len(self._cache) >= max(_CACHED_BUNDLES, len(self.program)):
+            self._cache.clear()
+        decoded = self._decoder.decode(bundle)
+        self._cache[bundle] = decoded
         return decoded

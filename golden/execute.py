@@ -16,6 +16,7 @@ function of the operation's unit, which adds to the `Decoded`
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ class Decoded:
 def _scalar_in(state: ArchitecturalState, number: int) -> _Number:
     if number == 0:
         return lambda: 0
-    return lambda: state.scalars.item(number)
+    return partial(state.scalars.item, number)
 
 
 def _scalar_out(state: ArchitecturalState, number: int) -> Callable[[int], None]:
@@ -208,7 +209,12 @@ class Decoder:
         ``fields`` are those of the slot of the load or store.
         """
         a, b = self.scalar_in[fields["a"]], self.source(fields["b"])
-        return lambda: (a() + b()) & WORD_MASK
+        if not fields["a"]:
+            return b
+        if fields["b"] < isa.SCALAR_REGISTERS:
+            return lambda: (a() + b()) & WORD_MASK
+        offset = b()
+        return lambda: (a() + offset) & WORD_MASK
 
     def vector_source(self, code: int) -> _Register:
         """Return a function that reads the vector source that ``code`` names.

@@ -6,6 +6,7 @@ result. All functions raise TypeError for an argument of another type, and Value
 another shape or out of range. For an index out of range, a core would stop with a fault.
 """
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,18 +34,25 @@ def _register(value: ArrayLike) -> _Words:
     return array
 
 
+@cache
+def _sources(size: int, distance: int) -> NDArray[np.intp]:
+    """Return the number of the lane or sublane, of ``size``, that moves to each of them."""
+    # Several times as fast as `np.roll`, for vectors of a small core.
+    return np.roll(np.arange(size), distance)
+
+
 def rotate_lanes(a: ArrayLike, distance: int) -> NDArray[np.uint32]:
     """Move lane l to lane (l + distance) mod lanes; ``distance`` is less than lanes."""
     a = _register(a)
     integer("distance", distance, 0, a.shape[1] - 1)
-    return np.roll(a, distance, axis=1)
+    return a.take(_sources(a.shape[1], distance), 1)
 
 
 def rotate_sublanes(a: ArrayLike, distance: int) -> NDArray[np.uint32]:
     """Move sublane s to sublane (s + distance) mod sublanes; ``distance`` is less than sublanes."""
     a = _register(a)
     integer("distance", distance, 0, a.shape[0] - 1)
-    return np.roll(a, distance, axis=0)
+    return a.take(_sources(a.shape[0], distance), 0)
 
 
 def broadcast_lane(a: ArrayLike, lane: int) -> NDArray[np.uint32]:

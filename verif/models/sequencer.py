@@ -134,17 +134,18 @@ class TracingCore(GoldenCore):
 
     trace: list[Issue]
 
-    def step(self) -> bool:
-        """Executes a bundle like `GoldenCore.step`, and records it."""
+    def _execute(self, max_bundles: int) -> int:
+        """Executes bundles like `GoldenCore`, and records them."""
         if not hasattr(self, "trace"):
             self.trace = []
-        issue = (_Reader(self).issue() if self.running and self.pc < len(self.program)
-                 else None)
-        executed = super().step()
-        if executed:
+        for executed in range(max_bundles):
+            issue = (_Reader(self).issue() if self.running and self.pc < len(self.program)
+                     else None)
+            if not super()._execute(1):
+                return executed
             assert issue is not None
             self.trace.append(issue)
-        return executed
+        return max_bundles
 
 
 @dataclass
