@@ -2,11 +2,12 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
+from amaranth.hdl import Value
 from amaranth.lib.wiring import Component
 from amaranth.sim import Simulator, SimulatorContext
 
@@ -173,10 +174,38 @@ def test_responses_go_to_who_asked_and_nobody_holds_up_another(seed: int) -> Non
 
 # --- vector memory
 
+class Pins:
+    """Ports of a design in simulation, each looked up once.
+
+    A port is set only if its value changes: each time, the simulator settles the whole design.
+
+    Parameters
+    ----------
+    ports : value-like
+    """
+
+    def __init__(self, *ports: Any) -> None:
+        self._ports = [Value.cast(port) for port in ports]
+        self._values: list[int | None] = [None] * len(ports)
+
+    def set(self, ctx: SimulatorContext, *values: int) -> None:
+        """Sets the first ports, in order, to these values."""
+        for number, value in enumerate(values):
+            if self._values[number] != value:
+                self._values[number] = value
+                ctx.set(self._ports[number], value)
+
+    def get(self, ctx: SimulatorContext, number: int) -> int:
+        """Value of a port."""
+        value: int = ctx.get(self._ports[number])
+        return value
+
+
 @dataclass
 class Client:
     """A client that reads and writes whole registers at random, row by row."""
 
+    port: InitVar[VectorPort]
     number: int
     rng: np.random.Generator
     sublanes: int
@@ -190,6 +219,12 @@ class Client:
     expected: deque = field(default_factory=deque)  # rows of reads; None: any
     got: int = 0
 
+    def __post_init__(self, port: VectorPort) -> None:
+        read, write, rows = port.read[self.number], port.write[self.number], port.rows[self.number]
+        self._inputs = Pins(read.valid, read.payload.address, write.valid, write.payload.address,
+                            write.payload.data, rows.ready)
+        self._outputs = Pins(read.ready, write.ready, rows.valid, rows.payload)
+
     @property
     def address(self) -> int:
         return self.number << 12 | self.reads & 0xFFF
@@ -198,32 +233,28 @@ class Client:
     def data(self) -> int:
         return self.number << 28 | (self.word & 0xFFFF) << 8 | self.row
 
-    def drive(self, ctx: SimulatorContext, port: VectorPort, *, every: bool) -> None:
-        n = self.number
+    def drive(self, ctx: SimulatorContext, *, every: bool) -> None:
         self.offers_read |= not self.quiet and (every or self.rng.random() < self.share)
         # A vector that was begun is completed, even if nothing new begins.
         self.offers_row |= (self.row != 0 or not self.quiet) and (
             every or self.rng.random() < self.share)
-        ctx.set(port.read[n].valid, int(self.offers_read))
-        ctx.set(port.read[n].payload.address, self.address)
-        ctx.set(port.write[n].valid, int(self.offers_row))
-        ctx.set(port.write[n].payload.address, self.number << 12 | self.word & 0xFFF)
-        ctx.set(port.write[n].payload.data, self.data)
         self.ready = every or self.rng.random() < self.share
-        ctx.set(port.rows[n].ready, int(self.ready))
+        self._inputs.set(ctx, int(self.offers_read), self.address, int(self.offers_row),
+                         self.number << 12 | self.word & 0xFFF, self.data, int(self.ready))
 
-    def sample(self, ctx: SimulatorContext, port: VectorPort) -> None:
+    def sample(self, ctx: SimulatorContext) -> None:
+        read_ready, write_ready, valid, payload = range(4)
         n = self.number
-        if self.ready and ctx.get(port.rows[n].valid):
+        if self.ready and self._outputs.get(ctx, valid):
             assert self.expected, f"client {n} was given a row that it did not ask for"
             row = self.expected.popleft()
-            assert row in (None, ctx.get(port.rows[n].payload)), f"client {n}"
+            assert row in (None, self._outputs.get(ctx, payload)), f"client {n}"
             self.got += 1
-        if self.offers_read and ctx.get(port.read[n].ready):
+        if self.offers_read and self._outputs.get(ctx, read_ready):
             self.expected.extend(self.address << 4 | row for row in range(self.sublanes))
             self.reads += 1
             self.offers_read = False
-        if self.offers_row and ctx.get(port.write[n].ready):
+        if self.offers_row and self._outputs.get(ctx, write_ready):
             self.row = (self.row + 1) % self.sublanes
             self.word += self.row == 0
             self.offers_row = False
@@ -233,10 +264,15 @@ class Client:
         return not (self.offers_read or self.offers_row or self.row or self.expected)
 
 
+(HOST_ROWS_READY, HOST_READ_VALID, HOST_READ_ADDRESS, HOST_WRITE_VALID, HOST_WRITE_ADDRESS,
+ HOST_WRITE_DATA, BUSY) = range(7)
+
+
 @dataclass
 class VectorUnit:
     """The core's side: it accepts at most two reads; it writes a register when all rows came."""
 
+    port: InitVar[VectorPort]
     rng: np.random.Generator
     sublanes: int
     share: float
@@ -244,39 +280,47 @@ class VectorUnit:
     left: int = 0  # rows of the first read
     entered: list = field(default_factory=list)
     words: list = field(default_factory=list)
+    checked: int = 0  # of them
 
-    def drive(self, ctx: SimulatorContext, port: VectorPort, *, every: bool) -> None:
+    def __post_init__(self, port: VectorPort) -> None:
+        self._rows = Pins(port.host_rows.valid, port.host_rows.payload)
+        self._ready = Pins(port.host_read.ready, port.host_write.ready)
+        self._outputs = Pins(port.host_rows.ready, port.host_read.valid,
+                             port.host_read.payload.address, port.host_write.valid,
+                             port.host_write.payload.address, port.host_write.payload.data,
+                             port.busy)
+
+    def drive(self, ctx: SimulatorContext, *, every: bool) -> None:
         go = every or self.rng.random() < self.share
         valid = bool(self.reads)
-        ctx.set(port.host_rows.valid, int(valid))
-        if valid:
-            ctx.set(port.host_rows.payload,
-                    self.reads[0] << 4 | self.sublanes - self.left)
+        self._rows.set(ctx, int(valid), *(
+            [self.reads[0] << 4 | self.sublanes - self.left] if valid else []))
         # The last row of a vector makes room for a read in the same cycle.
-        leaves = valid and ctx.get(port.host_rows.ready)
+        leaves = valid and self._outputs.get(ctx, HOST_ROWS_READY)
         room = len(self.reads) - (leaves and self.left == 1) < 2
-        ctx.set(port.host_read.ready, int(room and go))
         complete = len(self.entered) == self.sublanes
         self.writes = complete and go
-        ctx.set(port.host_write.ready, int(self.writes or not complete))
-        assert ctx.get(port.busy) == (complete and not self.writes)
+        self._taken = bool(room and go), self.writes or not complete
+        self._ready.set(ctx, *map(int, self._taken))
+        assert self._outputs.get(ctx, BUSY) == (complete and not self.writes)
 
-    def sample(self, ctx: SimulatorContext, port: VectorPort) -> None:
-        row = (ctx.get(port.host_write.payload.address), ctx.get(port.host_write.payload.data))
+    def sample(self, ctx: SimulatorContext) -> None:
+        reads, writes = self._taken
         if self.writes:
             self.words.append(self.entered)
             self.entered = []
-        if ctx.get(port.host_write.valid) and ctx.get(port.host_write.ready):
-            self.entered.append(row)
-        leaves = bool(self.reads) and ctx.get(port.host_rows.ready)
-        asked = ctx.get(port.host_read.valid) and ctx.get(port.host_read.ready)
+        if writes and self._outputs.get(ctx, HOST_WRITE_VALID):
+            self.entered.append((self._outputs.get(ctx, HOST_WRITE_ADDRESS),
+                                 self._outputs.get(ctx, HOST_WRITE_DATA)))
+        leaves = bool(self.reads) and self._outputs.get(ctx, HOST_ROWS_READY)
+        asked = reads and self._outputs.get(ctx, HOST_READ_VALID)
         if leaves:
             self.left -= 1
             if not self.left:
                 self.reads.popleft()
                 self.left = self.sublanes if self.reads else 0
         if asked:
-            self.reads.append(ctx.get(port.host_read.payload.address))
+            self.reads.append(self._outputs.get(ctx, HOST_READ_ADDRESS))
             self.left = self.left or self.sublanes
 
     def reset(self) -> None:
@@ -286,12 +330,13 @@ class VectorUnit:
 
     def check_words(self) -> None:
         """Checks that each written vector has all rows of one client in order."""
-        for word in self.words:
+        for word in self.words[self.checked:]:
             addresses = {address for address, _ in word}
             assert len(addresses) == 1
             assert [data & 0xFF for _, data in word] == list(range(self.sublanes))
             assert len({data >> 8 for _, data in word}) == 1
             assert word[0][1] >> 28 == addresses.pop() >> 12
+        self.checked = len(self.words)
 
 
 def config_with(sublanes: int) -> Config:
@@ -307,17 +352,17 @@ def test_vector_registers_are_read_and_written_whole(sublanes: int, share: float
     dut = VectorPort(config_with(sublanes), clients)
 
     async def process(ctx: SimulatorContext) -> None:
-        unit = VectorUnit(rng, sublanes, share)
-        users = [Client(number, rng, sublanes, share) for number in range(clients)]
+        unit = VectorUnit(dut, rng, sublanes, share)
+        users = [Client(dut, number, rng, sublanes, share) for number in range(clients)]
         cycles = 1200
         for cycle in range(cycles + 200):
             for user in users:
                 user.quiet = cycle >= cycles
-                user.drive(ctx, dut, every=share == 1)
-            unit.drive(ctx, dut, every=share == 1)
+                user.drive(ctx, every=share == 1)
+            unit.drive(ctx, every=share == 1)
             for user in users:
-                user.sample(ctx, dut)
-            unit.sample(ctx, dut)
+                user.sample(ctx)
+            unit.sample(ctx)
             await ctx.tick()
         assert all(user.at_rest for user in users)
         unit.check_words()
@@ -346,8 +391,8 @@ def test_a_reset_of_the_core_hangs_no_client(sublanes: int, seed: int) -> None:
     dut = VectorPort(config_with(sublanes), 2)
 
     async def process(ctx: SimulatorContext) -> None:
-        unit = VectorUnit(rng, sublanes, 0.6)
-        users = [Client(number, rng, sublanes, 0.6) for number in range(2)]
+        unit = VectorUnit(dut, rng, sublanes, 0.6)
+        users = [Client(dut, number, rng, sublanes, 0.6) for number in range(2)]
         voided = halves = lost = 0
         state, count = "work", 40
         for _ in range(3000):
@@ -356,11 +401,11 @@ def test_a_reset_of_the_core_hangs_no_client(sublanes: int, seed: int) -> None:
             resets = state == "reset"
             ctx.set(dut.reset, int(resets))
             for user in users:
-                user.drive(ctx, dut, every=False)
-            unit.drive(ctx, dut, every=False)
+                user.drive(ctx, every=False)
+            unit.drive(ctx, every=False)
             for user in users:
-                user.sample(ctx, dut)
-            unit.sample(ctx, dut)
+                user.sample(ctx)
+            unit.sample(ctx)
             if resets:
                 # Rows that the core had not returned have no meaning.
                 own = users[1].expected
