@@ -48,9 +48,11 @@ class Grid:
         Parameters.
     kernels : bool
         Use tile kernels instead of pure Verilog.
+    optimise : bool or None
+        Of the C++ outside of the kernels, as in `sim.verilated.build.build_model`.
     """
 
-    def __init__(self, config: Config, *, kernels: bool) -> None:
+    def __init__(self, config: Config, *, kernels: bool, optimise: bool | None = True) -> None:
         sources = cached_json(f"mac_grid-{kernels}", asdict(config),
                               lambda: _grid_sources(config, kernels))
         rows = [] if kernels else [mac_grid(config).row_module]
@@ -58,7 +60,8 @@ class Grid:
         self._skew = config.row_skew
         self._latency = config.mac_latency
         self.model = Model(build_model("mac_grid", sources["verilog"], cpp=sources["cpp"],
-                                       waivers=LINT_WAIVERS, hierarchical=rows))
+                                       waivers=LINT_WAIVERS, hierarchical=rows,
+                                       optimise=optimise))
         self.model.reset()
 
     def load(self, weights: npt.NDArray[np.float32]) -> None:

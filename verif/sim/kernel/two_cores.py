@@ -17,8 +17,8 @@ from hdl.lint import LINT_WAIVERS
 from hdl.mxu.grid import mac_grid
 from hdl.tiles import VerilogLibrary, instantiate
 from hdl.vpu.element import vpu_grid
-from sim.models.core import core_grids, core_sources
-from sim.models.kernels import BLOCK_WAIVERS, ModelSources, with_kernels
+from sim.models.core import core_sources
+from sim.models.kernels import BLOCK_WAIVERS, ModelSources
 from sim.verilated.build import build_model
 from sim.verilated.cache import cached_json
 from sim.verilated.model import Model
@@ -54,20 +54,18 @@ class TwoCores(wiring.Component):
         return m
 
 
-def _sources(config: Config, kernels: bool, parallel: bool) -> ModelSources:
-    core = (core_sources(config, kernels) if parallel or not kernels else
-            with_kernels("core", lambda: Core(config), core_grids(config)))
+def _sources(config: Config, kernels: bool) -> ModelSources:
+    core = core_sources(config, kernels)
     around = VerilogLibrary().write(TOP, lambda: TwoCores(config), leave_out=["core"])
     return {"verilog": {**around, **core["verilog"]}, "cpp": core["cpp"]}
 
 
-def two_cores_library(config: Config, *, kernels: bool, parallel: bool = False) -> pathlib.Path:
+def two_cores_library(config: Config, *, kernels: bool) -> pathlib.Path:
     """The model's library of `TwoCores`, in pure Verilog or with kernels.
 
-    If ``parallel``, several threads may share the work of a kernel's step.
+    Several threads may share the work of a kernel's step.
     """
-    sources = cached_json(TOP, [asdict(config), kernels, parallel],
-                          lambda: _sources(config, kernels, parallel))
+    sources = cached_json(TOP, [asdict(config), kernels], lambda: _sources(config, kernels))
     blocks = [] if kernels else [mac_grid(config).row_module, vpu_grid(config).tile_module]
     return build_model(TOP, sources["verilog"], cpp=sources["cpp"], hierarchical=blocks,
                        optimise=None, waivers=LINT_WAIVERS + (BLOCK_WAIVERS if blocks else ""))

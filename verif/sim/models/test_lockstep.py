@@ -155,7 +155,7 @@ def test_bench_grids_give_one_result() -> None:
     x = rng.standard_normal((40, 16)).astype(np.float32)
     want = tile_matmul(x, weights).view(np.uint32)
     for kernels in (True, False):
-        grid = Grid(config, kernels=kernels)
+        grid = Grid(config, kernels=kernels, optimise=None)
         with grid.model as model:
             grid.load(weights)
             p = model.run(grid.stream(x), ["p"])["p"]
