@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 
 from hdl.checks import integer
 from hdl.store import digest, keep
+from sim.verilated.classes import MACROS, Classes, joined_file
 from sim.verilated.objects import (
     compile_units,
     model_headers,
@@ -31,12 +32,7 @@ _TOP_NAME = "model"
 _FILE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _MODULE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
 _PORT = re.compile(r"^ *VL_(IN|OUT)(?:8|16|64|W)?\(&(\w+),(\d+),(\d+)(?:,\d+)?\);$", re.MULTILINE)
-_LIST = r"^VM_{} \+= \\\n((?: +.*\\\n)*)"
 _INOUT = re.compile(r"^ *VL_INOUT\w*\(&(\w+),", re.MULTILINE)
-
-_MACROS = ("-DVERILATOR=1", "-DVM_COVERAGE=0", "-DVM_SC=0", "-DVM_TIMING=0", "-DVM_TRACE_FST=0",
-           "-DVM_TRACE_SAIF=0")
-"""Settings of Verilator's headers; its run-time library depends on no other settings."""
 
 _VERSION_SCRIPT = "{ global: systolith_*; local: *; };\n"
 """Linker script: exports ``systolith_*`` only, so that models never share a Verilator class."""
@@ -202,8 +198,8 @@ def _build(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
     (folder / "ports.inc").write_text(_ports((obj / "Vmodel.h").read_text()))
 
     traced = int(recipe.trace)
-    defines = [*_MACROS, f"-DVM_TRACE={traced}", f"-DVM_TRACE_VCD={traced}"]
-    classes = _Classes(obj, "Vmodel", recipe.optimise)
+    defines = [*MACROS, f"-DVM_TRACE={traced}", f"-DVM_TRACE_VCD={traced}"]
+    classes = Classes(obj, "Vmodel", recipe.optimise)
     units = [name for name in cpp if name.endswith(".cpp")]
     parts = classes.parts(model_units(units, cpp))
     flags = {part: [*tools.flags, *defines, *tools.class_optimisation(
@@ -213,13 +209,13 @@ def _build(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
     precompile = recipe.optimise is not True and tools.march == "native"
     headers = {part: model_headers(flags[part], tools, log) if precompile else ()
                for part in parts}
-    joined = [(_joined(obj / f"{part}.cpp", names), obj / f"{part}.o",
+    joined = [(joined_file(obj / f"{part}.cpp", names), obj / f"{part}.o",
                [*flags[part], f"-DSYSTOLITH_THREADS={recipe.threads}", *headers[part],
                 *tools.include_flags, f"-I{folder}", f"-I{obj}"])
               for part, names in parts.items()]
 
     def compile_block(name: str) -> list[pathlib.Path]:
-        block = _Classes(obj / f"V{name}", f"V{name}", recipe.optimise)
+        block = Classes(obj / f"V{name}", f"V{name}", recipe.optimise)
         return [block.compile(part, names, flags[part], headers[part], tools, log)
                 for part, names in block.parts([f"{name}.cpp"]).items()]
 
@@ -229,7 +225,7 @@ def _build(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
         blocks = [target for name in recipe.hierarchical for target in compile_block(name)]
         shared = shared_objects(units, cpp, tools, log)
         runtime = runtime_objects(classes.listed("GLOBAL_FAST", "GLOBAL_SLOW"),
-                                  [*tools.cxx_flags, *_MACROS], tools, log)
+                                  [*tools.cxx_flags, *MACROS], tools, log)
         compiled.result()
     objects = [*(target for _, target, _ in joined), *blocks, *shared.values(), *runtime]
     run_tool([*tools.cxx, "-shared", "-pthread", "-o", _LIBRARY, *map(str, objects),
@@ -251,71 +247,6 @@ def _verilate(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
               *(["--trace-vcd"] if recipe.trace else []), *(["--hierarchical"] if blocks else []),
               "model.vlt", *recipe.verilog],
              folder, tools.environment(), folder / "build.log", "Verilator")
-
-
-@dataclass(frozen=True)
-class _Classes:
-    """The C++ that Verilator has written for the top module or for a hierarchical block.
-
-    Attributes
-    ----------
-    folder : pathlib.Path
-        Folder of the C++ files.
-    prefix : str
-        Common beginning of the files' names.
-    optimise : bool or None
-        As in `build_model`.
-    """
-
-    folder: pathlib.Path
-    prefix: str
-    optimise: bool | None
-
-    def listed(self, *variables: str) -> list[str]:
-        """The C++ files that are listed in these ``variables`` of Verilator's makefile."""
-        makefile = (self.folder / f"{self.prefix}_classes.mk").read_text()
-        blocks = [block for variable in variables
-                  for block in re.findall(_LIST.format(variable), makefile, re.MULTILINE)]
-        return [f"{name}.cpp" for block in blocks for name in block.replace("\\", " ").split()]
-
-    def parts(self, more: Sequence[str]) -> dict[str, list[str]]:
-        """Names of the C++ files to compile together, by part of the block: ``fast`` or ``slow``.
-
-        The files ``more`` are in part ``fast``. If `optimise` is None, all files are in this part.
-        """
-        fast = [*self.listed("CLASSES_FAST", "SUPPORT_FAST"), *more]
-        slow = self.listed("CLASSES_SLOW", "SUPPORT_SLOW")
-        if self.optimise is None:
-            # Neither part is optimised, so they can share the reading of the model's headers.
-            return {"fast": [*slow, *fast]}
-        return {"fast": fast, "slow": slow}
-
-    def compile(self, part: str, names: Sequence[str], flags: Sequence[str],
-                headers: Sequence[str], tools: Toolchain, log: pathlib.Path) -> pathlib.Path:
-        """Return the object file of a block's C++ files ``names``; equal C++ is compiled once.
-
-        The names of a block's files, classes and functions depend on the block alone, so all models
-        with the block can share the object. ``part``, such as ``fast``, is added to the name of the
-        object. ``flags`` and ``headers`` are arguments of the compiler; only ``flags`` change the
-        object.
-        """
-        texts = {path.name: path.read_text() for path in sorted(self.folder.iterdir())
-                 if path.suffix in (".cpp", ".h")}
-        include = (*tools.include_flags, f"-I{self.folder}")
-        key = digest([texts, list(names), list(flags), recipe_text(), tools.identity()])
-        return keep("objects", f"{self.prefix}-{part}.o", key, lambda target: compile_units(
-            [(_joined(log.with_name(f"{self.prefix}-{part}.cpp"), names), target,
-              [*flags, *headers, *include])], tools, log))
-
-
-def _joined(path: pathlib.Path, units: Sequence[str]) -> pathlib.Path:
-    """Writes the C++ file ``path``, which includes all ``units``; returns ``path``.
-
-    Reading Verilator's headers takes longer than compiling a small unit; one joined file reads
-    them once.
-    """
-    path.write_text("".join(f'#include "{unit}"\n' for unit in units))
-    return path
 
 
 def _ports(header: str) -> str:

@@ -35,7 +35,7 @@ def recipe_text() -> str:
     """Source text of the code that builds objects and libraries: part of their cache keys."""
     here = pathlib.Path(__file__)
     return "\n".join(code_text(path.read_text())
-                     for path in (here.with_name("build.py"), here))
+                     for path in (here.with_name("build.py"), here.with_name("classes.py"), here))
 
 
 def shared_objects(units: Sequence[str], files: Mapping[str, str], tools: Toolchain,

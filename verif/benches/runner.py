@@ -6,7 +6,6 @@ import inspect
 import pathlib
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -15,7 +14,7 @@ from xml.etree import ElementTree
 
 import cocotb_tools.config
 from amaranth.lib import wiring
-from cocotb_tools.runner import Verilator, get_runner
+from cocotb_tools.runner import get_runner
 
 from hdl.chip.chip import Chip
 from hdl.config import Config
@@ -30,6 +29,14 @@ from hdl.vpu.vpu import Vpu
 from hdl.xlu.xlu import Xlu
 from sim.models.core import core_sources
 from sim.verilated.cache import cached_json
+from sim.verilated.classes import MACROS, Classes, joined_file
+from sim.verilated.objects import (
+    compile_units,
+    precompiled_headers,
+    recipe_text,
+    run_tool,
+    runtime_objects,
+)
 from sim.verilated.toolchain import Toolchain, build_folder
 from verif.benches.axi.tops import ControlTop, HbmPortTop
 from verif.benches.fpga.tops import SdramTop, SerialTop
@@ -54,14 +61,18 @@ _MODULES = {top: f"verif.benches.{folder}.bench_{top}"
             for folder, tops in _DESIGNS.items() for top in tops}
 
 # The random initial contents of a design's memories follow from the run's seed.
-_VERILATOR_FLAGS = ("-O3", "--x-assign", "unique", "--x-initial", "unique", "--no-timing",
-                    "--no-public-flat-rw", "--output-split", "0")
+_VERILATOR_FLAGS = ("--vpi", "--timescale", "1ns/1ns", "-O3", "--x-assign", "unique", "--x-initial",
+                    "unique", "--no-timing", "--output-split", "0")
 
-# Most benches are short: a faster model would not make up for the time that its build takes. Code
-# shared by all designs, mostly the access to signals, is compiled only once.
-_OPTIMISATION = {"OPT_SLOW": "-O0", "OPT_GLOBAL": "-O2"}
+_CXX_FLAGS = ("-std=c++20", "-pthread")
+_COCOTB_MAIN = cocotb_tools.config.share_dir / "lib" / "verilator" / "verilator.cpp"
+_HEADERS = ("libgen.h", "algorithm", "atomic", "cstring", "memory", "string", "vector",
+            "verilated.h", "verilated_dpi.h", "verilated_vpi.h")
+"""Headers that the C++ files of every design include."""
+
 _LONG = ("chip", "core")
-"""Designs whose benches simulate so many cycles that a faster model pays off."""
+"""Designs whose benches simulate so many cycles that a faster model pays off. The other benches are
+short: a faster model would not make up for the time that its build takes."""
 
 _BLOCKS = ("vpu_element", "mac_cell")
 """Large modules with many instances in a design: each is verilated and compiled only once."""
@@ -151,67 +162,11 @@ def build(bench: Bench, verilog: Design, *, waves: bool = False) -> pathlib.Path
     """
     tools = Toolchain.find()
     optimise = False if bench.top in _LONG else None
-    settings = {**tools.make_settings(), **_OPTIMISATION,
-                "OPT_FAST": " ".join(tools.class_optimisation(optimise))}
-    recipe = [tools.identity(), settings, _VERILATOR_FLAGS, waves, version("cocotb"),
-              sys.version_info[:2], _BLOCKS, LINT_WAIVERS,
-              *(inspect.getsource(part) for part in (build, _common, _BlockRunner, _build))]
-
-    def make(folder: pathlib.Path) -> None:
-        common = _common(tools, settings, waves)
-        _build(folder, tools,
-               tools.make_variables() | settings | {"VM_GLOBAL_FAST": "", "VM_GLOBAL_SLOW": ""},
-               ["-LDFLAGS", " ".join(str(part) for part in sorted(common.glob("*.o")))],
-               bench, verilog, waves)
-
-    return keep("cocotb", str(bench), digest([*recipe, vars(verilog)]), make)
-
-
-def _common(tools: Toolchain, settings: Mapping[str, str], waves: bool) -> pathlib.Path:
-    """A folder with the objects of Verilator's run-time library.
-
-    They are the same for all designs and take longest to compile, so they are compiled once, with
-    an empty design.
-    """
-    settings = {**settings, "OPT_FAST": ""}
-    recipe = [tools.identity(), settings, _VERILATOR_FLAGS, waves, version("cocotb"),
-              *(inspect.getsource(part) for part in (_common, _build))]
-    empty = Design({"empty": "module empty(input clk);\nendmodule\n"}, ["clk"])
-
-    def make(folder: pathlib.Path) -> None:
-        with tempfile.TemporaryDirectory() as name:
-            built = pathlib.Path(name) / "empty"
-            _build(built, tools, tools.make_variables() | settings, [], Bench("empty", "tiny", 2),
-                   empty, waves)
-            folder.mkdir()
-            for part in built.glob("verilated*.o"):
-                shutil.copyfile(part, folder / part.name)
-
-    return keep("cocotb", "common", digest(recipe), make)
-
-
-class _BlockRunner(Verilator):
-    """Cocotb's runner, which in addition verilates some modules separately.
-
-    Parameters
-    ----------
-    blocks : sequence of str
-        Names of these modules. Verilator's configuration file must mark the same ones as
-        ``hier_block``.
-    """
-
-    def __init__(self, blocks: Sequence[str]) -> None:
-        super().__init__()
-        self._blocks = blocks
-
-    def _build_command(self) -> list[list[str]]:
-        [verilate, make] = super()._build_command()
-        if not self._blocks:
-            return [verilate, make]
-        verilate.insert(1, "--hierarchical")
-        # One job: Verilator's makefile would start two runs for a block's two outputs.
-        blocks = ["make", "-C", str(self.build_dir), "-f", "Vtop_hier.mk", "hier_verilation"]
-        return [verilate, blocks, make]
+    recipe = [tools.identity(), tools.class_optimisation(optimise), _VERILATOR_FLAGS, _CXX_FLAGS,
+              _HEADERS, waves, version("cocotb"), sys.version_info[:2], _BLOCKS, LINT_WAIVERS,
+              recipe_text(), *(inspect.getsource(part) for part in (build, _build, _verilate))]
+    return keep("cocotb", str(bench), digest([*recipe, vars(verilog)]),
+                lambda folder: _build(folder, tools, bench, verilog, optimise, waves))
 
 
 @contextlib.contextmanager
@@ -223,35 +178,63 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
         yield
 
 
-def _build(folder: pathlib.Path, tools: Toolchain, variables: Mapping[str, str],
-           arguments: Sequence[str], bench: Bench, verilog: Design, waves: bool) -> None:
+def _build(folder: pathlib.Path, tools: Toolchain, bench: Bench, verilog: Design,
+           optimise: bool | None, waves: bool) -> None:
+    """Builds a simulator in the new ``folder``: Verilator's C++, and cocotb's main program."""
     folder.mkdir()
+    obj, log = folder / "obj", folder / "build.log"
     blocks = [name for name in _BLOCKS if name in verilog.sources and name != bench.top]
-    # Without this list cocotb would have every signal of the design visible, and unoptimised.
-    visible = [f'public_flat_rw -module "{bench.top}" -var "{port}"' for port in verilog.ports]
-    control = folder / "bench.vlt"
-    hierarchy = [f'hier_block -module "{name}"' for name in blocks]
+    try:
+        _verilate(folder, tools, bench, verilog, blocks, waves)
+        traced = int(waves)
+        defines = [*MACROS, f"-DVM_TRACE={traced}", f"-DVM_TRACE_VCD={traced}"]
+        flags = {part: [*_CXX_FLAGS, *defines, *tools.class_optimisation(level)]
+                 for part, level in (("fast", optimise), ("slow", None))}
+        headers = {part: precompiled_headers(_HEADERS, flags[part], tools, log) for part in flags}
+        top = Classes(obj, "Vtop", optimise)
+        units = [(joined_file(obj / f"{part}.cpp", names), obj / f"{part}.o",
+                  [*flags[part], *headers[part], *tools.include_flags, f"-I{obj}"])
+                 for part, names in top.parts([str(_COCOTB_MAIN)]).items()]
+        compile_units(units, tools, log)
+        objects = [target for _, target, _ in units]
+        for name in blocks:
+            block = Classes(obj / f"V{name}", f"V{name}", optimise)
+            objects += [block.compile(part, names, flags[part], headers[part], tools, log)
+                        for part, names in block.parts([f"{name}.cpp"]).items()]
+        # Its main part is the access to signals, which takes a large part of each bench's time.
+        objects += runtime_objects(top.listed("GLOBAL_FAST", "GLOBAL_SLOW"),
+                                   [*_CXX_FLAGS, *defines, "-O2", f"-march={tools.march}"],
+                                   tools, log)
+        libraries = cocotb_tools.config.libs_dir
+        run_tool([*tools.cxx, "-pthread", "-o", bench.top, *map(str, objects),
+                  f"-Wl,-rpath,{libraries}", f"-L{libraries}", "-lcocotbvpi_verilator"],
+                 folder, tools.environment(), log)
+    except RuntimeError as error:
+        raise RuntimeError(f"{bench} was not built: {error}") from error
+    shutil.rmtree(obj)
+
+
+def _verilate(folder: pathlib.Path, tools: Toolchain, bench: Bench, verilog: Design,
+              blocks: Sequence[str], waves: bool) -> None:
+    """Translates a design to C++ in ``folder / "obj"``; the names of files are relative.
+
+    So the C++ of a block is the same in each design.
+    """
+    # All other signals are optimised.
+    control = [f'public_flat_rw -module "{bench.top}" -var "{port}"' for port in verilog.ports]
+    control += [f'hier_block -module "{name}"' for name in blocks]
     if blocks:
         # From outside, each output of a block seems to depend on each of its inputs.
-        hierarchy.append("lint_off -rule UNOPTFLAT")
-    control.write_text("\n".join(["`verilator_config", LINT_WAIVERS, *hierarchy, *visible, ""]))
-    sources = [control]
+        control.append("lint_off -rule UNOPTFLAT")
+    (folder / "bench.vlt").write_text("\n".join(
+        ["`verilator_config", LINT_WAIVERS, *control, ""]))
     for name, text in verilog.sources.items():
-        sources.append(folder / f"{name}.v")
-        sources[-1].write_text(text)
-    escaped = (f"{name}={value}".replace(" ", "\\ ") for name, value in variables.items())
-    log = folder / "build.log"
-    with _environment(tools, {"MAKEFLAGS": " ".join(["--", *escaped])}):
-        try:
-            _BlockRunner(blocks).build(
-                sources=sources, hdl_toplevel=bench.top, build_args=[*_VERILATOR_FLAGS, *arguments],
-                build_dir=folder, timescale=("1ns", "1ns"), waves=waves, log_file=log)
-        except RuntimeError as error:
-            raise RuntimeError(f"{bench} was not built; the whole output is in {log}\n"
-                               f"{_tail(log)}") from error
-    # Precompiled headers take most of the space, and are not needed any more.
-    for header in folder.rglob("*.gch"):
-        header.unlink()
+        (folder / f"{name}.v").write_text(text)
+    run_tool([*tools.verilator, "--cc", *_VERILATOR_FLAGS, "--prefix", "Vtop", "--top-module",
+              bench.top, "--Mdir", "obj", *(["--trace-vcd"] if waves else []),
+              *(["--hierarchical"] if blocks else []), "bench.vlt",
+              *(f"{name}.v" for name in verilog.sources)],
+             folder, tools.environment(), folder / "build.log", "Verilator")
 
 
 def _environment(tools: Toolchain, changes: Mapping[str, str]) -> contextlib.AbstractContextManager:
@@ -301,6 +284,9 @@ def check(bench: Bench, folder: pathlib.Path, *, seed: int = SEED,
     log, results = here / "run.log", here / "results.xml"
     with _locked(here), _environment(Toolchain.find(), {
             "COCOTB_RANDOM_SEED": str(seed), "PYTHONWARNINGS": _WARNINGS,
+            # Only these files' assertions show values: to rewrite those of every package that is
+            # imported, and to load pytest's plugins for it, takes a second.
+            "COCOTB_REWRITE_ASSERTION_FILES": "verif/*.py", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             # The simulator may have been built by another checkout, for its own cocotb.
             "LD_LIBRARY_PATH": str(cocotb_tools.config.libs_dir)}):
         try:
