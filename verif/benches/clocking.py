@@ -6,11 +6,24 @@ from typing import Any
 
 import cocotb
 from cocotb.clock import Clock
-from cocotb.handle import HierarchyObject, LogicObject, ValueObjectBase
+from cocotb.handle import (
+    HierarchyObject,
+    LogicArrayObject,
+    LogicObject,
+    PackedObject,
+    ValueObjectBase,
+    _GPISetAction,
+)
 from cocotb.simtime import get_sim_time
-from cocotb.triggers import ClockCycles, FallingEdge, RisingEdge
+from cocotb.triggers import ClockCycles, FallingEdge, RisingEdge, Timer
 
-__all__ = ["PERIOD_NS", "ClockDomain", "Pin", "config_argument", "int_reader", "pin", "reader"]
+__all__ = ["PERIOD_NS", "ClockDomain", "Pin", "config_argument", "int_reader", "pin", "reader",
+           "writer"]
+
+_BITS = {0: "0", 1: "1"}
+_WORD = 32
+_FEW = 4
+"""Number of cycles that `ClockDomain.cycles` waits for one by one."""
 
 PERIOD_NS = 10
 """A clock period in simulated time."""
@@ -40,6 +53,30 @@ def int_reader(pin: Pin) -> Callable[[], int]:
     """Like `reader`, but returns a number, and raises ValueError if a bit is neither 0 nor 1."""
     read = reader(pin)
     return lambda: int(read(), 2)
+
+
+def writer(pin: Pin) -> Callable[[int], None]:
+    """A function that drives a port with a number, for ports driven in most cycles.
+
+    ``pin.value = number`` examines the phase of the simulation and the type of the number, which
+    takes longer than the write.
+    """
+    handle, deposit = pin._handle, _GPISetAction.DEPOSIT.value
+    if isinstance(pin, LogicObject):
+        return lambda number: handle.set_signal_val_binstr(deposit, _BITS[number])
+    if not isinstance(pin, (LogicArrayObject, PackedObject)):
+        raise TypeError(f"port must be of bits, not {pin!r}")
+    width = len(pin)
+
+    def write(number: int) -> None:
+        if number < 0 or number >> width:
+            raise ValueError(f"{pin._name} must be a number of {width} bits, not {number}")
+        if width <= _WORD:
+            handle.set_signal_val_int(deposit, number)
+        else:
+            handle.set_signal_val_binstr(deposit, f"{number:0{width}b}")
+
+    return write
 
 
 def config_argument(name: str) -> str:
@@ -103,7 +140,13 @@ class ClockDomain:
 
     async def cycles(self, count: int) -> None:
         """Waits for ``count`` edges."""
-        await ClockCycles(self._clk, count)
+        if count <= _FEW:
+            await ClockCycles(self._clk, count)
+        else:
+            # One wait until just before the last edge, because each edge resumes the task.
+            phase = (int(get_sim_time("ns")) - self._origin) % PERIOD_NS
+            await Timer(count * PERIOD_NS - PERIOD_NS // 2 - phase, "ns")
+            await self.edge
 
     async def reset(self, cycles: int = 2) -> None:
         """Holds the reset for some cycles; returns at the last edge at which it is set."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from cocotb.handle import HierarchyObject
 
-from verif.benches.clocking import int_reader, pin
+from verif.benches.clocking import int_reader, pin, writer
 
 __all__ = ["Ports"]
 
@@ -24,20 +24,21 @@ class Ports:
     """
 
     def __init__(self, dut: HierarchyObject, name: str, members: Iterable[str]) -> None:
-        self._pins = {member: pin(dut, f"{name}__{member}") for member in members}
-        self._numbers = {member: int_reader(pin) for member, pin in self._pins.items()}
+        pins = {member: pin(dut, f"{name}__{member}") for member in members}
+        self._writers = {member: writer(pin) for member, pin in pins.items()}
+        self._numbers = {member: int_reader(pin) for member, pin in pins.items()}
         self._driven: dict[str, int] = {}
 
     def drive(self, **values: int) -> None:
         """Drives the given members; the others keep their values."""
         for member, value in values.items():
             if self._driven.get(member) != value:
-                self._pins[member].value = value
+                self._writers[member](value)
                 self._driven[member] = value
 
     def zero(self) -> None:
         """Drives all members with zeros."""
-        self.drive(**dict.fromkeys(self._pins, 0))
+        self.drive(**dict.fromkeys(self._writers, 0))
 
     def __getitem__(self, member: str) -> int:
         return self._numbers[member]()

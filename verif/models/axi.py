@@ -132,6 +132,17 @@ class AxiChecker:
         self.most_reads = max(self.most_reads, self.reads)
         self.most_writes = max(self.most_writes, self.writes)
 
+    def idle_cycle(self) -> bool:
+        """Counts a cycle without reset in which no ``valid`` is set.
+
+        Returns False, and counts nothing, if an offer waits: then `cycle` has to check the signals.
+        """
+        if self._waiting:
+            return False
+        self.cycles += 1
+        self._was_reset = False
+        return True
+
     def finish(self) -> None:
         """Checks that no burst is under way, and that something was transferred.
 

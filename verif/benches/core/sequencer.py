@@ -5,7 +5,7 @@ from collections.abc import Callable
 import cocotb
 from cocotb.handle import HierarchyObject
 
-from verif.benches.clocking import ClockDomain, Pin, int_reader, pin
+from verif.benches.clocking import ClockDomain, int_reader, pin, writer
 from verif.models.sequencer import SequencerChecker
 
 __all__ = ["SequencerPins"]
@@ -30,25 +30,22 @@ class SequencerPins:
         self._domain = domain
         self._dut = dut
         self._checker = checker
-        self._pins: dict[str, Pin] = {}
+        self._writers: dict[str, Callable[[int], None]] = {}
         self._numbers: dict[str, Callable[[], int]] = {}
         self._driven: dict[str, int] = {}
         cocotb.start_soon(self._run())
 
-    def _pin(self, name: str) -> Pin:
-        if name not in self._pins:
-            self._pins[name] = pin(self._dut, name)
-        return self._pins[name]
-
     def _peek(self, name: str) -> int:
         if name not in self._numbers:
-            self._numbers[name] = int_reader(self._pin(name))
+            self._numbers[name] = int_reader(pin(self._dut, name))
         return self._numbers[name]()
 
     def _drive(self, cycle: int) -> None:
         for name, value in self._checker.inputs(cycle).items():
             if self._driven.get(name) != value:
-                self._pin(name).value = value
+                if name not in self._writers:
+                    self._writers[name] = writer(pin(self._dut, name))
+                self._writers[name](value)
                 self._driven[name] = value
 
     async def _run(self) -> None:

@@ -19,7 +19,7 @@ from hdl.fpga.protocol import FLAG, MAX_WORDS, MEMORY_BASE, Operation, Request, 
 from verif.benches.axi.memory import BadMemory
 from verif.benches.axi.pauses import set_pauses
 from verif.benches.axi.watch import AxiWatch
-from verif.benches.clocking import ClockDomain, pin
+from verif.benches.clocking import ClockDomain, pin, reader
 from verif.benches.fpga.line import Line
 from verif.benches.fpga.tops import DIVISOR, MEMORY_BITS
 
@@ -87,10 +87,11 @@ class HostBench:
             for part in (side.write_if, side.read_if):
                 part.log.setLevel(logging.ERROR)
         self.watch = AxiWatch(self.domain, dut, "m_axil", 4, 0)
-        self._reset_chip = pin(dut, "reset_chip")
+        self._reset_chip = reader(pin(dut, "reset_chip"))
+        self._was_reset = False
         self.resets = 0
         self.compared = 0
-        cocotb.start_soon(self._count_resets())
+        self.domain.at_each_edge(self._count_resets)
 
     @classmethod
     async def started(cls, dut: HierarchyObject) -> "HostBench":
@@ -107,13 +108,10 @@ class HostBench:
         """Sets the probability of a pause in all channels of AXI."""
         set_pauses(self._channels, probability, self.rng)
 
-    async def _count_resets(self) -> None:
-        before = 0
-        while True:
-            await self.domain.edge
-            now = int(self._reset_chip.value)
-            self.resets += now and not before
-            before = now
+    def _count_resets(self) -> None:
+        now = self._reset_chip() == "1"
+        self.resets += now and not self._was_reset
+        self._was_reset = now
 
     async def exchange(self, line: Iterable[int | None], rate: float = 1.0) -> None:
         """Sends bytes, at a rate relative to the design's; compares the response with the golden

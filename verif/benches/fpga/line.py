@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable
 
-import cocotb
 from cocotb.handle import HierarchyObject
 
-from verif.benches.clocking import ClockDomain, pin
+from verif.benches.clocking import ClockDomain, pin, reader
 
 __all__ = ["Line"]
+
+_BITS = 9
+"""Number of bits of a byte on the line, with the stop bit, but without the start bit."""
 
 
 class Line:
@@ -31,10 +33,13 @@ class Line:
     def __init__(self, domain: ClockDomain, dut: HierarchyObject, divisor: int) -> None:
         self._domain = domain
         self._divisor = divisor
-        self._out, self._in = pin(dut, "line_in"), pin(dut, "line_out")
+        self._out, self._read = pin(dut, "line_in"), reader(pin(dut, "line_out"))
         self._out.value = 1
         self.received: list[int] = []
-        cocotb.start_soon(self._receive())
+        self._bits: list[str] = []
+        self._wait = 0
+        """Cycles until the next bit of a byte is read; 0 between bytes."""
+        domain.at_each_edge(self._receive)
 
     async def level(self, value: int, cycles: int) -> None:
         """Drives the line for some cycles."""
@@ -56,14 +61,19 @@ class Line:
                 await self.level(value, round((bits + 1) * cycles) - round(bits * cycles))
                 bits += 1
 
-    async def _receive(self) -> None:
-        while True:
-            while self._in.value != 0:
-                await self._domain.edge
-            await self._domain.cycles(self._divisor // 2)
-            bits = []
-            for _ in range(9):
-                await self._domain.cycles(self._divisor)
-                bits.append(int(self._in.value))
-            assert bits.pop() == 1, "stop bit is missing"
-            self.received.append(sum(bit << place for place, bit in enumerate(bits)))
+    def _receive(self) -> None:
+        if not self._wait:
+            if self._read() == "0":
+                self._bits = []
+                self._wait = self._divisor // 2 + self._divisor
+            return
+        self._wait -= 1
+        if self._wait:
+            return
+        self._bits.append(self._read())
+        if len(self._bits) < _BITS:
+            self._wait = self._divisor
+            return
+        *data, stop = self._bits
+        assert stop == "1", "stop bit is missing"
+        self.received.append(int("".join(reversed(data)), 2))
