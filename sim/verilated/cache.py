@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 from typing import Any
 
-from hdl.store import digest, keep_text, kept_text
+from hdl.store import collecting_rarely, digest, keep_text, kept_text
 
 __all__ = ["cached_json", "code_digest", "code_text", "imported_names"]
 
@@ -144,6 +144,7 @@ def cached_json(name: str, parameters: object, make: Callable[[], Any], *,
     text = kept_text("sources", f"{name}.json", key)
     if text is not None:
         return json.loads(text)
-    result = make()
+    with collecting_rarely():
+        result = make()
     keep_text("sources", f"{name}.json", key, json.dumps(result))
     return result

@@ -1,5 +1,6 @@
 """The cache: what it keeps, what it drops, and what several processes see of it."""
 
+import gc
 import math
 import os
 import pathlib
@@ -165,3 +166,27 @@ def test_default_limit_is_some_gigabytes(monkeypatch: pytest.MonkeyPatch) -> Non
         else:
             monkeypatch.setenv("SYSTOLITH_CACHE_GB", chosen)
         assert store.size_limit() == 5e9
+
+
+def test_garbage_is_collected_rarely_while_an_entry_is_made(folder: pathlib.Path) -> None:
+    found = []
+
+    def made(path: pathlib.Path) -> None:
+        found.append(gc.get_threshold())
+        make(path)
+        if len(found) == 1:
+            add(2, 0)
+            found.append(gc.get_threshold())
+
+    before = gc.get_threshold()
+    try:
+        for thresholds in ((700, 10, 100), (0, 30, 10)):
+            gc.set_threshold(*thresholds)
+            with store.entry("things", "thing", store.digest(thresholds), made):
+                assert gc.get_threshold() == thresholds
+    finally:
+        gc.set_threshold(*before)
+    assert found == [(50_000, 20, 100), (50_000, 20, 100), (0, 30, 50)]
+    with pytest.raises(ZeroDivisionError), store.collecting_rarely():
+        raise ZeroDivisionError
+    assert gc.get_threshold() == before
