@@ -280,13 +280,14 @@ class StreamedSum:
     def _copy(self, operands: Sequence[VmemBuffer], half: range) -> None:
         """Write loops that copy operands to the workspace, but only to its vectors ``half``.
 
-        In the workspace, the operands lie one after the other.
+        In the workspace, the operands lie one after the other. An operand that is already at its
+        place is not copied.
         """
         first = 0
         for operand in operands:
             begin = max(half.start - first, 0)
             count = min(half.stop - first, operand.vectors) - begin
-            if count > 0:
+            if count > 0 and operand.address != self._all.address + first:
                 with self._b.loop(count) as i:
                     self._b.store(self._b.load(operand, i + begin), self._all, i + (first + begin))
             first += operand.vectors

@@ -139,8 +139,8 @@ class Planner:
         apart = [operation for operation in operations if "meanwhile" in operation.attributes
                  and early.keys().isdisjoint(operation.results)
                  and uses.keys() >= {*operation.results}]
-        if apart:
-            self.launcher.sums.prepare(apart[0])
+        self.launcher.sums.expect([operation for operation in operations
+                                   if operation.kind == "pod_sum"], apart)
         for index, operation in enumerate(operations):
             places.distance = partial(_distance, uses, index)
             if (operation.kind in _ALONE or "in_hbm" in operation.attributes
@@ -156,7 +156,8 @@ class Planner:
                 if operation.kind == "exchange":
                     self.launcher.exchange(operation, operations[index + 1:])
                 elif operation.kind == "pod_sum":
-                    self.launcher.pod_sum(operation, apart=operation in apart)
+                    self.launcher.pod_sum(operation, self._dying(operation, uses, index),
+                                          apart=operation in apart)
                 else:
                     self._straight(operation, later, self._dying(operation, uses, index), direct)
             for value in operation.results:

@@ -40,6 +40,10 @@ def crossings(linear: Linear) -> Integers:
     return found
 
 
+_SHORT = 4
+"""In `Linear.fine`, a segment has at most ``1 / _SHORT`` of the preferred maximum of bundles."""
+
+
 def cuts(linear: Linear, soft: int, hard: int, descriptors: int) -> list[int]:
     """Choose where to cut; return the index of the first bundle of each segment.
 
@@ -69,7 +73,7 @@ def cuts(linear: Linear, soft: int, hard: int, descriptors: int) -> list[int]:
         if most == at < length:
             needed = len(np.unique(linear.transfers[linear.transfers[:, 0] == at, 2]))
             raise MemoryError(f"a bundle must use at most {descriptors} descriptors, not {needed}")
-        near, far = min(at + soft, most), min(at + hard, most)
+        near, far = min(_near(linear, at, soft), most), min(at + hard, most)
         if near == length or (at == 0 and far == length):
             return found
         window = cost[at + 1:near + 1]
@@ -82,6 +86,19 @@ def cuts(linear: Linear, soft: int, hard: int, descriptors: int) -> list[int]:
         if at == length:
             return found
         found.append(at)
+
+
+def _near(linear: Linear, first: int, soft: int) -> int:
+    """Return the preferred last end of a segment that begins at bundle ``first``."""
+    short, end = max(soft // _SHORT, 1), first + soft
+    for start, stop in linear.fine:
+        if stop > first:
+            end = min(end, max(first, start) + short)
+    for begin in linear.begins:
+        # The segment before is not too short, because the next one is loaded while it runs.
+        if first < begin < end + short:
+            end = begin
+    return end
 
 
 def _reach(linear: Linear, descriptors: int) -> Integers:

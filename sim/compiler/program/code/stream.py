@@ -70,6 +70,11 @@ class Linear:
     segment, because they change a descriptor in that segment's scalar image."""
     rows: tuple[tuple[int, int, Rows], ...] = ()
     reads_window: bool = True
+    fine: tuple[tuple[int, int], ...] = ()
+    """Ranges of bundles, (first, end) without ``end``, in which segments are to be short: their
+    transfers wait for the load of the next segment."""
+    begins: tuple[int, ...] = ()
+    """Numbers of bundles with which a segment is to begin."""
 
 
 class Stream:
@@ -84,6 +89,8 @@ class Stream:
         self._descriptors: dict[TransferWords, int] = {}
         self._stamps: list[int] = []
         self._together: list[tuple[int, int]] = []
+        self._fine: list[tuple[int, int]] = []
+        self._begins: list[int] = []
         self.reads_window = False
         self._numbers = count()
         self._deferred: Callable[[], None] | None = None
@@ -176,6 +183,14 @@ class Stream:
         self._stamps.append(self.here)
         self.bundle()
 
+    def divide_finely(self, first: int) -> None:
+        """Let segments be short (`Linear.fine`) from bundle number ``first`` to the last one."""
+        self._fine.append((first, self.here))
+
+    def begin_segment(self) -> None:
+        """Let a segment begin with the next bundle (`Linear.begins`)."""
+        self._begins.append(self.here)
+
     def jump(self, label: Label) -> None:
         """Append a bundle that jumps to a label."""
         self.bundle((Slot.S1, "jump", (label,)))
@@ -265,7 +280,8 @@ class Stream:
         empty = np.empty((0, BUNDLE_WORDS), np.uint32)
         return Linear(np.concatenate([empty, *self._words]), _table(branches), _table(transfers),
                       tuple(self._descriptors), tuple(self._stamps), tuple(self._together),
-                      tuple(rows), self.reads_window)
+                      tuple(rows), self.reads_window, tuple(self._fine),
+                      tuple(self._begins))
 
 
 def _table(rows: list[tuple[int, int, int]]) -> Integers:

@@ -226,14 +226,15 @@ class Launcher:
             places.restore(lifted)
         self.rings.invite_next(operation, following)
 
-    def pod_sum(self, operation: Operation, *, apart: bool) -> None:
+    def pod_sum(self, operation: Operation, dying: Set[Value], *, apart: bool) -> None:
         """Write code that sums values over all devices of a pod.
 
+        ``dying`` are the operands that are not used again.
         With ``apart``, this may write only the first steps of the sum. `PodSums` then writes the
         other steps later, with kernels between them.
         """
         with suppress(VectorMemoryError):
-            self.sums.write(operation, apart=apart)
+            self.sums.write(operation, dying, apart=apart)
             return
         lifted = self._places.lift()
         try:

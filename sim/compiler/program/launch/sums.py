@@ -126,6 +126,8 @@ class Running:
         Predicted cycles of the kernels that have been written since the sum began.
     last : int
         The value of ``cycles`` at the last step.
+    begin : int or None
+        Number of the sum's first bundle in the program's code if kernels run during all of the sum.
     """
 
     operation: Operation
@@ -139,6 +141,7 @@ class Running:
     done: int = field(default=0)
     cycles: int = field(default=0)
     last: int = field(default=0)
+    begin: int | None = field(default=None)
 
     @property
     def left(self) -> int:
@@ -190,6 +193,21 @@ class PodSums:
         self._leaving: list[tuple[range, Rows]] = []
         self._buffers: list[VmemBuffer] = []
 
+    def expect(self, operations: Sequence[Operation], apart: Sequence[Operation]) -> None:
+        """Prepare for sums; those in ``apart``, a part of them, are to be done apart.
+
+        The only operand of a sum is computed where vectors for the workspace are free behind it.
+        """
+        for operation in operations:
+            if len(operation.operands) == 1:
+                [value], torus = operation.operands, operation.attributes["device"].torus
+                self._places.room[value] = max(SumShares.of(
+                    self._context.config, (torus.width, torus.height),
+                    self._context.tilings[value].vectors, few=few).workspace
+                    for few in (False, True))
+        if apart:
+            self.prepare(apart[0])
+
     def prepare(self, operation: Operation, *, apart: bool = True, now: bool = False) -> None:
         """Start to load the image of a sum; with ``apart``, divide the sum into steps if possible.
 
@@ -235,10 +253,13 @@ class PodSums:
         image, number = self._image(code, room, device.torus.devices)
         self._prepared[device.number] = _Prepared(shares, room, image, number, apart)
 
-    def write(self, operation: Operation, *, apart: bool = False) -> None:
+    def write(self, operation: Operation, dying: Set[Value] = frozenset(), *,
+              apart: bool = False) -> None:
         """Write a ``pod_sum``; with ``apart``, if possible, only the first of its steps.
 
         `passed`, `meanwhile` and `finish` write the later steps, between which kernels run.
+        ``dying`` are the operands that are not used again. If there is only one operand, the
+        workspace takes over its vectors, if possible.
 
         Raises
         ------
@@ -255,7 +276,9 @@ class PodSums:
         places.lock(operation.operands)
         try:
             operands = [places.load(value) for value in operation.operands]
-            workspace = places.allocate("sum", shares.workspace)
+            workspace = (places.extend(operation.operands[0], shares.workspace)
+                         if len(operands) == 1 and dying else None
+                         ) or places.allocate("sum", shares.workspace)
         finally:
             places.lock(())
         b = Builder(context.config)
@@ -275,6 +298,11 @@ class PodSums:
                 first, least, share = min(_URGENT, len(steps) - 1), 0, _FIRST
             self._running = Running(operation, code, steps, shares, workspace, first, max(
                 least, kernels * share / (len(steps) - first)), least)
+            # The sum's transfers wait for the loads of segments.
+            if kernels < cycles:
+                context.stream.begin_segment()
+            else:
+                self._running.begin = context.stream.here
             self._write_steps(first)
             return
         code.write(operands)
@@ -405,6 +433,8 @@ class PodSums:
         if running.left:
             self._write_steps(running.left)
         self._store(0)
+        if running.begin is not None:
+            self._context.stream.divide_finely(running.begin)
         self._running = None
         self._context.memory = replace(self._context.memory, held=0)
         self._leave_results(running.operation, running.workspace)

@@ -66,6 +66,8 @@ class Places:
         Values whose home may be overwritten after their last use.
     assigned : dict of Value to VmemBuffer
         Buffers in which values that do not exist yet must be computed.
+    room : dict of Value to int
+        For values that `extend` will extend: the number of vectors of the longer buffer.
     before : dict of Value to Value
         For values that a loop carries in vector memory, maps the next value to the current one.
     distance : callable
@@ -86,6 +88,7 @@ class Places:
         self.scratch_rows = 0
         self.owned: set[Value] = set()
         self.assigned: dict[Value, VmemBuffer] = {}
+        self.room: dict[Value, int] = {}
         self.before: dict[Value, Value] = {}
         self.distance: Callable[[Value], int] = lambda value: 0
 
@@ -145,7 +148,14 @@ class Places:
         if value in self.assigned:
             self.pin(value, self.assigned[value])
             return self.assigned[value]
-        buffer = self._resident[value] = self.allocate("value", self._tilings[value].vectors)
+        vectors, room = self._tilings[value].vectors, self.room.get(value, 0)
+        if vectors < room <= self.memory.free.largest:
+            first = self.allocate("value", room).address
+            self.memory.free.give(first + vectors, room - vectors)
+            buffer = self.memory.buffer("value", first, vectors)
+        else:
+            buffer = self.allocate("value", vectors)
+        self._resident[value] = buffer
         return buffer
 
     def unmake(self, value: Value) -> None:
@@ -270,7 +280,7 @@ class Places:
             self.wait_stored(value)
             return self.memory.issue(home, destination, rows)
         if isinstance(home, Splat) and value not in self._resident and part is None:
-            return self._copy_splat(home.word, destination, rows)
+            return _copy_splat(self, home.word, destination, rows, self._config.sublanes)
         buffer = self.load(value)
         # The buffer must not be read while a transfer still fills it.
         self.memory.settle([buffer])
@@ -278,32 +288,6 @@ class Places:
                                    destination.moved(first), rows)
         self._reading[buffer] = number
         return number
-
-    def _copy_splat(self, word: int, destination: Rows, rows: int) -> int:
-        """Start to fill ``destination``, which has ``rows`` rows of HBM, with ``word``.
-
-        Return the number of the last transfer. The source is a buffer, as large as can be
-        allocated, whose elements are all ``word``.
-        """
-        sublanes = self._config.sublanes
-        vectors = rows // sublanes
-        while (buffer := self._allocate_some("splat", vectors)) is None:
-            vectors = -(-vectors // 2)
-        self.memory.fill(word, buffer)
-        number = 0
-        for part, count in _pieces(destination, rows, vectors * sublanes):
-            number = self.memory.issue(Vectors(buffer.address), part, count)
-        self.memory.give(buffer, number)
-        return number
-
-    def _allocate_some(self, name: str, vectors: int) -> VmemBuffer | None:
-        """Allocate as `allocate` does; return None if ``vectors`` > 1 and there is no room."""
-        try:
-            return self.allocate(name, vectors)
-        except VectorMemoryError:
-            if vectors == 1:
-                raise
-            return None
 
     def drop(self, value: Value) -> None:
         """Free a value's vectors without saving it; a pinned value keeps them."""
@@ -417,6 +401,23 @@ class Places:
         """
         return None if value in self._pinned else self._resident.pop(value, None)
 
+    def extend(self, value: Value, vectors: int) -> VmemBuffer | None:
+        """Forget a value; return a buffer that begins with its vectors, ``vectors`` in all.
+
+        Return None, and change nothing, if the vectors behind it are not free, or if the value is
+        pinned or not in vector memory. The code first waits for transfers that read the value.
+        """
+        buffer, free = self._resident.get(value), self.memory.free
+        if buffer is None or value in self._pinned:
+            return None
+        first, rest = buffer.address + buffer.vectors, vectors - buffer.vectors
+        if not any(start <= first and first + rest <= end for start, end in free.fitting(rest)):
+            return None
+        free.reserve(first, rest)
+        del self._resident[value]
+        self.memory.wait(self._reading.pop(buffer, 0))
+        return self.memory.buffer("value", buffer.address, vectors)
+
     def buffer(self, value: Value) -> VmemBuffer | None:
         """Return the buffer of a value; None if the value is not in vector memory."""
         return self._resident.get(value)
@@ -441,6 +442,33 @@ class Places:
             self._fetch(value, buffer)
         self.memory.wait_all()
         self.memory.forget_arrivals()
+
+
+def _copy_splat(places: Places, word: int, destination: Rows, rows: int, sublanes: int) -> int:
+    """Start to fill ``destination``, which has ``rows`` rows of HBM, with ``word``.
+
+    Return the number of the last transfer. The source is a buffer, as large as can be allocated,
+    whose elements are all ``word``. Vectors have ``sublanes`` rows.
+    """
+    vectors = rows // sublanes
+    while (buffer := _allocate_some(places, "splat", vectors)) is None:
+        vectors = -(-vectors // 2)
+    places.memory.fill(word, buffer)
+    number = 0
+    for part, count in _pieces(destination, rows, vectors * sublanes):
+        number = places.memory.issue(Vectors(buffer.address), part, count)
+    places.memory.give(buffer, number)
+    return number
+
+
+def _allocate_some(places: Places, name: str, vectors: int) -> VmemBuffer | None:
+    """Allocate as `Places.allocate` does; return None if ``vectors`` > 1 and there is no room."""
+    try:
+        return places.allocate(name, vectors)
+    except VectorMemoryError:
+        if vectors == 1:
+            raise
+        return None
 
 
 def _pieces(rows: Rows, count: int, most: int) -> Iterator[tuple[Rows, int]]:

@@ -37,6 +37,7 @@ from sim.compiler.program.driver import compile_graph, compile_pod
 from sim.compiler.program.launch.exchange import NearExchange
 from sim.compiler.program.launch.sums import PodSums, Running
 from sim.compiler.program.order import _Scheduler
+from sim.compiler.program.places.places import Places
 from sim.compiler.tiling import standard
 from sim.driver import pod as pods
 from sim.errors import CoreFaultError
@@ -220,6 +221,19 @@ def test_large_sums_of_floats_are_joined_and_streamed(
                     np.testing.assert_array_equal(one, other)
 
 
+def noted(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[bool]:
+    """Return a list to which each call of a method appends whether its result is true."""
+    method, made = getattr(owner, name), list[bool]()
+
+    def record(*arguments: Any) -> Any:
+        result = method(*arguments)
+        made.append(bool(result))
+        return result
+
+    monkeypatch.setattr(owner, name, record)
+    return made
+
+
 @pytest.mark.parametrize("torus", [Torus(2, 1), Torus(4, 2)])
 def test_kernels_run_between_the_steps_of_an_early_sum(
         torus: Torus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,13 +246,8 @@ def test_kernels_run_between_the_steps_of_an_early_sum(
     monkeypatch.setattr(_Scheduler, "_LEAST", 0)
     monkeypatch.setattr(sys.modules["sim.compiler.program.launch.sums"], "_URGENT", 1)
     written: list[tuple[str, int]] = []
-    store, stored = PodSums.store, list[bool]()
-
-    def leaves(sums: PodSums, *arguments: Any) -> bool:
-        stored.append(store(sums, *arguments))
-        return stored[-1]
-
-    monkeypatch.setattr(PodSums, "store", leaves)
+    taken = {name: noted(monkeypatch, owner, name)
+             for owner, name in ((PodSums, "store"), (Places, "extend"))}
 
     def recorded(name: str, write: Function) -> Function:
         def record(run: Running, b: Any, number: int) -> None:
@@ -270,7 +279,8 @@ def test_kernels_run_between_the_steps_of_an_early_sum(
                 one, other = pod.execute(executable, x, y)
                 np.testing.assert_array_equal(one, 2 * first)
                 np.testing.assert_array_equal(other, 3 * second)
-    assert any(stored), "a result leaves to HBM during the second sum"
+    assert any(taken["store"]), "a result leaves to HBM during the second sum"
+    assert any(taken["extend"]), "the second sum's operand is not copied to the workspace"
     half = written[:len(written) // 2]
     assert written == half * CORES, written
     names = [name for name, _ in half]
@@ -325,8 +335,8 @@ def test_sums_in_little_scalar_memory(words: int, monkeypatch: pytest.MonkeyPatc
     torus, ready = Torus(2, 1), list[bool]()
     write = PodSums.write
 
-    def record(sums: PodSums, operation: Any, **options: Any) -> None:
-        write(sums, operation, **options)
+    def record(sums: PodSums, *arguments: Any, **options: Any) -> None:
+        write(sums, *arguments, **options)
         ready.append(sums.running)
 
     monkeypatch.setattr(PodSums, "write", record)

@@ -122,6 +122,24 @@ def test_loop_that_fits_is_not_cut() -> None:
     assert [at for at in found if first + 1 < at < first + 301] == []
 
 
+def test_segments_are_short_in_code_that_is_divided_finely() -> None:
+    stream = Stream()
+    for number in range(600):
+        if number == 300:
+            stream.divide_finely(100)
+        if number == 320:
+            stream.begin_segment()
+        add(stream, 1, 1)
+    stream.halt()
+    linear = stream.finish()
+    # A quarter of the preferred maximum; the first segment may end as far behind bundle 100.
+    # A segment begins where it must, and the one before is not shorter than a quarter.
+    assert cuts(linear, 120, 240, 100) == [0, 120, 150, 180, 210, 240, 270, 320, 440, 560]
+    core, overlays = golden(linear)
+    assert core.scalars[1] == 2 * 600  # in two runs
+    assert overlays.segments > 3
+
+
 def test_segments_use_as_many_descriptors_as_they_hold() -> None:
     stream = Stream()
     for number in range(60):
