@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from hdl.config import Config
+from sim.compiler.graph.ir import Value
 from sim.compiler.program.code.scalars import ScalarMemory
 from sim.compiler.program.code.stream import Stream
 from sim.compiler.program.control.counters import Counters
@@ -41,6 +42,8 @@ class Context:
         Address map of scalar memory.
     counters : Counters
         Allocates words of scalar memory for loop counters.
+    needed : dict of Value to tuple of range
+        Values of which this core needs only some vectors, and the numbers of these vectors.
     """
 
     config: Config
@@ -53,6 +56,7 @@ class Context:
     constants: Constants = field(init=False)
     memory: ScalarMemory = field(init=False)
     counters: Counters = field(init=False)
+    needed: dict[Value, tuple[range, ...]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.stream = Stream()

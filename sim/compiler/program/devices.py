@@ -33,7 +33,8 @@ def for_device(graph: Graph, device: int) -> Graph:
 
     Each ``exchange`` keeps only the operand that this device sends. It gets the attributes
     ``number``, the same in the graphs of all devices; ``target``, the number of the device
-    to which it sends; and ``meeting``, the handshake before it. A device that only takes part in a
+    to which it sends; ``meeting``, the handshake before it; and ``halves``, if the original has it
+    (`sim.compiler.program.control.halves`). A device that only takes part in a
     barrier before an exchange has an operation of kind `BARRIER` instead. Each ``by_device`` is
     replaced by this device's operand.
 
@@ -98,6 +99,8 @@ class _Specialise:
                 Operation(BARRIER, (), (), {"meeting": meeting}, (), operation.location)]
         attributes = {"number": self._exchanges - 1, "target": sources.index(self._device),
                       "meeting": meeting}
+        if "halves" in operation.attributes:
+            attributes["halves"] = operation.attributes["halves"]
         return [Operation("exchange", (operand,), operation.results, attributes, (),
                           operation.location)]
 

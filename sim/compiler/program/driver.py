@@ -5,6 +5,7 @@ Stages: passes, tilings of values, the plan (kernels, transfers, control flow), 
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from hdl.config import Config
 from sim.compiler.executable import Executable, Queues
@@ -25,6 +26,7 @@ from sim.compiler.program.code.reuse import times
 from sim.compiler.program.code.transfers import Peer, Rows
 from sim.compiler.program.compiled import Compiled, CoreCode
 from sim.compiler.program.context import Context
+from sim.compiler.program.control.halves import UndividedError, divide_updates
 from sim.compiler.program.devices import (
     connect,
     exchanges,
@@ -247,9 +249,14 @@ def _plans(graph: Graph, config: Config, sharding: Sharding, standard_inputs: bo
         stream_large(blocks, config, share)
         verify(blocks)
         try:
-            planned = _planned(blocks, config, sharding, standard_inputs, queues)
+            plan = partial(_planned, blocks, config, sharding, standard_inputs, queues)
+            try:
+                planned = plan()
+            except UndividedError:
+                plan = partial(plan, divide=False)
+                planned = plan()
             if any(part.planner.outgrows for part in planned[0]):
-                compact = _planned(blocks, config, sharding, standard_inputs, queues, compact=True)
+                compact = plan(compact=True)
                 if not any(part.planner.outgrows for part in compact[0]):
                     planned = compact
         except MemoryError as error:
@@ -261,24 +268,27 @@ def _plans(graph: Graph, config: Config, sharding: Sharding, standard_inputs: bo
 
 
 def _planned(graph: Graph, config: Config, sharding: Sharding, standard_inputs: bool,
-             queues: Queues | None, *, compact: bool = False
+             queues: Queues | None, *, compact: bool = False, divide: bool = True
              ) -> tuple[list[_Part], tuple[bool, ...]]:
     """Plan the programs of all devices once, for a graph that `_plans` has divided into blocks.
 
-    The result is that of `_plans`; ``compact`` is `Context.compact`. Raises MemoryError if kernels
-    lack vector memory.
+    The result is that of `_plans`; ``compact`` is `Context.compact`. With ``divide``, updates are
+    divided between the cores of a chip. Raises MemoryError if kernels lack vector memory, and
+    UndividedError if an update cannot be divided.
     """
     # The row numbers in transfers that kernels start themselves have 32 bits.
     own_transfers = not standard_inputs and config.hbm_rows <= 1 << 32
-    graph = graph.copy()
+    graph, halved = graph.copy(), set[Value]()
     if graph.sharding is not None and graph.sharding.pod is not None:
         overlap(graph, graph.sharding.torus, config)
     elif graph.sharding is not None:
         hoist(graph, config)
+        if divide:
+            halved = divide_updates(graph, config)
     packed = packable(graph, config, inputs=not standard_inputs)
     writers = _writers(graph, sharding.outputs, range(len(graph.outputs))
                        if graph.sharding is None else () if queues is None
-                       else queues.outputs, config)
+                       else queues.outputs, config, halved)
     # Recorded here, because planning removes inputs without elements.
     flags = tuple(value in packed for value in graph.inputs)
     graphs = [graph] if graph.sharding is None else [
@@ -329,14 +339,15 @@ def _plan(graph: Graph, config: Config, sharding: Sharding, core: int,
     return planner
 
 
-def _writers(graph: Graph, cuts: Sequence[int | None], fixed: Collection[int], config: Config
-             ) -> list[tuple[range, range]]:
+def _writers(graph: Graph, cuts: Sequence[int | None], fixed: Collection[int], config: Config,
+             halved: Collection[Value] = ()) -> list[tuple[range, range]]:
     """Return, for each output of a graph, the vectors that each core writes.
 
     ``cuts`` has the dimension along which each output is split; None if it is not. Of an output
     that is split, each core writes its part. Both cores compute the other outputs. Of an output
     that both compute, each writes a half if it is large and an operation in `_DIVISIBLE` makes it.
     Each remaining output is written by one core, so that both cores write about as many vectors.
+    Of the outputs in ``halved``, each core writes the vectors that it has computed.
     Core 0 writes the outputs with the numbers ``fixed``: those that the host reads early, or all if
     the program has one core.
     """
@@ -349,6 +360,8 @@ def _writers(graph: Graph, cuts: Sequence[int | None], fixed: Collection[int], c
                          key=lambda number: (number not in fixed, -sizes[number])):
         size = sizes[number]
         half = size // 2
+        if graph.outputs[number] in halved:
+            continue
         if (number not in fixed and size >= _DIVIDED
                 and makers.get(graph.outputs[number]) in _DIVISIBLE):
             found[number] = range(half), range(half, size)

@@ -87,9 +87,9 @@ class Planner:
             wanted.setdefault(value, []).extend([] if rows is None else [rows])
         self._divided = divided
         uses = _uses(graph, ())
-        self.launcher.needed = {
-            value: divided[rows[0]] for value, rows in wanted.items()
-            if len(rows) == 1 and rows[0] in divided and value not in uses}
+        self.context.needed.update(
+            (value, (divided[rows[0]],)) for value, rows in wanted.items()
+            if len(rows) == 1 and rows[0] in divided and value not in uses)
         if any("slots" in operation.attributes for operation in graph.walk()):
             self._control.reserve(FED)
         self._block(graph, wanted, ())
@@ -251,11 +251,12 @@ class Planner:
     def _copy(self, value: Value, destinations: Sequence[Rows], *, last: bool = False) -> None:
         """Start to copy a value to rows of HBM; ``last`` says that it is not used again."""
         for rows in destinations:
-            part = self._divided.get(rows)
-            if self._places.homes.get(value) != rows and not (
-                    last and len(destinations) == 1
-                    and self.launcher.sums.store(value, rows, part)):
-                self._places.copy_to(value, rows, part)
+            divided = self._divided.get(rows)
+            for part in self.context.needed.get(value, (divided,)):
+                if self._places.homes.get(value) != rows and not (
+                        last and len(destinations) == 1
+                        and self.launcher.sums.store(value, rows, part)):
+                    self._places.copy_to(value, rows, part)
 
     def _constant_home(self, operation: Operation) -> Home:
         tiling = self.context.tilings[operation.result]

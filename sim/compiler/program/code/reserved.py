@@ -5,8 +5,8 @@ from sim.asm.operands import s
 from sim.compiler.machine.registers.coloring import RESERVED_SCALARS
 
 __all__ = ["BLOCK_READ", "BLOCK_WRITTEN", "EXCHANGED", "EXCHANGED_ALONE", "EXCHANGED_PARTS", "FED",
-           "FREE", "LINKS", "LOADED", "MOVED", "PAIR", "SCALAR_READ", "SENT", "SLICES_READ",
-           "STAMP", "TARGET", "WORK"]
+           "FREE", "LINKS", "LOADED", "MOVED", "PAIR", "SCALAR_READ", "SENT", "SHARED",
+           "SLICES_READ", "STAMP", "TARGET", "WORK"]
 
 PAIR, TARGET, WORK, STAMP = (
     s[number] for number in range(isa.SCALAR_REGISTERS - RESERVED_SCALARS, isa.SCALAR_REGISTERS))
@@ -36,6 +36,9 @@ EXCHANGED_ALONE = LINKS["y", -1]
 """Semaphore of a link that replaces ``EXCHANGED`` in programs for one chip, which use no links.
 So code that waits for an exchange in one part need not wait for the first parts of exchanges in two
 parts, which ``EXCHANGED`` counts."""
+SHARED = LINKS["x", -1]
+"""Semaphore that counts the transfers of values that the cores share ahead of a loop's next
+iteration (`sim.compiler.program.control.halves`); only programs for one chip have them."""
 SENT = EXCHANGED_PARTS[1]
 """Semaphore that counts the values that have left along rings of chips. It also counts the second
 parts of exchanges, so code that waits for these parts waits for the values, too."""

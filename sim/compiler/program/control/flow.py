@@ -16,6 +16,7 @@ from sim.compiler.program.context import Context
 from sim.compiler.program.control.ahead import SlicesAhead, slices_ahead
 from sim.compiler.program.control.blocks import BlockLoops
 from sim.compiler.program.control.counters import advance
+from sim.compiler.program.control.halves import SharedValues
 from sim.compiler.program.control.loops import closed, move_vectors, values_to_keep
 from sim.compiler.program.places.places import Splat, VectorMemoryError
 from sim.compiler.program.places.scalars import read_scalar
@@ -78,6 +79,7 @@ class ControlFlow:
         condition, body = operation.regions
         count, ahead = self._count(operation), None
         buffers, rows = self._carried(operation, later, outfed)
+        shared = SharedValues(self._context, body, buffers)
         known = set(places.homes)
         again, end = stream.label("again"), stream.label("end")
         if count is not None:
@@ -94,13 +96,8 @@ class ControlFlow:
         self._enter(operation.regions[1], buffers, rows)
         if ahead is not None:
             ahead.enter()
-        around, places.before = places.before, {body.outputs[number]: body.inputs[number]
-                                                for number in buffers}
-        self.write(body, {body.outputs[number]: to for number, to in outfed.items()})
-        places.before = around
-        self._store_together(
-            {to: body.outputs[number] for number, to in rows.items()
-             if body.outputs[number] is not body.inputs[number]}, set(body.inputs))
+        shared.wait()
+        self._write_body(body, rows, outfed, shared)
         self._renew(body, buffers)
         if ahead is not None:
             ahead.leave()
@@ -114,9 +111,27 @@ class ControlFlow:
         else:
             stream.jump(again)
         stream.bind(end)
+        shared.wait()
         if ahead is not None:
             self._finish_slices(ahead)
+        shared.leave(operation)
         self._leave_results(operation, buffers, rows)
+
+    def _write_body(self, body: Graph, rows: Mapping[int, Rows],
+                    outfed: Mapping[int, Sequence[Rows]], shared: SharedValues) -> None:
+        """Write a loop's body, and copy the next iteration's carried values to their HBM rows.
+
+        ``rows`` maps the numbers of those carried values to the rows; ``outfed`` maps the numbers
+        of outputs in the outfeed to theirs. ``shared`` are the values that the cores share.
+        """
+        places = self._places
+        around, places.before = places.before, shared.before()
+        self.write(body, {body.outputs[number]: to for number, to in outfed.items()})
+        places.before = around
+        self._store_together(
+            {to: body.outputs[number] for number, to in rows.items()
+             if body.outputs[number] is not body.inputs[number]}, set(body.inputs))
+        shared.require_in_place()
 
     def _test(self, condition: Graph) -> None:
         """Write code that evaluates a loop's condition into scalar register `WORK`."""

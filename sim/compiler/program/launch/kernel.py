@@ -15,12 +15,17 @@ from sim.compiler.graph.counted import Affine
 from sim.compiler.graph.ir import Operation, Value
 from sim.compiler.kernels.lowering import Meanwhile, Place, rule
 from sim.compiler.machine.builder import Builder
-from sim.compiler.machine.ir import IndexLike, SReg, VmemBuffer
+from sim.compiler.machine.emit import Code, emit
+from sim.compiler.machine.ir import IndexLike, MachineCode, SReg, VmemBuffer
+from sim.compiler.machine.registers.coloring import RegisterPressureError
+from sim.compiler.machine.text import dump_kernel
+from sim.compiler.passes import dump_folder
 from sim.compiler.program.code.reserved import SCALAR_READ
 from sim.compiler.program.code.scalars import ScalarMemory
 from sim.compiler.program.code.transfers import Rows
+from sim.errors import Unsupported, UnsupportedError
 
-__all__ = ["KernelLowering", "load_rules", "lower"]
+__all__ = ["KernelLowering", "emit_kernel", "load_rules", "lower"]
 
 Words = npt.NDArray[np.uint32]
 Allocate = Callable[[str, int], VmemBuffer]
@@ -242,3 +247,30 @@ def lower(operation: Operation, at: KernelLowering) -> None:
     if found is None:
         raise NotImplementedError(f"{operation.kind} has no lowering rule")
     found(operation, at)
+
+
+def emit_kernel(config: Config, operation: Operation, builder: Builder,
+                allocate: Callable[[int], VmemBuffer] | None) -> tuple[MachineCode, Code]:
+    """Schedule a kernel and assign its registers.
+
+    ``allocate``, if given, allocates the buffers to which vector registers are spilled.
+
+    Return the kernel on virtual registers, and its final code.
+
+    Raises
+    ------
+    UnsupportedError
+        If the core has too few registers; the message names the user's source line.
+    """
+    machine = builder.finish()
+    try:
+        code = emit(machine, config, allocate=allocate)
+    except RegisterPressureError as error:
+        raise UnsupportedError([Unsupported(
+            f"{operation.kind} whose kernel needs too many registers ({error})",
+            str(operation.location or ""),
+            "compute fewer values in one expression, or reduce fewer arrays at once")
+        ]) from error
+    if (folder := dump_folder()) is not None:
+        dump_kernel(folder / "kernels", operation.kind, machine, code)
+    return machine, code

@@ -9,34 +9,36 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from hdl.config import Config
 from sim.compiler.graph.ir import Operation, Value
 from sim.compiler.kernels.elementwise import is_flat
 from sim.compiler.kernels.products.dot import sent_early
-from sim.compiler.machine import VmemBuffer, emit
-from sim.compiler.machine.builder import Builder
+from sim.compiler.machine import VmemBuffer
 from sim.compiler.machine.emit import Code
 from sim.compiler.machine.estimate import estimate, vector_operations
 from sim.compiler.machine.ir import MachineCode
-from sim.compiler.machine.registers.coloring import RegisterPressureError
-from sim.compiler.machine.text import dump_kernel
-from sim.compiler.passes import dump_folder
 from sim.compiler.program.code.reserved import EXCHANGED
 from sim.compiler.program.code.transfers import Peer, Rows, TransferWords
 from sim.compiler.program.compiled import KernelRecord
 from sim.compiler.program.context import Context
+from sim.compiler.program.control.halves import AHEAD, NOW
 from sim.compiler.program.launch.buffers import KernelBuffers
-from sim.compiler.program.launch.exchange import NearExchange
+from sim.compiler.program.launch.exchange import (
+    NearExchange,
+    common,
+    near_exchange,
+    sends,
+    shared_value,
+    take_shared,
+)
 from sim.compiler.program.launch.joiner import Joiner, Part
-from sim.compiler.program.launch.kernel import KernelLowering, lower
+from sim.compiler.program.launch.kernel import KernelLowering, emit_kernel, lower
 from sim.compiler.program.launch.prefetch import IN_PLACE, Prefetch, Upcoming
 from sim.compiler.program.launch.records import Records
 from sim.compiler.program.launch.rings import RingExchanges
 from sim.compiler.program.launch.sums import PodSums
-from sim.compiler.program.places.memory import exchange_parts
 from sim.compiler.program.places.places import Splat, VectorMemoryError
 from sim.compiler.program.places.scalars import copy_scalars
-from sim.errors import Unsupported, UnsupportedError
+from sim.errors import UnsupportedError
 
 __all__ = ["Launcher"]
 
@@ -93,8 +95,6 @@ class Launcher:
         Writes sums over all devices of a pod.
     too_large : list of str
         Descriptions of operations that do not fit vector memory.
-    needed : mapping of Value to range
-        Values of which only a part is needed, and the vectors of that part.
     stored : set of Value
         Results that kernels have copied to their destination rows themselves.
     """
@@ -115,7 +115,6 @@ class Launcher:
         # Exchanges whose first parts products may send, by number, until their code is complete.
         self._near: dict[int, NearExchange] = {}
         self.too_large: list[str] = []
-        self.needed: Mapping[Value, range] = {}
         self.stored: set[Value] = set()
 
     def kernel(self, operation: Operation, following: Sequence[Upcoming],
@@ -153,6 +152,8 @@ class Launcher:
                 operation.kind, operation.location, len(code), cycles, moved - self._counted_rows,
                 _products(operation), vector_operations(code)), cycles))
             self._counted_rows = moved
+            if number == 1 and len(lowered.codes) == 2:
+                self._share_first(operation, following)
             self.sums.passed(cycles)
         for buffer in lowered.own:
             self._places.memory.release(buffer)
@@ -199,8 +200,15 @@ class Launcher:
         """
         places, number = self._places, operation.attributes["number"]
         [value], result, near = operation.operands, operation.result, None
+        if operation.attributes.get("halves") in (AHEAD, NOW):
+            source = places.load(value)
+            near = self._near.pop(number, None) or shared_value(self._context, operation, source)
+            self.received[number] = source.address
+            take_shared(self._context, near)
+            self.joiner.add(sends(near, source))
+            return
         if operation.attributes["meeting"].ring == "core":
-            near = self._near.pop(number, None) or self._between_cores(operation)
+            near = self._near.pop(number, None) or near_exchange(self._context, operation)
         lifted: dict[Value, VmemBuffer] = {}
         places.lock((value, result))
         try:
@@ -218,8 +226,8 @@ class Launcher:
         self.received[number] = target.address
         if near is not None:
             near.target = target
-            places.memory.exchange(source, target, near.parts)
-            self.joiner.add(self._sends(near, source))
+            places.memory.exchange(source, target, near.parts, near.amounts)
+            self.joiner.add(sends(near, source))
         else:
             self._sends_far(operation, source, target)
         if lifted:
@@ -275,33 +283,24 @@ class Launcher:
                 or exchange.attributes["meeting"].ring != "core"):
             return None
         early = sent_early(operation, self._tilings, self._config)
-        near = self._near[exchange.attributes["number"]] = self._between_cores(exchange, early)
+        near = self._near[exchange.attributes["number"]] = near_exchange(
+            self._context, exchange, early)
         if self.sums.running or len(near.parts) == 1 or near.parts[0][1].stop != early:
             return None
         return near
 
-    def _between_cores(self, exchange: Operation, early: int = 0) -> NearExchange:
-        """Return the transfers of an exchange between the cores of a chip.
+    def _share_first(self, operation: Operation, following: Sequence[Upcoming]) -> None:
+        """Append code by which the cores share the first part of a kernel's result, if they do so.
 
-        The first ``early`` vectors of the value to send are complete before the others.
+        They do if the first of ``following``, which are the next operations, shares it.
         """
-        return NearExchange(self._config, exchange, exchange_parts(
-            self._tilings[exchange.result].vectors, exchange.attributes["meeting"].torus.chips,
-            early))
-
-    def _sends(self, near: NearExchange, source: VmemBuffer) -> Part:
-        """Make the code that starts those transfers of an exchange that no kernel has started.
-
-        ``source`` is the buffer of the value that is sent.
-        """
-        operation, builder = near.operation, Builder(self._config)
-        started = set(near.symbols)
-        near.start(builder, source, len(near.parts))
-        machine, code = _emit(self._config, operation, builder, None)
-        rows = source.vectors * self._config.sublanes
-        symbols = {name: words for name, words in near.symbols.items() if name not in started}
-        return Part(machine, code, symbols, KernelRecord(
-            operation.kind, operation.location, len(code), rows, rows, 0, 0), estimate(code))
+        share = following[0].operation if following else None
+        if share is not None and share.attributes.get("halves") == AHEAD and (
+                share.operands[0] in operation.results):
+            source = self._places.load(share.operands[0])
+            near = self._near[share.attributes["number"]] = shared_value(
+                self._context, share, source)
+            self.joiner.add(sends(near, source, 1))
 
     def _sends_far(self, operation: Operation, source: VmemBuffer, target: VmemBuffer) -> None:
         """Write the code that starts to send ``source`` to a core of another chip.
@@ -309,7 +308,8 @@ class Launcher:
         ``target`` is the buffer of the value that is received.
         """
         if operation.attributes["meeting"].link is None:
-            self._places.memory.exchange(source, target, [(EXCHANGED, range(source.vectors))])
+            self._places.memory.exchange(source, target, [(EXCHANGED, range(source.vectors))],
+                                         {EXCHANGED: 2})
         first = self._stream.here
         self._stream.stamp()
         self.sent[operation.attributes["number"]] = self.rings.send(operation, source, target)
@@ -433,12 +433,12 @@ class Launcher:
         """
         parts = {tuple(found) for value in operation.operands
                  if (found := self._places.memory.parts(lowering.place(value).buffer))}
-        if len(parts) == 1 and is_flat(operation, lowering):
-            return [*parts.pop()]
         whole = range(self._tilings[operation.results[0]].vectors)
-        needed = {self.needed.get(value, whole) for value in operation.results}
-        wanted = needed.pop() if len(needed) == 1 else whole
-        sections = self.sums.divided(wanted)
+        needed = {self._context.needed.get(value, (whole,)) for value in operation.results}
+        wanted = needed.pop() if len(needed) == 1 else (whole,)
+        if len(parts) == 1 and is_flat(operation, lowering):
+            return common(parts.pop(), wanted)
+        sections = [section for each in wanted for section in self.sums.divided(each)]
         return sections if sections != [whole] and is_flat(operation, lowering) else []
 
     def _code(self, operation: Operation, lowering: KernelLowering, taken: KernelBuffers
@@ -449,7 +449,7 @@ class Launcher:
         """
         lower(operation, lowering)
         self._stream.reads_window |= lowering.reads_window
-        machine, code = _emit(self._config, operation, lowering.builder,
+        machine, code = emit_kernel(self._config, operation, lowering.builder,
                               partial(taken.allocate, "spilled"))
         return machine, code, estimate(code) if lowering.cycles is None else lowering.cycles
 
@@ -484,30 +484,3 @@ def _products(operation: Operation) -> int:
         features = kernel.shape[operation.attributes["kernel_output_feature_dimension"]]
         return operation.result.type.size * kernel.type.size // features
     return 0
-
-
-def _emit(config: Config, operation: Operation, builder: Builder,
-          allocate: Callable[[int], VmemBuffer] | None) -> tuple[MachineCode, Code]:
-    """Schedule a kernel and assign its registers.
-
-    ``allocate``, if given, allocates the buffers to which vector registers are spilled.
-
-    Return the kernel on virtual registers, and its final code.
-
-    Raises
-    ------
-    UnsupportedError
-        If the core has too few registers; the message names the user's source line.
-    """
-    machine = builder.finish()
-    try:
-        code = emit(machine, config, allocate=allocate)
-    except RegisterPressureError as error:
-        raise UnsupportedError([Unsupported(
-            f"{operation.kind} whose kernel needs too many registers ({error})",
-            str(operation.location or ""),
-            "compute fewer values in one expression, or reduce fewer arrays at once")
-        ]) from error
-    if (folder := dump_folder()) is not None:
-        dump_kernel(folder / "kernels", operation.kind, machine, code)
-    return machine, code

@@ -5,7 +5,7 @@ so waiting for one transfer also waits for all earlier ones.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -99,6 +99,8 @@ class VectorMemory:
         Transfers from HBM that the code has waited for, in order.
     clock : Clock
         Predicts when transfers complete.
+    reloads : int
+        Number of calls of `forget_arrivals`: how often the pinned values were saved and reloaded.
     events : list of Event
         Starts of transfers from and to HBM, and waits for them, in the order of the code.
     """
@@ -125,7 +127,7 @@ class VectorMemory:
         self._reading: deque[tuple[int, int, int]] = deque()
         self.reads: list[Read] = []
         self._levels = ScalarMemory(config).levels
-        self.moved_rows = 0
+        self.moved_rows = self.reloads = 0
         self.clock = Clock(config)
         self.events: list[Event] = []
 
@@ -215,19 +217,19 @@ class VectorMemory:
         self.wait(self._issued)
         self.wait_exchanges()
 
-    def exchange(self, source: VmemBuffer, target: VmemBuffer, parts: Sequence[Transferred]
-                 ) -> None:
+    def exchange(self, source: VmemBuffer, target: VmemBuffer, parts: Sequence[Transferred],
+                 amounts: Mapping[int, int]) -> None:
         """Record that the following code exchanges buffers with another core.
 
         That code starts to send the ``parts`` of ``source``, and to receive those of ``target``;
-        earlier code may have started the transfers of the first part. The transfers of a part, one
-        in either direction, add to its semaphore. This method itself only writes code that waits
-        for the transfers that fill ``source``.
+        earlier code may have started the transfers of the first part. ``amounts`` has the number of
+        transfers that add to each part's semaphore, in both directions together. This method itself
+        only writes code that waits for the transfers that fill ``source``.
         """
         self.settle([source])
         self._exchanging.update(dict.fromkeys((source, target), tuple(parts)))
-        for semaphore, _ in parts:
-            self._amounts[semaphore] = self._amounts.get(semaphore, 0) + 2
+        for semaphore, amount in amounts.items():
+            self._amounts[semaphore] = self._amounts.get(semaphore, 0) + amount
 
     def wait_exchanges(self, semaphores: Iterable[int] | None = None) -> None:
         """Write code that waits for the exchanges that ``semaphores`` count; by default for all."""
@@ -331,3 +333,4 @@ class VectorMemory:
     def forget_arrivals(self) -> None:
         """Forget which transfers fill buffers; the code must have waited for all of them."""
         self._arriving.clear()
+        self.reloads += 1
