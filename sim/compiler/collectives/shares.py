@@ -22,8 +22,8 @@ from sim.compiler.collectives.plan import CORES, WAYS
 
 __all__ = ["Quarter", "SumShares"]
 
-_MOST_PIECE = 16
-"""Maximum number of vectors in a piece."""
+_MOST_PIECE, _MOST_OF_FEW = 16, 32
+"""Maximum number of vectors in a piece; the second one if there are to be few pieces."""
 _STEP, _LATENCY = 65, 300
 """Estimates in cycles. `_STEP`: a core's time for a piece, besides 3 for each vector of the piece.
 `_LATENCY`: time from when a piece is ready to be sent until the next chip can use it."""
@@ -107,8 +107,9 @@ class SumShares:
         as possible: cores execute fewer operations, but pieces reach the next chip later.
         """
         found = set[SumShares]()
-        for first in range(1, _MOST_PIECE + 1):
-            for second in range(1, _MOST_PIECE + 1):
+        most = _MOST_OF_FEW if few else _MOST_PIECE
+        for first in range(1, most + 1):
+            for second in range(1, most + 1):
                 unit = CORES * shape[0] * shape[1] * (first + second)
                 found.add(cls(shape, vectors, -(-vectors // unit), (first, second)))
         return min(found, key=lambda shares: (few and shares.pieces, shares.cycles(config),
