@@ -161,7 +161,7 @@ class GoldenSdram:
     def _check(self, pins: Edge) -> Rule:
         """The first violated rule that is found; `Rule.NONE` if none is.
 
-        `edge` itself checks for data on pins that the memory drives.
+        The method `edge` adds one check: no data on pins that the memory drives.
         """
         command, ready = pins.command, self._ready
         if not pins.enable and (self._begun or command <= 6):

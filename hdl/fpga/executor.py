@@ -177,7 +177,7 @@ class Executor(wiring.Component):
                     m.next = "FETCH"
 
     def _respond(self, m: Module, words: Sram) -> None:
-        """Send the response, each byte in two cycles: its header, then the bytes in ``words``."""
+        """Send the response's header, then the bytes in ``words``: two cycles or more a byte."""
         header = Array([self._header.sequence, self._status, self._done[:8], self._done[8:]])
         m.d.comb += [
             words.read.eq(~self._fetched),

@@ -131,8 +131,8 @@ class Transcendental(wiring.Component):
         Bit s: stage s loads from stage s - 1; stage 0 loads ``x``.
     functions : In(3 * latency)
         Bits 3s to 3s + 2: the `Function` of the operand that stage s loads, while bit s of
-        ``enable`` is set. Only stage 0 uses its bits. For codes that are not a `Function`, ``y``
-        is undefined.
+        ``enable`` is set. Only bits 0 to 2, those of stage 0, are used. For codes that are not a
+        `Function`, ``y`` is undefined.
     x : In(32)
         Operand (fp32).
     y : Out(32)

@@ -562,7 +562,8 @@ def _manual_devices(sizes: Mapping[str, int], manual: Set[str], torus: Torus) ->
     Raises
     ------
     ValueError
-        On a pod, if ``manual`` lacks an axis whose size is not 1.
+        On a pod, if ``manual`` lacks an axis whose size is not 1. The message completes
+        the phrase "manual_computation on".
     """
     several = {name for name, size in sizes.items() if size > 1}
     if torus.chips > 1 and several and not several <= manual:

@@ -24,9 +24,9 @@ def storage(width: int) -> int:
 
 
 def stored(width: int) -> int:
-    """Mask of all bits of the C++ type that stores a number of ``width`` bits.
+    """Mask of the bits that a store of a number of ``width`` bits uses: all bits of its C++ type.
 
-    A store uses all of them, because the stored bits above ``width`` must be zero.
+    The stored bits above ``width`` must be zero, so no simplification may change them.
     """
     return low(storage(width))
 

@@ -362,7 +362,7 @@ class _TorusSimulation(Closeable):
             chip.record(self._recording)
 
     def _follow(self, cycles: int) -> None:
-        """Run this rank's chips for ``cycles`` cycles, for which another rank has run its chips.
+        """Run this rank's chips for the ``cycles`` cycles that another rank's chips have run.
 
         ``cycles`` is at most `room`.
         """

@@ -23,14 +23,14 @@ _SOURCES = 2
 
 @dataclass
 class Transfer:
-    """What a source sends over a link.
+    """What a source sends over a link. A source is a core, or one of a core's quarters.
 
     Attributes
     ----------
     source : int
-        Number of the queue before the link: 0 or 1.
+        Number of the source, 0 or 1, and of its queue before the link.
     axis : int
-        The source's axis along which the transfer arrives: 0 for its first axis, 1 for its second.
+        Axis along which the transfer arrives: 0 for the first axis of the source, 1 for its second.
     cycles : float
         Cycles for which the link is busy.
     delay : float

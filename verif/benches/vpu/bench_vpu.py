@@ -71,7 +71,7 @@ async def random_cycles(dut: HierarchyObject) -> None:
 
 @bench_test
 async def host_beside_the_core(dut: HierarchyObject) -> None:
-    """The host writes and reads memory while loads and stores have priority at its ports."""
+    """The host accesses vector memory; loads and stores have priority at the memory's ports."""
     bench = await VpuBench.started(dut)
     issuer, rows = bench.issuer, bench.rows
     rows.sink.stall, rows.reads.gap, rows.writes.gap = 0.3, 0.3, 0.3

@@ -16,10 +16,10 @@ arrive, and weights must arrive as well. To shorten the wait, the last block of 
 two chunks (`Plan.halves`). Its step begins when the first half of the block is in vector memory;
 in the middle of the step, the array waits for the other half.
 
-A few chunks are in flight at a time. If a step needs a chunk, the step before it ends with the
-start of another transfer and a wait for this chunk. A table in scalar memory holds the descriptors;
-it is written while the first chunks arrive. In the last tile of the depth, results leave while the
-array runs (`sim.compiler.kernels.products.stores`).
+A few chunks are in flight at a time. If a step needs a new chunk, the code at the end of the
+previous step starts another transfer, then waits for this chunk. A table in scalar memory holds the
+descriptors; it is written while the first chunks arrive. In the last tile of the depth, results
+leave while the array runs (`sim.compiler.kernels.products.stores`).
 """
 
 from collections.abc import Iterator

@@ -103,9 +103,9 @@ class Pipeline:
                distance: Callable[[int, SReg, int], int]) -> list[Line]:
         """Return the bundles from cycle ``start`` to ``end``, exclusive; some may be empty.
 
-        They contain the operations of the first ``iterations`` iterations.
-        ``distance(iteration, register, cycle)`` returns by how many iterations the value of
-        ``register``, one of `steps`, is behind ``iteration`` in ``cycle``.
+        They contain the operations of the first ``iterations`` iterations. When iteration i
+        executes an operation, a register of `steps` may have its value of another iteration, j.
+        ``distance(i, register, cycle)`` returns i - j.
         """
         lines: list[Line] = []
         schedule = self.schedule
@@ -124,8 +124,8 @@ class Pipeline:
         """Return operation ``number`` of the graph, as iteration ``iteration`` executes it.
 
         ``cycle`` is the cycle of this execution. Registers in `copies` are replaced by those of the
-        iteration. A register of `steps` may still have its value of an earlier iteration
-        (``distance``, as in `_lines`); the operation's offset makes up for that.
+        iteration. A register of `steps` may have its value of another iteration (``distance``, as
+        in `_lines`); the operation's offset makes up for that.
         """
         op = self.graph.nodes[number].op
         operands = list(op.operands)

@@ -202,10 +202,10 @@ class _Convolution:
                                (*before, size * times, *behind))
 
     def _depthwise_gradient(self, outputs: int) -> Value:
-        """Write a convolution that computes the gradient of a depthwise filter.
+        """Write the convolution as multiplications and sums; each group has one image.
 
-        Each spatial position of the result is a sum of products. The sum runs over the positions
-        and features of this convolution's filter, which is not the depthwise filter.
+        Such a convolution computes the gradient of a depthwise filter. Each spatial position of its
+        result is a sum of products, over the spatial positions and input features of `rhs`.
         ``outputs`` is the number of output features of a group.
         """
         to = self.to

@@ -22,9 +22,9 @@ def crossings(linear: Linear) -> Integers:
     Returns
     -------
     array of int64, shape (bundles + 1,)
-        A forward branch to the first bundle after the cut does not count: execution leaves the
-        segment there anyway. Where a cut is not allowed, inside `Linear.together`, the count is
-        ``2**30``.
+        A forward branch to the bundle itself does not count: without the branch, execution also
+        runs on to this bundle, and so leaves the segment. Where a cut is not allowed, inside
+        `Linear.together`, the count is ``2**30``.
     """
     length = len(linear.words)
     steps = np.zeros(length + 2, np.int64)
