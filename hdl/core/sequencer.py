@@ -496,7 +496,7 @@ class Sequencer(wiring.Component):
         return written
 
     def _issue_operations(self, m: Module, platform: object) -> None:
-        """Send the operations of a bundle that issues to the units."""
+        """Send operations to the units when their bundle issues."""
         units = instantiate(m, platform, "units", "unit_decoder", lambda: UnitDecoder(self._config))
         m.d.comb += [
             units.bundle.eq(self._imem.bundle),

@@ -27,7 +27,7 @@ MASK_BITS = ceil_log2(MASKS)
 V1_DELAY = 2
 """Cycles by which operations of slot v1 are behind those of v0 if ``issue_cycles`` is 3."""
 HOST_ADDRESS_BITS = 16
-"""Width of an address of the host's port, which counts vectors or vector registers."""
+"""Width of the addresses of the host's port: numbers of vectors or of vector registers."""
 
 
 def check_vmem(config: Config) -> None:

@@ -124,9 +124,9 @@ def batches(arguments: Any, types: Sequence[Any]) -> Iterator[list[npt.NDArray[A
     Raises
     ------
     TypeError
-        If an array of a batch has another type than that of the first one.
+        If an array of a batch has another type than the same array of the first batch.
     ValueError
-        If the structure of a batch differs from that of the first one, or if an `Infeed` occurs
+        If the structure of a batch differs from that of the first batch, or if an `Infeed` occurs
         twice.
     """
     import jax

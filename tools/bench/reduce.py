@@ -69,7 +69,7 @@ def reduce_cycles(shape: tuple[int, int], name: str, size: int, arrays: int = 1)
     size : int
         Bytes of an array, a multiple of a row's.
     arrays : int
-        Arrays of each chip, 1 or 2. All arrays of all chips are added, and each gets the sum.
+        Arrays of each chip, 1 or 2. All arrays of all chips are added; each array gets the sum.
 
     Raises
     ------

@@ -88,7 +88,7 @@ class VerilatedCell:
         cycles = 2 * (count + 1) + self._latency
 
         def column(dtype: type, start: int, values: np.ndarray | int) -> np.ndarray:
-            """An input's values by cycle: ``values`` in every second one from ``start``, else 0."""
+            """An input in each cycle: ``values`` in every second cycle from ``start``, else 0."""
             rows: np.ndarray = np.zeros(cycles, dtype)
             rows[start:start + 2 * count:2] = values
             return rows

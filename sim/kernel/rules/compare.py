@@ -39,9 +39,8 @@ def comparisons(graph: Graph, nodes: Sequence[Node]) -> dict[Node, Node]:
 def _shifted(node: Node) -> tuple[Node, int, int] | None:
     """Splits a right shift by a constant: the number that it shifts, the distance, and a mask.
 
-    The shift may be an operand of an `and` with a constant whose ones are its lowest bits. The mask
-    is for the number before the shift: its zeros are the bits that this `and` clears, and it has
-    ones for the bits that the shift drops. None for other nodes.
+    For ``(x >> k) & (2**m - 1)``, these are x, k and ``2**(m + k) - 1``. For ``x >> k`` alone, the
+    mask is `ALL`. None for other nodes.
     """
     mask = ALL
     if node.op == "and" and node.args[1].op == "const":

@@ -172,7 +172,7 @@ class HbmBench:
             assert self.stored(row) == value, f"row {row}: {self.stored(row):#x}, not {value:#x}"
 
     def discard_all(self, discard: bool) -> None:
-        """Discards the rows that are sent from now on."""
+        """Sets whether the port discards the rows that it accepts from now on."""
         self._discard.value = int(discard)
 
     async def reset(self) -> None:

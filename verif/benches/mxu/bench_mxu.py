@@ -140,7 +140,7 @@ async def loads_back_to_back(dut: HierarchyObject) -> None:
 
 @bench_test
 async def latency_is_as_configured(dut: HierarchyObject) -> None:
-    """Every row that is accepted at once takes ``array_latency`` cycles, alone or in a stream."""
+    """A row in a stream or alone takes ``array_latency`` cycles, from entering to its result."""
     bench, tiles = await started(dut)
     bench.send([tiles.tile(1)])
     await bench.drain()

@@ -49,7 +49,7 @@ class Generator(FaultChoice):
         Source of all choices.
     signals : bool
         Whether programs may wait for higher values than the semaphores have. The host must then
-        add the program's ``signals``.
+        add the amounts in `RandomProgram.signals` to the semaphores.
     """
 
     def program(self, length: int, *, fault: bool, busy_halt: bool = False) -> RandomProgram:

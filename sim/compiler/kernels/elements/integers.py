@@ -160,8 +160,8 @@ def population_count(e: Elements, x: Source) -> Any:
 def count_leading_zeros(e: Elements, x: Source) -> Any:
     """The number of zeros above the highest set bit, from the exponent of the integer as fp32.
 
-    Each set bit below another set bit is cleared first, so that rounding to fp32 does not change
-    the exponent.
+    Each set bit directly below another set bit is cleared first, so that rounding to fp32 does not
+    change the exponent.
     """
     cleared = e("xor", x, e("and", x, e("shr", x, 1)))
     count = e("sub", 158, e("shr", e("i2f", cleared), 23))

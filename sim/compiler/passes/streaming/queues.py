@@ -19,8 +19,8 @@ __all__ = ["connect_queues"]
 _SLOTS = 8
 """Maximum number of batches in HBM that the host has written and no iteration has used yet."""
 _WHOLE = 8
-"""Each iteration writes a stacked result of at most this many vectors to HBM as a whole. If the
-result is larger, iteration *n* writes only its index *n*."""
+"""Each iteration writes a stacked result of at most this many vectors to HBM as a whole. Of a
+larger result, iteration *n* writes only the elements at index *n* of the first dimension."""
 _LEAST_RANK = 3
 """If an input has at least this rank, each index of its first dimension takes whole vectors."""
 

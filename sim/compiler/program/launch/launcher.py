@@ -272,10 +272,11 @@ class Launcher:
         """Return the exchange whose first part the kernel of an operation may send, or None.
 
         There is one only if the operation is a product, and the first of ``following``, which are
-        the next operations, exchanges its result between the cores of a chip. `exchange` then uses
-        the same parts, even if the kernel does not send the first one: that may differ between the
-        cores, but the parts may not. While a sum over the pod is in progress, kernels send nothing,
-        because the sum needs the semaphore of the first part for transfers of its own.
+        the next operations, exchanges its result between the cores of a chip. The kernel may
+        send the first part on one core and not on the other, but the parts must be the same on
+        both. So `exchange` uses these parts in either case. While a sum over the pod is in
+        progress, kernels send nothing, because the sum needs the semaphore of the first part for
+        transfers of its own.
         """
         exchange = following[0].operation if following else None
         if (operation.kind != "dot_general" or exchange is None or exchange.kind != "exchange"
