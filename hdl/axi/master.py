@@ -362,9 +362,9 @@ class HbmWriter(wiring.Component):
                         ended: Signal) -> None:
         """Join all responses to the pieces of a burst into one entry of ``done``.
 
-        ``last`` is set in the cycle in which the last row of ``piece`` is accepted. This method
-        drives ``ended``, which is set in the cycle in which a piece is removed: the oldest one,
-        when all channels have answered it.
+        ``last`` is set in the cycle in which the last row of ``piece`` is accepted. From then on,
+        the piece waits until all channels have answered it. This method drives ``ended``, which is
+        set in the cycle in which the oldest piece stops waiting.
         """
         ends = _queue(m, platform, "ends", 1, WRITES)
         answers = [_queue(m, platform, f"answers_{c}", 1, WRITES)

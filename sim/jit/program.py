@@ -174,18 +174,18 @@ class CompiledProgram:
             Inputs for a run that is measured; only with ``device``.
         device : Device, optional
             The device that runs the program for the measurement. Without it, nothing runs and the
-            table contains predictions only. With the golden backend, the table has the runs of each
-            kernel, but no measured cycles.
+            table contains predictions only. With the golden backend, the table has the number of
+            runs, but no measured cycles.
 
         Returns
         -------
         str
-            The table. It has a line for each line of the user's source and kind of operation. The
-            columns are: number of kernels; number of their runs; predicted and measured cycles of
-            all runs; fraction of the array's peak that their multiplications reach; bytes moved
-            between HBM and vector memory; and the longest wait. Without a device, each kernel
-            counts once, even in a loop. Totals follow, and the counters of the program's last run,
-            if there was one.
+            The table. Kernels of one kind of operation share a line if they come from the same line
+            of the user's source. The columns are: number of kernels; number of their runs;
+            predicted and measured cycles of all runs; fraction of the array's peak that their
+            multiplications reach; bytes moved between HBM and vector memory; and the longest wait.
+            Without a device, each kernel counts once, even in a loop. Totals follow, and the
+            counters of the program's last run, if there was one.
 
         Raises
         ------

@@ -12,11 +12,11 @@ __all__ = ["approx_top_k", "register_rules", "rng_bit_generator"]
 
 
 def register_rules(platform: str) -> None:
-    """Register lowering rules with JAX: those of this module, and two of linear algebra.
+    """Register with JAX the lowering rules that this platform needs.
 
-    For this platform, JAX itself has no rule for most of these primitives; its rule for singular
-    values generates longer code. Other factorisations are replaced when a program is imported
-    (`sim.compiler.importer.substitutes`).
+    For most of these primitives, JAX itself has no rule on this platform; its rule for singular
+    values generates longer code. Factorisations other than those into eigenvalues or singular
+    values are replaced when a program is imported (`sim.compiler.importer.substitutes`).
 
     Parameters
     ----------

@@ -19,8 +19,8 @@ _FLAG = bytes([FLAG])
 class SpiPort:
     """A `sim.serial.port.Port` on SPI: each byte sent brings a byte from the board.
 
-    To read, the port sends flags, the bytes between frames. The board sends flags while it has
-    nothing else to send. If no frame is under way, `read` leaves the board's flags out.
+    A flag is the byte that separates frames. To read, the port sends flags. The board sends flags
+    while it has nothing else to send. If no frame is under way, `read` leaves these flags out.
 
     Parameters
     ----------

@@ -110,7 +110,7 @@ class TraceWriter:
                    **({"args": args} if args else {}))
 
     def mark(self, pid: int, tid: int, name: str, at: int, args: dict[str, Any]) -> None:
-        """Writes mark ``name`` at the beginning of cycle ``at``; the others are as in `slice`."""
+        """Writes mark ``name`` at the start of cycle ``at``; other parameters are as in `slice`."""
         self.event("i", pid, tid=tid, name=name, ts=at, s="t", args=args)
 
     def arrow(self, name: str, start: Place, end: Place, category: str = "semaphore") -> None:

@@ -135,7 +135,7 @@ def build_library(name: str, cpp: Mapping[str, str]) -> pathlib.Path:
 
 @dataclass(frozen=True)
 class _Recipe:
-    """The arguments of `build_model`, with file names for the Verilog sources."""
+    """The arguments of `build_model`; ``verilog`` has file names only, no module names."""
 
     top: str
     verilog: dict[str, str]

@@ -389,9 +389,9 @@ class StreamedSum:
     # ---- parts of a tick
 
     def _slot(self, number: int, axis: int, done: Any) -> Any:
-        """Return the place, in the next chip's workspace, where a piece arrives along ``axis``.
+        """Return where a piece of quarter ``number`` arrives, in the next chip's workspace.
 
-        ``done`` vectors of this quarter have been sent.
+        The piece is sent along ``axis``, after ``done`` vectors of the quarter.
         """
         buffer = self._arrivals[2 * number + axis]
         before = axis * self._quarters[number].arrivals[0]

@@ -44,9 +44,9 @@ def order_groups(plan: Plan, groups: Sequence[Group]) -> tuple[list[list[int]], 
             break
 
         def cost(index: int) -> tuple[int, int, int]:
-            """Cost of storing group ``index`` late: groups that remain in circles of dependences.
+            """Cost of storing group ``index`` late: the number of groups that are then in circles.
 
-            Ties are broken by the number of registers stored late, then by the group's number.
+            Ties are broken by the number of registers of the group, then by the group's number.
             """
             remaining = _components(_successors(reads, stores, late | {index}))
             return (sum(len(one) for one in remaining if len(one) > 1),

@@ -455,7 +455,7 @@ class ChipTorus(_TorusSimulation):
     cycle : int
         Number of cycles since the torus was created.
     rested : int
-        The cycle from which on all chips were at rest when the last run until rest ended.
+        The cycle from which on all chips rested, in the last run that ended because all rested.
 
     Raises
     ------

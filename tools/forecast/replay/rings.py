@@ -63,7 +63,9 @@ class Times:
 
 @dataclass(frozen=True)
 class _Step:
-    """A step: what a core does with a piece of each way, in the order of the attributes.
+    """A step: what a core does with two pieces, one for each way round the rings.
+
+    It does what the attributes say, in their order. In their texts, "piece" stands for both pieces.
 
     Attributes
     ----------
@@ -82,7 +84,7 @@ class _Step:
     stores : bool
         Store the piece.
     follows : bool
-        Call ``follow``, which stores a piece of segment 0.
+        Call the program's subroutine ``follow``, which stores a piece of segment 0.
     """
 
     loads: bool = False

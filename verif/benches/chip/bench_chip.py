@@ -290,12 +290,12 @@ class Pace:
             await bench.domain.edge
 
     def check(self) -> None:
-        """Checks that both cores moved about as many beats, and that neither waited long.
+        """Checks that both cores moved about the same number of beats, and neither waited long.
 
         Only the time in which both cores had beats left counts. A vector memory serves the cores in
-        turn, and the HBM here gives both the same number of beats in the long run. Before a port's
-        buffer has room for the burst that it requests next, a burst of its own and a burst of the
-        other core may have to pass. The limit of a wait is twice the beats of these two bursts.
+        turn, and the HBM here gives both the same number of beats in the long run. A port requests
+        its next burst when its buffer has room. Until then, a burst of its own and a burst of the
+        other core may be served. The limit of a wait is twice the beats of these two bursts.
         """
         self._task.cancel()
         moved = np.diff(np.array(self._beats), axis=0)

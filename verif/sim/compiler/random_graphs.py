@@ -110,9 +110,9 @@ def differences(graph: RandomGraph, found: Sequence[Array], expected: Sequence[A
     found, expected : sequence of array
         Results of the graph, and expected results.
     tolerance : float
-        Allowed error of rough results, relative to the largest finite number of the array. A rough
-        bf16 result may also be a neighbour of the expected number, because the error may change the
-        direction in which it is rounded.
+        Allowed error of rough results, those that are not `RandomGraph.exact`. It is relative to
+        the largest finite number of the array. A rough bf16 result may also be a neighbour of the
+        expected number, because the error may change the direction in which it is rounded.
     """
     texts = []
     for index, (a, b, exact) in enumerate(zip(found, expected, graph.exact, strict=True)):

@@ -495,7 +495,7 @@ class _Writer:
         return product.scheme.piece(b, ROWS, vector, self._rows.settings, mask)
 
     def _weight(self, number: int, mask: MReg | None, *, last: bool = False) -> VReg:
-        """Load vector ``number`` of the next step's weights, as the piece that is pushed.
+        """Load vector ``number`` of the next step's weights; return the piece of it to push.
 
         ``mask`` has the elements within the depth; the others become padding. With ``last``, there
         may be no next step; then any vector will do.

@@ -137,8 +137,8 @@ def _slice_whole(graph: Graph, fed: Sequence[int], operation: Operation, loop: C
 def _stack(graph: Graph, value: Value, operation: Operation, loop: Counted) -> None:
     """Let a loop stack the batches of ``value``, an input, and let the program return the stack.
 
-    After a JAX scan whose ``ys`` are its ``xs``, a program would return its input. But HBM does not
-    have room for all batches of the infeed, so the infeed itself cannot be returned.
+    JAX makes a program return an input itself if it is both the ``xs`` and the ``ys`` of a scan.
+    But an input in the infeed cannot be returned: HBM has at most `_SLOTS` of its batches.
     """
     body = operation.regions[1]
     if value not in operation.operands:

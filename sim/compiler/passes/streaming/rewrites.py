@@ -81,9 +81,9 @@ def _reverse(operation: Operation, at: Expansion, lanes: int) -> Sequence[Value]
 def _concatenate(operation: Operation, at: Expansion, lanes: int) -> Sequence[Value] | None:
     """Concatenate along the last dimension, in HBM, by pieces that begin at multiples of ``lanes``.
 
-    A piece is a slice of one operand; or, where operands meet within ``lanes`` elements of the
-    result, it holds these elements. Return None if the operation concatenates along another
-    dimension, or if the last dimension of the result has at most ``lanes`` elements.
+    A piece is a slice of one operand. But where the next ``lanes`` elements of the result come from
+    several operands, the piece is these elements. Return None if the operation concatenates along
+    another dimension, or if the last dimension of the result has at most ``lanes`` elements.
     """
     values, result = operation.operands, operation.result
     last = result.type.rank - 1

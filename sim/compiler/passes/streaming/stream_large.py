@@ -383,12 +383,13 @@ class _Blocks:
         Number of axis indices in a block, and number of blocks.
     starts, steps, widths : tuple of int
         For each operand: the first index of the first block's part, the distance between the parts
-        of successive blocks, and the number of indices of a part; 0 for a whole operand.
+        of successive blocks, and the number of indices of a part. All three are 0 for an operand
+        that each block uses as a whole.
     padding : tuple of (int, int)
         For each operand, how many of the indices that a block needs lie before the operand's first
         index, and how many after its last.
     outside : bool
-        Whether the part of at least one operand is padding only.
+        Whether a block's part of at least one operand consists of padding alone.
     """
 
     size: int

@@ -42,10 +42,10 @@ def exchange_parts(vectors: int, chips: int, early: int = 0) -> list[Transferred
     """Divide an exchange between the cores of a chip into its transfers.
 
     An exchange of few vectors has one transfer, any other has two. If half of the vectors or more
-    can be sent early, the first transfer moves exactly these. Otherwise, the second transfer moves
-    a quarter of all vectors. During this transfer, an elementwise kernel can work on the vectors of
-    the first one. The kernel slows the transfer down: it computes about three vectors in the time
-    in which one is moved.
+    can be sent early, the first transfer moves exactly these. Otherwise, the first transfer moves
+    three quarters of all vectors. During the second transfer, an elementwise kernel can work on the
+    vectors of the first one. In the time in which such a kernel computes about three vectors, the
+    transfer, which the kernel slows down, moves one.
 
     Parameters
     ----------
