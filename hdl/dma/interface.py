@@ -115,7 +115,8 @@ def transfer(config: Config) -> data.StructLayout:
 
 
 _DIVISIBLE = 6
-"""Number of words of a descriptor that must have been read before the division can start."""
+"""Number of words of a descriptor that must have been read before the number of a side's blocks can
+be divided by its run length."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class CheckTimes:
     reads : int
         Number of reads of scalar memory, one a cycle from cycle 0 on.
     division_start : int
-        Cycle in which the division starts for sides with runs.
+        First cycle of the division of a side's number of blocks by its run length.
     complete : int
         First cycle in which all words of the descriptor can be used.
     """

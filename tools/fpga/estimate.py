@@ -86,7 +86,8 @@ opt_clean
 def resources(cells: Mapping[str, int]) -> dict[str, float]:
     """Resources that a netlist takes; ``cells`` has the number of its cells of each type.
 
-    Each lookup table counts as one with six inputs, although two small ones can share such a table.
+    Every lookup table of the netlist counts as a whole table of the FPGA, with six inputs. In fact,
+    two small ones can share one.
 
     Raises
     ------

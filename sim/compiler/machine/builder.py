@@ -336,8 +336,8 @@ class Builder(Flow):
 
         The start keeps its order relative to all accesses to memory or, if ``fence`` is given, only
         relative to those that the fence defines. If ``descriptor`` is the name of a symbol, linking
-        fills in the address. No register holds this address: code may be cut into segments between
-        any bundles, and each segment has its own descriptors.
+        writes the address into the operation. The address cannot be kept in a register: code may be
+        cut into segments between any bundles, and the address may differ between segments.
         """
         operand = descriptor if isinstance(descriptor, str) else self._source(descriptor)
         self._append(_MISC["dma"], operand, fence=fence)

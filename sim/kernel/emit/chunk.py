@@ -208,7 +208,7 @@ class _Chunk:
                 for update in group.updates]
 
     def _late(self, group: Group) -> list[str]:
-        """C++ statements that copy a group's buffers to its registers; the group stores late."""
+        """C++ statements that copy buffers of ``group``, which stores late, to its registers."""
         enable = self._bits.name(group.enable)
         inner = []
         for update in group.updates:

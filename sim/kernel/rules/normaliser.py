@@ -22,8 +22,8 @@ than 2s.
   the step does shift.
 
 Shifts add up modulo 2**64 whatever lies above the N bits, so the numbers are equal in all 64 bits.
-If a step keeps only the N lowest bits of what it shifts, the number must have no other bits: then
-the bits that a shift moves above them are zeros.
+If a step keeps only the N lowest bits of what it shifts, w must have no bits above these N: then a
+step drops only zeros, because it shifts by s only if the s highest of the N bits are zeros.
 """
 
 from collections.abc import Sequence

@@ -62,8 +62,8 @@ class Generator(FaultChoice):
         fault : bool
             Whether the program ends with a bundle that has a fault, instead of a halt.
         busy_halt : bool
-            Whether the bundle with the halt may have other operations, too. It must then not be
-            executed twice.
+            Whether the bundle with the halt may have other operations, too. Then the core must not
+            be started again at this bundle, since it would execute these operations twice.
         """
         if not 2 <= length <= self._config.imem_bundles:
             raise ValueError(f"length must be from 2 to {self._config.imem_bundles}, not {length}")

@@ -115,7 +115,8 @@ def _steps_along_lanes(source: Place, destination: Place, axes: Sequence[Axis]) 
     """Return whether a copy is strided or reversed along the source's lanes, not its sublanes.
 
     ``axes`` are those of the copy. Return False also if the copy does not write all elements of the
-    destination, or moves the dimension along the source's lanes or sublanes away from there.
+    destination, or if what is along the source's lanes is not along the destination's lanes, or the
+    same for the sublanes.
     """
     old, new = source.tiling, destination.tiling
     if old.sublane_dimension is None or new.sublane_dimension is None:

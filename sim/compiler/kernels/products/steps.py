@@ -396,12 +396,12 @@ class _Writer:
               middle: bool = False, known: "_Known | None" = None) -> None:
         """Generate a step's code: push its rows and the next one's weights, pop earlier results.
 
-        ``results`` are the registers that hold the tag of the results that the step pops; None if
-        it pops none. It pops nothing before vector ``first`` of its rows. With ``starts``, the step
-        starts a transfer of operands; with ``stores``, it starts transfers of results. At its end,
-        it waits for ``waits`` chunks of operands of the next step. With ``middle``, it waits for a
-        chunk of its rows before it pushes their second half. ``last`` marks the last step. If the
-        results that it begins to pop have no tag, ``known`` describes them.
+        ``results`` are registers for the decoded tag of the results that the step pops; None if it
+        pops nothing. The first pop follows the push of vector ``first`` of its rows. With
+        ``starts``, the step starts a transfer of operands; with ``stores``, transfers of results.
+        At its end, it waits for ``waits`` chunks of operands of the next step. With ``middle``, it
+        waits for a chunk of its rows before it pushes their second half. ``last`` marks the last
+        step. ``known``, if given, replaces the tag of the results whose vector 0 the step pops.
         """
         b, product = self._b, self._product
         rows = product.block_rows

@@ -150,7 +150,7 @@ class Pipeline:
 
         ``rows`` is the number of bundles of the steady state. Returns (number of the bundle, slot,
         register) for each operation that fits a free slot of the steady state. Also returns extra
-        bundles with the other operations, which must be executed before those of the steady state.
+        bundles with the other operations; each execution of the steady state must begin with them.
         """
         interval = self.schedule.interval
         free: list[tuple[int, Slot]] = []

@@ -32,7 +32,7 @@ __all__ = ["expand_convolutions"]
 _FULL = 0.8
 """If at least this share of the sublanes is used, no dimension is packed to fill them."""
 _POSITIONS = 64
-"""Maximum number of spatial positions of a result that gets a product for each position."""
+"""Maximum number of spatial positions of a result that is computed by a product per position."""
 _GAIN = 1.4
 """A further dimension of the window is packed (its offsets become features) if the number of weight
 tiles then becomes smaller by at least this factor."""

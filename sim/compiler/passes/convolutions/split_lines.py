@@ -152,8 +152,9 @@ def _selection(columns: int, positions: int, sublanes: int, distances: Sequence[
     """Return matrices that select columns, shape (distances, lanes, columns).
 
     A line of ``columns`` columns has ``positions`` positions in each of its phases; each phase has
-    ``sublanes`` lanes. In the matrix of a distance, the element at a lane and a column is 1 if the
-    column equals the lane's own column plus the distance; otherwise it is 0.
+    ``sublanes`` lanes. The lane at position p of phase q has column p * phases + q of the line. In
+    the matrix of a distance, the element at (lane, column) is 1 if ``column`` is the lane's column
+    plus the distance; otherwise it is 0.
     """
     phases = columns // positions
     found = np.zeros((len(distances), phases * sublanes, columns), np.float32)

@@ -186,8 +186,8 @@ class BlockLoops:
     def _part(self, part: int, region: Graph, done: Sequence[int]) -> None:
         """Write the loop over the blocks of part number ``part`` of the stream.
 
-        ``done`` has, for each result, the number of indices that earlier loops have computed along
-        the dimension that is divided.
+        ``done`` has, for each result, the number of indices along its divided dimension that the
+        loops of earlier parts have computed.
         """
         host, count = self._host, self._attributes["counts"][part]
         now, ahead = self._context.counters.take(2)
@@ -240,9 +240,8 @@ class BlockLoops:
     def _wanted(self, region: Graph, done: Sequence[int], counter: int | None) -> dict[int, Rows]:
         """Return the HBM rows of each result's block, by result number; leave out carried results.
 
-        ``region`` computes one block. ``done`` has, for each result, the number of indices that
-        earlier loops have computed along the dimension that is divided. ``counter`` is the address
-        of the word that counts the loop's blocks; None if there is one block.
+        ``region`` computes one block. ``done`` is as in `_part`. ``counter`` is the address of the
+        word that counts the loop's blocks; None if there is one block.
         """
         found = {}
         for number, along in enumerate(self._attributes["result_dimensions"]):

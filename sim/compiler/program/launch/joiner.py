@@ -185,7 +185,7 @@ class Joiner:
 
 
 def _ways(machine: MachineCode) -> tuple[Options, ...]:
-    """Return `JOINED`, but of options that unroll the same loops of ``machine`` only the first."""
+    """Return those of `JOINED` that unroll fewer loops of ``machine`` than all before them."""
     found, loops = [JOINED[0]], sizes(machine.body)
     for options in JOINED[1:]:
         if any(options.unrolled < size <= found[-1].unrolled for size in loops):
