@@ -20,8 +20,8 @@ class ChannelBuffer(wiring.Component):
     """The flits of a virtual channel that have arrived and not left.
 
     A flit that arrives at an empty buffer can leave in the same cycle. If the link dies inside a
-    packet, the buffer ends the packet with a tail whose payload is all ones. No sink takes it for a
-    real flit, in whose payload zeros follow the packet's header.
+    packet, the buffer ends the packet with a tail whose payload is all ones. No ejector accepts
+    this tail: in the payload of a real flit, zeros follow the packet's header.
 
     Parameters
     ----------

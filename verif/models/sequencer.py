@@ -158,13 +158,17 @@ class UnitTiming:
         Maximum number of cycles by which a result of the vector unit is late. None: every result
         comes in the same cycle as in the real unit.
     ready : float
-        Share of cycles in which another unit accepts an operation.
+        Share of cycles in which a feeder, the collector or the cross-lane unit accepts an
+        operation.
     free : float
-        Share of these cycles in which it would read the operation's source in the next cycle.
+        Share, of the cycles in which a feeder or the cross-lane unit accepts an operation, in which
+        it would read the operation's source register in the next cycle.
     slow : int
-        Maximum number of cycles for which a register waits to be read.
+        Maximum delay, in cycles after the next one, with which the unit reads the register in the
+        other cases.
     urgent : float
-        For each port of vector memory, share of cycles in which the host needs the port.
+        Share of cycles in which the host needs the read port of vector memory; also the share in
+        which it needs the write port.
     """
 
     late: int | None = None

@@ -236,8 +236,8 @@ def _plans(graph: Graph, config: Config, sharding: Sharding, standard_inputs: bo
            queues: Queues | None) -> tuple[list[_Part], tuple[bool, ...]]:
     """Plan the programs of all devices; retry with smaller blocks if kernels lack vector memory.
 
-    If joined kernels make a loop outgrow instruction memory, the programs are planned once more;
-    then fewer kernels are joined. Devices that execute the same operations share a plan.
+    If joined kernels make a loop outgrow instruction memory, the programs are planned once more,
+    with fewer joined kernels. Devices that execute the same operations share a plan.
 
     ``sharding`` says how the host's arrays are split between cores, and ``queues`` has the infeed
     and outfeed, if any. With ``standard_inputs``, inputs may not be packed, nor may kernels start

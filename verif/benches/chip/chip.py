@@ -370,7 +370,7 @@ class ChipBench:
     async def compare(self) -> None:
         """Compares all state with the golden chip's, after a copy of the cores' memories to HBM.
 
-        Ends the pauses.
+        From then on, the ports have no pauses (`set_pauses`).
 
         Raises
         ------

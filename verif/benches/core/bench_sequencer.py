@@ -127,7 +127,7 @@ class SequencerBench:
         return 1000 + 100 * len(self.golden.trace)
 
     async def compare(self) -> None:
-        """Compares all state, after the units have become idle."""
+        """Waits until the units are idle, then compares all state."""
         self.program.check(self.golden.pc, self.golden.fault)
         while not self.checker.units.idle:
             await self.domain.edge

@@ -148,8 +148,9 @@ class RowPort:
     Attributes
     ----------
     reads, writes : StreamSource
+        Their ``gap`` may be changed.
     sink : StreamSink
-        Their ``gap`` and ``stall`` may be changed.
+        Its ``stall`` may be changed.
     """
 
     def __init__(self, domain: ClockDomain, dut: HierarchyObject, rng: random.Random) -> None:

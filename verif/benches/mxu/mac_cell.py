@@ -1,7 +1,7 @@
 """Driver, monitor and model of the array's cell, cycle by cycle.
 
-The model follows the docstring of `hdl.mxu.cell.MacCell`. In both, data are undefined if their
-valid bit is not set, except in cycles in which no output may change.
+The model follows the docstring of `hdl.mxu.cell.MacCell`. In both, data whose
+valid bit is not set are undefined. But while the cell is idle, no output changes, defined or not.
 """
 
 from collections import deque

@@ -213,8 +213,9 @@ class KernelLowering:
 
         Return the address in scalar memory: element (sublane, lane) is the word at this address
         plus ``sublane * lanes + lane``. The words are valid until the next call of this method or
-        of `scalar`, which may overwrite them. So a rule that uses both methods must call `scalar`
-        first, and outside of loops.
+        of `scalar`: both may overwrite them. The code of this method also overwrites words that the
+        code of earlier calls of `scalar` reads. So a rule that uses both methods must call `scalar`
+        first, and outside of loops, which would repeat these reads.
         """
         # From now on, the window does not hold the operands that `scalar` has put there.
         self._reads = None

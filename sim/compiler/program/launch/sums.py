@@ -44,7 +44,8 @@ _LEFT = 16
 _REGISTERS = 8
 """Maximum number of vector registers that a sum's step fills by loads, if it runs in a product."""
 _VECTOR_CYCLES, _PART = 2, 64
-"""Estimated cycles of an elementwise kernel for each vector; minimum cycles of a part of it."""
+"""Estimated cycles of an elementwise kernel for each vector; minimum cycles of a part of such a
+kernel (`PodSums.divided`)."""
 _SPREAD = 0.8
 """Share of the kernels' cycles over which the steps of a sum are spread."""
 _URGENT, _FIRST = 4, 0.4
