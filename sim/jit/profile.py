@@ -30,9 +30,8 @@ class ProgramRuns:
     seconds : float
         Wall-clock time of all runs on the host, including the simulation.
     counts : mapping of str to int
-        ``cycles`` and the other counters of `Device.counters`, summed over all runs; from each run,
-        only those of the slowest core. Empty or 0 on the golden backend, which does not count
-        cycles.
+        ``cycles`` and the other counters of `Device.counters`: those of the slowest core of each
+        run, summed over all runs. Empty or 0 on the golden backend, which does not count cycles.
     """
 
     executable: Executable

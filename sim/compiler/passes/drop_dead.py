@@ -10,7 +10,8 @@ __all__ = ["drop_dead"]
 def drop_dead(graph: Graph) -> None:
     """Remove operations whose results are not used, including operations in regions.
 
-    If a loop does not change a carried value, uses of its result become uses of its operand.
+    If a loop does not change a carried value, operations after the loop use the value's operand in
+    place of its result.
     """
     for operation in graph.operations:
         if operation.kind == "while":

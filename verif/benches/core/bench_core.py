@@ -375,7 +375,7 @@ async def host_beside_a_busy_memory(dut: HierarchyObject) -> None:
 
 @bench_test
 async def watchdog(dut: HierarchyObject) -> None:
-    """An endless wait becomes a fault; the bundle can be executed later."""
+    """An endless wait becomes a fault; after a signal, the bundle can be executed."""
     bench = await CoreBench.started(dut)
     bench.golden.semaphores[5] = 0
     bench.requests.write(Space.SEMAPHORE, [0], at=5)

@@ -138,7 +138,7 @@ class Shards:
                 [division for _, division in outputs])
 
     def stack(self, graph: Graph) -> None:
-        """Set the graph's sharding: each device has inputs and outputs of its own."""
+        """Set the graph's sharding: host arrays get a first dimension that numbers the devices."""
         graph.sharding = self.sharding([self._stacked(value) for value in graph.inputs],
                                        [self._stacked(value) for value in graph.outputs])
 
