@@ -274,9 +274,9 @@ class DescriptorFrontEnd(wiring.Component):
     """Reads and checks descriptors of the program and of the host, and starts their transfers.
 
     If the queue has room, ``dma.valid`` and ``host_valid`` are answered with ``dma.ready`` and
-    ``host_ready``, `CheckTimes.total` cycles later. For this number, a side whose run has
-    2**24 - 1 blocks or more counts as a side without runs. Descriptors are processed one after the
-    other; the host's descriptor has priority.
+    ``host_ready``, `CheckTimes.total` cycles later. In the argument of `total`, a side whose
+    run has 2**24 - 1 blocks or more counts as a side without runs. Descriptors are processed one
+    after the other; the host's descriptor has priority.
 
     Parameters
     ----------

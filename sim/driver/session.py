@@ -17,8 +17,8 @@ __all__ = ["Session"]
 class Session(Closeable):
     """Base class of all parts of a `Device`: lets one thread at a time use the backend.
 
-    `Device` sets ``_backend``, which `close` sets to None, and ``_chip``: the coordinates of its
-    chip in a pod, or None without a pod.
+    `Device` sets ``_backend``; `close` sets it to None. `Device` also sets ``_chip``: the
+    coordinates of its chip in a pod, or None without a pod.
     """
 
     def __init__(self, config: Config) -> None:

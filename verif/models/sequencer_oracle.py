@@ -159,7 +159,10 @@ class Oracle:
         return self.scalars[parts.fields[slot]["a"]] + self.source(parts, slot) & WORD
 
     def descriptor(self, parts: Parts) -> tuple[int, ...] | None:
-        """The descriptor of the bundle's transfer; None if it is absent or exceeds memory."""
+        """The words of the transfer's descriptor.
+
+        None if the bundle starts no transfer, or the descriptor exceeds scalar memory.
+        """
         misc = parts.operations.get(Slot.MISC)
         if misc is None or misc.op != MiscOp.DMA:
             return None

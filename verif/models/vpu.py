@@ -529,7 +529,8 @@ class BundleIssuer:
     gap : float
         Probability that no bundle may issue in a cycle.
     chains_busy : float
-        Probability that a chain shifts in a cycle; loads and writes are rarer in proportion.
+        Probability that a chain shifts in a cycle. The probabilities that a chain loads a vector
+        register or is written to one are fixed fractions of it.
     issued : list of int
         The cycle of each issue.
     held : int

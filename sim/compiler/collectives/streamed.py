@@ -11,8 +11,8 @@ in which order a core works on them.
 
 The code visits blocks in *walks* (`sim.compiler.collectives.walks`). Where a walk begins depends on
 the chip. The code finds these places, and the addresses of other cores' workspaces, in an *image*:
-words that are in scalar memory when the code begins. If the sum is written in steps, the image has
-the places of all blocks instead of those where walks begin.
+words that are in scalar memory when the code begins. If the code is written in steps
+(`StreamedSum.steps`), the image has the places of all blocks instead of those where walks begin.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -128,7 +128,7 @@ def _pack(config: LinkConfig, tail: npt.NDArray[np.bool_], dx: npt.NDArray[np.in
 
 
 def _payload_words(config: LinkConfig, flits: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
-    """The words of the payloads of ``flits``, which `_pack` returned; shape (flits, words)."""
+    """The payloads of flits in the form that `_pack` returns, as words; shape (flits, words)."""
     return flits[:, :config.payload_bytes // 4].astype(np.uint64)
 
 

@@ -191,7 +191,7 @@ class OperandChoice:
         return source
 
     def _wait(self, draft: Draft) -> dict[str, int]:
-        """Operands of a wait that the semaphore's value or a signal of the host ends."""
+        """Operands of a wait that ends: the semaphore has the value, or the host signals it."""
         index = int(self._pick(self._semaphores))
         value = int(self._golden.semaphores[index])
         if self._host_signals and self._chance(0.3):

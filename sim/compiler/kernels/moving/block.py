@@ -244,9 +244,9 @@ class _Block:
     def run(self, combine: Combine | None, mask: MReg | None) -> None:
         """Write the code of the copy.
 
-        ``combine`` computes the vector to store from the destination's vector and the moved
-        elements; if it is None, the moved elements are stored. ``mask`` selects the elements of
-        each vector that may be stored; None allows all.
+        ``combine`` maps the destination's vector and the moved elements to the vector to be stored;
+        if it is None, the moved elements are stored. ``mask`` selects the elements of each vector
+        that may be stored; None allows all.
         """
         if self.lanes.plain and self.rows.plain and mask is None:
             self._whole(combine)
@@ -256,7 +256,7 @@ class _Block:
     def _whole(self, combine: Combine | None) -> None:
         """Copy whole vectors, with as few loops as possible.
 
-        ``combine``, if given, computes the vector to store from the old one and the moved elements.
+        ``combine``, if given, maps the old vector and the moved elements to the vector to store.
         """
         tilings = (self.source.tiling, self.destination.tiling)
         loops = [(self.axes[number].size, (self.stride(0, number), self.stride(1, number)))
@@ -283,7 +283,7 @@ class _Block:
     def _moved(self, combine: Combine | None, mask: MReg | None) -> None:
         """Copy blocks that are masked, or whose elements move to other lanes or sublanes.
 
-        ``combine``, if given, computes the vector to store from the old one and the moved elements.
+        ``combine``, if given, maps the old vector and the moved elements to the vector to store.
         Only elements in ``mask`` are stored.
         """
         spans = (self.lanes, self.rows)
@@ -320,7 +320,7 @@ class _Block:
         The inner loop is over the blocks: it is long, and each mask is computed only once, before
         this loop. A block's tiles are numbered along the sublanes. ``around`` are the numbers of
         the axes that enumerate the blocks.
-        ``combine``, if given, computes the vector to store from the old one and the moved elements.
+        ``combine``, if given, maps the old vector and the moved elements to the vector to store.
         Only elements in ``mask`` are stored.
         """
         for tile in range(self.rows.count):

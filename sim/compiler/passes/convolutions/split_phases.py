@@ -542,7 +542,7 @@ class _Splitter:
         return to.broadcast(source, shape, targets)
 
     def _merged(self, split: _Split, to: Expansion) -> Value:
-        """Record the split form of a value; write and return the value in its original layout."""
+        """Return a split value in its original layout; record which split form it has."""
         whole = self._whole(split, to)
         lines, images, phases, positions, features = whole.shape
         flat = to.reshape(to.transpose(whole, (0, 1, 3, 2, 4)),

@@ -59,7 +59,7 @@ class _FusionAxis:
                     numbered=self._numbered)
 
     def _cut(self, inner: Operation, value: Value) -> int | None:
-        """Return the dimension along which blocks divide ``value``; None if each needs the whole.
+        """Return the dimension along which blocks divide ``value``; None if blocks need all of it.
 
         ``inner`` is the operation of the fusion's region that reads the value.
         """
@@ -147,9 +147,10 @@ def _transpose(operation: Operation) -> Iterator[Axis]:
 def _reshape(operation: Operation) -> Iterator[Axis]:
     """Yield the axes of a reshape.
 
-    Each axis divides one dimension of the result and one of the operand. The dimensions before
-    these two have the same number of indices in both shapes. So each of the two is the first of a
-    range of successive dimensions of its shape, and both ranges hold the same elements.
+    Each axis divides one dimension of the result and one of the operand. In both shapes, the
+    sizes of the dimensions before these two have the same product. Each of the two begins a range
+    of successive dimensions (`_elements_at_index`). Both ranges have equally many elements; because
+    the products are equal, these are the same elements.
     """
     [value], result = operation.operands, operation.result
     ends = {prod(value.shape[:at]): at for at in range(value.type.rank, -1, -1)}
