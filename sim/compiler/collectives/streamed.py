@@ -38,10 +38,10 @@ _SOURCE, _DESTINATION = 2, 6
 _QUARTERS, _AXES = 2, ("x", "y")
 _BASES = 0
 _PLACES = _BASES + 1 + _QUARTERS * len(_AXES)
-"""Where two parts of a sum's image begin: addresses of workspaces, and places of blocks. If the sum
-is written in steps, the places are the words of `table`. Otherwise, they are where the walks begin,
-first for each quarter of this core, then for each of the other core. The third and last part of the
-image has the descriptors."""
+"""Offsets of two parts of a sum's image: addresses of workspaces, and places of blocks. If the sum
+is written in steps, the second part has the words of `table`. Otherwise, it has only the places
+where walks begin, first for this core's quarters, then for the other core's. The third and last
+part of the image has the descriptors."""
 _PAIR, _COMPLETE, _SCATTER, _SEPARATE = (
     (len(_AXES) + number) * _QUARTERS for number in range(4))
 """First numbers of groups of descriptors, each with one descriptor for each quarter. `_PAIR`: for
@@ -379,7 +379,7 @@ class StreamedSum:
             self._hand_over(number, at)
 
     def _pass(self, number: int, event: Event, at: SReg) -> None:
-        """Write the code for a complete piece that arrives at place ``at``."""
+        """Write code that waits for a complete piece at place ``at`` and sends it on."""
         [axis] = event.arrives
         self._await(number, axis)
         for further in event.on:

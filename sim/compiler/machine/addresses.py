@@ -200,9 +200,9 @@ class _Lowering:
         return total
 
     def _forget(self, scope: _Scope | None, written: set[SReg]) -> None:
-        """Forget the sums that depend on a register in ``written``, which has just been written.
+        """Forget the sums that depend on a register in ``written``.
 
-        Their registers are forgotten in ``scope`` and in all scopes around it.
+        ``scope`` and all scopes around it forget these sums.
         """
         while scope is not None and written:
             scope.known = {terms: register for terms, register in scope.known.items()

@@ -133,7 +133,7 @@ class _Search:
     def _changing(self, values: Sequence[Node], active: Sequence[int]) -> list[int]:
         """Registers outside ``active`` that may change at a clock edge.
 
-        ``values`` are the registers' next values, simplified by `_when_zero` for ``active``.
+        ``values`` are the next values of all registers if those in ``active`` are 0 (`_when_zero`).
         """
         return [index for index, register in enumerate(self._plan.registers)
                 if index not in active and values[index] is not register.leaf

@@ -107,7 +107,7 @@ class CoreBench:
         self.requests.write(Space.SCALAR, self.golden.scalars)
 
     def load(self, *bundles: int) -> None:
-        """Loads a program, and executes it on the golden core as far as possible."""
+        """Loads a program, and executes it on the golden core until that stops or waits."""
         self.requests.load(bundles)
         self.golden.load_program(bundles)
         self.golden.start()

@@ -101,7 +101,7 @@ class SequencerBench:
                     *[0] * (self.config.imem_bundles - len(program.bundles))])
 
     def load(self, *bundles: int) -> None:
-        """Loads a given program, and executes it on the golden core as far as possible."""
+        """Loads a given program, and executes it on the golden core until that stops or waits."""
         self.golden.trace = []
         self.golden.load_program(bundles)
         self.golden.start()

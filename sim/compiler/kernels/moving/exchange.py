@@ -19,7 +19,7 @@ __all__ = ["exchange_rows", "exchanged_rows"]
 
 
 def exchanged_rows(source: Place, destination: Place, axes: Sequence[Axis]) -> Axis | None:
-    """Return the axis of a copy along which `exchange_rows` moves an outer dimension to sublanes.
+    """Return the axis of a copy that `exchange_rows` moves from an outer dimension to the sublanes.
 
     Return None if `exchange_rows` cannot do the copy, whose axes are ``axes``. It can if each axis
     copies a whole dimension to a whole dimension. In addition, the dimension along the lanes must

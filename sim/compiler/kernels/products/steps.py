@@ -442,8 +442,8 @@ class _Writer:
              known: "_Known | None") -> VReg:
         """Pop a result after the push of vector ``number`` of rows; return the result.
 
-        Also add ``before``, the previous result, to its sum. (If each result were added as soon as
-        it is popped, the core would wait.) ``known`` is as in `_step`.
+        Also add the previous result, ``before``, to the sum to which it belongs. (If each result
+        were added as soon as it is popped, the core would wait.) ``known`` is as in `_step`.
         """
         b, rows, late = self._b, self._product.block_rows, self._product.late
         at = (number - late) % rows

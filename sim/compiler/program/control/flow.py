@@ -318,8 +318,8 @@ class ControlFlow:
                early: Mapping[Value, Sequence[Rows]]) -> None:
         """Write a ``stream``.
 
-        A result that the program returns is written to the rows of the output, any other result to
-        rows of its own; carried results stay in vector memory.
+        Carried results stay in vector memory. Any other result is written to HBM: to the rows of
+        the output if the program returns it, otherwise to rows of its own.
 
         Parameters
         ----------

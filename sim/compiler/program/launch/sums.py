@@ -47,7 +47,7 @@ _VECTOR_CYCLES, _PART = 2, 64
 """Estimated cycles of an elementwise kernel for each vector; minimum cycles of a part of such a
 kernel (`PodSums.divided`)."""
 _SPREAD = 0.8
-"""Share of the kernels' cycles over which the steps of a sum are spread."""
+"""The steps of a sum are spread over this share of the cycles of the kernels that run meanwhile."""
 _URGENT, _FIRST = 4, 0.4
 """For a sum that takes longer than the kernels: number of steps before any kernel, and share of the
 kernels' cycles over which the other steps are spread. In the rest of the kernels' cycles, results

@@ -1,4 +1,4 @@
-"""Patterns that rules of the kernel compiler replace, as in hardware, and their expected values."""
+"""Patterns of hardware that rules of the kernel compiler replace, and their expected values."""
 
 from collections.abc import Sequence
 
