@@ -137,7 +137,7 @@ class SumShares:
         return self.chips * self.pieces * sum(self.sizes)
 
     def start(self, core: int) -> int:
-        """Return the first vector, in the workspace, of a core's half."""
+        """Return the place of a core's half in the workspace."""
         return core * self.half
 
     @property
