@@ -19,4 +19,4 @@ class Target(StrEnum):
     ECP5 = "ecp5"
     """Lattice ECP5: register files and semaphores in LUT RAM; one shifter for both directions."""
     XILINX = "xilinx"
-    """Xilinx 7 series, UltraScale and UltraScale+: ECP5's variants, in LUT RAMs of 32 words."""
+    """Xilinx 7 series, UltraScale and UltraScale+: like ECP5, but with LUT RAMs of 32 words."""

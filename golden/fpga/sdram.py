@@ -54,7 +54,7 @@ class Rule(IntEnum):
     RAS = 9
     """Precharge too soon, or too late, after activate of the same bank."""
     RC = 10
-    """Activate or refresh too soon after activate of the same bank or of another one."""
+    """Activate or refresh too soon after activate of any bank."""
     RFC = 11
     """A command too soon after refresh."""
     MRD = 12

@@ -213,8 +213,8 @@ Out(flit_layout).array(4)
         The link in this direction was given up: packets that it has cut are ended by a tail whose
         payload is all ones.
     wraps : In(4)
-        The link in this direction crosses the dateline of its ring: the link from the last chip to
-        the first, and the one back.
+        The link in this direction is the dateline of its ring: it joins the last chip and the
+        first.
     inject : In(stream of flit_layout).array(4)
         Packets of this chip. Port ``d`` takes packets whose first hop has direction ``d``.
     eject : Out(stream of flit_layout).array(4)

@@ -169,7 +169,7 @@ class Shift(wiring.Component):
         return None if target is Target.GENERIC else ReversingShift()
 
     def _shifted(self, m: Module, word: Signal, places: Signal) -> Value:
-        """Return ``a << places`` if ``left`` is set, else ``word >> places``."""
+        """Return ``word >> places`` or, if port ``left`` is set, port ``a`` shifted to the left."""
         return Mux(self.left, self.a << places, word >> places)
 
 

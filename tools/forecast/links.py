@@ -73,9 +73,9 @@ class LinkModel:
 def parts(config: Config, shape: Shape, size: int, contributions: int) -> tuple[int, RingPlan]:
     """Return the number of equal parts in which an array must be summed, and the plan of a part.
 
-    An array with many vectors has a block for each chip, and vector memory may be too small for all
-    of these blocks. A part with few vectors is spread: it has fewer blocks
-    (`sim.compiler.collectives.plan`). The number of parts is a power of two.
+    If vector memory is too small for the blocks of the whole array, the array is summed in parts.
+    Their number is a power of two. An array or a part with many vectors has a block for each chip;
+    one with few vectors is spread, and has fewer blocks (`sim.compiler.collectives.plan`).
 
     Raises
     ------

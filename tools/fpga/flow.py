@@ -67,9 +67,9 @@ def synthesise(folder: pathlib.Path, modules: dict[str, ModuleInterface]) -> dic
 def open_carries(netlist: Mapping[str, Any]) -> int:
     """Disconnect carry outputs and carry inputs that have no effect; return the number of them.
 
-    These are carry outputs that drive nothing, and constant carry inputs of chains whose first
-    position ignores them, such as those of ``carry.v``. For each of them, nextpnr would spend two
-    combinational cells to route it out of or into its chain.
+    Outputs have no effect if they drive nothing. A constant input has none if the first position of
+    its chain ignores it, as in the chains of ``carry.v``. For each of these outputs and inputs,
+    nextpnr would spend two combinational cells to route it out of or into its chain.
     """
     used: set[int | str] = set()
     for port in netlist["ports"].values():

@@ -157,8 +157,8 @@ class _Lowering:
     def _fixed(self, terms: _Terms, body: _Scope) -> SReg:
         """Return a register with a sum of terms, computed before the loop whose scope is ``body``.
 
-        The terms do not change in the loop, except for its own variable: if they include it, the
-        loop advances the register in each iteration.
+        Only one term can change in this loop: the loop's own variable. If the sum includes that
+        variable, the loop advances the register in each iteration.
         """
         loop, outside = body.loop, body.parent
         assert loop is not None

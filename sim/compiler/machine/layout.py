@@ -58,9 +58,9 @@ class Options:
         With ``joined``: maximum number of operations, in all iterations together, of a loop that is
         unrolled.
     lead : int or None
-        Maximum number of cycles by which a load may be early, that is, issue before the latest
-        cycle in which it delays nothing; None: no limit. Applies to straight code for which the
-        number of results in the array is known.
+        How early a load may issue: at most this number of cycles before the latest cycle in which
+        it delays nothing. None: no limit. Applies to straight code for which the number of results
+        in the array is known.
     live : int or None
         Limit of the live vector registers in straight code, instead of that in
         `sim.compiler.machine.schedule.straight.PRESSURE`.

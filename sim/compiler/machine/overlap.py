@@ -170,12 +170,12 @@ def _registers(pipeline: Pipeline) -> dict[type, int]:
 
 
 def _own_offsets(ops: list[Op], moving: list[SReg], numbers: Iterator[int]) -> list[Op]:
-    """Change ``ops`` so that operations that read a register of ``moving`` add a constant to it.
+    """Change ``ops`` so that all readers of a register of ``moving`` add a constant to it.
 
     ``moving`` are the registers that the loop advances. A pipeline advances them at other times
-    than the loop, and makes up for that in the constants that operations add to them. So an
-    operation that adds no constant to the register reads a copy instead, made by adding 0.
-    ``numbers`` yields the numbers of the copies.
+    than the loop, and makes up for that in these constants. An operation without such a constant
+    reads a copy of the register in the changed code; a new operation makes the copy by adding 0 to
+    the register. ``numbers`` yields the numbers of the copies.
     """
     found = []
     for op in ops:

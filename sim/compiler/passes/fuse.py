@@ -133,8 +133,9 @@ def _view(operation: Operation, views: dict[Value, _View]) -> _View | None:
 class _Draft:
     """A fusion to which operations can be appended.
 
-    Most groups grow by one operation at a time. A draft expands only the new operation into
-    expressions. To expand all of them each time would take time quadratic in their number.
+    Most groups grow by one operation at a time. A draft then expands only the new operation into
+    expressions. If it expanded all its operations each time, the time would grow with the square of
+    their number.
 
     Parameters
     ----------

@@ -87,7 +87,7 @@ def _streams(group: Sequence[Operation], torus: Torus, config: Config) -> bool:
 
 def _early(graph: Graph, group: Sequence[Operation], torus: Torus, config: Config
            ) -> list[Operation]:
-    """Return the sums of a group that shall be early, during products that only the others need.
+    """Return the group's sums to compute early: during products that only its other sums need.
 
     The choice is the one that saves the most cycles; the list is empty if no choice saves any.
     """

@@ -137,8 +137,8 @@ def program_key(graph: Graph) -> Hashable:
     """Return a key that devices with the same core number share if they can have the same program.
 
     Equal keys mean the same operations on the same values, with the same handshakes. Only two
-    things may differ. One is the values of a ``device_constant``. The other is the core to which an
-    exchange sends, if all devices send to another chip, or all send within their own chip.
+    things may differ: the values of a ``device_constant``, and the core to which an exchange sends.
+    Whether that core is on another chip must not differ.
     ``graph`` is a result of `for_device`. Graphs that share no values have different keys.
     """
     return tuple(graph.inputs), tuple(

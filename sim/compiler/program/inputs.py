@@ -49,8 +49,8 @@ def packable(graph: Graph, config: Config, *, inputs: bool) -> frozenset[Value]:
     """Return the values to pack in HBM: constants and, if ``inputs`` is true, also inputs.
 
     Packed values have two bf16 numbers in a word. A value is packed if only products use it, and at
-    least one of them loads it as the array's weights, which takes no longer than for other weights.
-    Products that use the value otherwise first copy each number to a word of its own.
+    least one of them loads it, packed, as the array's weights (`takes_packed`). Any other product
+    begins with a copy of each number to a word of its own.
     """
     users, returned = graph.users(), set(graph.outputs)
 

@@ -178,7 +178,8 @@ def lane_for(plan: Plan, roots: Sequence[tuple[Node, int]], widths: Sequence[int
 
     ``roots`` pairs each value with a mask of its used bits. A lane is wide enough for all bits on
     which the used bits depend. It is also at least as wide as the storage (`storage`) of each
-    register, input and memory entry that the roots read, and of numbers of ``widths`` bits.
+    register, input and memory entry that the roots read. ``widths`` are the widths of further
+    numbers whose storage must fit a lane.
     """
     needed = demands(roots, lambda node: plan.pure(node) or plan.uniform(node))
     widths = [*widths]

@@ -59,7 +59,7 @@ async def started(dut: HierarchyObject) -> tuple[MxuBench, Tiles]:
 
 
 def shake(bench: MxuBench, rng: random.Random) -> None:
-    """Chooses both inputs' gaps and the output's back-pressure: none in one case of three."""
+    """Chooses the share of gaps of each input and of back-pressure of the output: 0, 0.3 or 0.9."""
     bench.w_source.gap, bench.x_source.gap, bench.y_sink.stall = (
         rng.choice([0.0, 0.3, 0.9]) for _ in range(3))
 

@@ -1,4 +1,4 @@
-"""Drives a verilated model of the sequencer, as its host and under a `SequencerChecker`."""
+"""Drives a verilated model of the sequencer, as its host, with a `SequencerChecker`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -29,7 +29,7 @@ def open_sequencer(config: Config = CONFIG) -> Model:
 
 
 class VerilatedSequencer:
-    """Drives a model's pins under a `SequencerChecker`, and acts as the sequencer's host.
+    """Connects a model's pins to a `SequencerChecker`, and acts as the sequencer's host.
 
     Attributes
     ----------

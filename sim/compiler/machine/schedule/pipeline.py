@@ -39,7 +39,8 @@ class Pipeline:
     unroll : int
         Number of iterations in the steady state.
     copies : mapping
-        Registers that iterations use in turn, for each register that needs more than one.
+        For each register that overlapping iterations cannot share: the registers that iterations
+        use in turn.
     steps : sequence of (SReg, int)
         Registers that the loop advances, and by how much.
     ends : mapping

@@ -173,11 +173,10 @@ def _reshape(operation: Operation) -> Iterator[Axis]:
 
 def _elements_at_index(shape: Sequence[int], at: int, other: Sequence[int],
                        cut: int) -> tuple[int, int]:
-    """Count the elements at one index of dimension ``at``, and at one index of dimension ``cut``.
+    """For each of two ranges of dimensions, count the elements at one index of its first dimension.
 
-    Dimension ``at`` belongs to ``shape``, and ``cut`` to ``other``. Each begins a range of
-    dimensions: the two ranges are the shortest with equally many elements. Dimensions outside of
-    the ranges do not count.
+    One range begins at dimension ``at`` of ``shape``, the other at dimension ``cut`` of ``other``.
+    They are the shortest such ranges with equally many elements.
     """
     a, b = shape[at], other[cut]
     i, j = at + 1, cut + 1

@@ -311,7 +311,7 @@ class PodSums:
         self._leave_results(operation, workspace)
 
     def _leave_results(self, operation: Operation, workspace: VmemBuffer) -> None:
-        """Give the results their vectors of a sum's workspace; free the vectors that are left."""
+        """Divide a sum's workspace: each result gets its vectors, and the rest are freed."""
         first, memory = workspace.address, self._places.memory
         for value in operation.results:
             size = self._context.tilings[value].vectors
