@@ -295,9 +295,9 @@ class StreamedSum:
     # ---- the other core's half
 
     def _send_pair(self, number: int, q: IndexLike, done: Any) -> None:
-        """Write the transfer of piece ``q`` of the next block of the other core's half.
+        """Write the transfer of piece ``q`` of the next block of quarter ``number``.
 
-        ``number`` is that of the quarter; ``done`` vectors of this quarter have been sent.
+        The quarter belongs to the other core's half. ``done`` of its vectors have been sent before.
         """
         self._transfer(_PAIR + number,
                        self._others[number].at() + q * self._quarters[number].size,

@@ -18,9 +18,10 @@ endmodule
 
 
 def link_runtime(cache: pathlib.Path) -> None:
-    """Link the run-time objects of all models and all precompiled headers into a new cache.
+    """Put links to object files and precompiled headers into a new cache.
 
-    This includes those for `OTHER_MACHINE`.
+    The object files are those with which every model is linked. Files that are compiled for
+    `OTHER_MACHINE` are included.
     """
     for machine in (march(), OTHER_MACHINE):
         with compile_for(machine):

@@ -30,7 +30,7 @@ from sim.compiler.passes.expansion import Expansion, expand
 __all__ = ["expand_convolutions"]
 
 _FULL = 0.8
-"""If at least this share of the sublanes is used, no dimension is packed to fill them."""
+"""A dimension is packed to use more of the sublanes only if less than this share is used."""
 _POSITIONS = 64
 """Maximum number of spatial positions of a result that is computed by a product per position."""
 _GAIN = 1.4
