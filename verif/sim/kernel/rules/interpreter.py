@@ -37,7 +37,8 @@ def leading_zeros(value: int, width: int, most: int) -> int:
 def evaluate(roots: Sequence[Node], leaves: Mapping[Node, int]) -> list[int]:
     """Values of the nodes ``roots``, given the values of the leaves.
 
-    Distances of shifts must be small, because Python's integers have no limit.
+    Distances of shifts must be small: Python's integers have no fixed width, so a value that is
+    shifted far to the left would need much memory.
     """
     values: dict[Node, int] = {}
     for node in topological(roots):
