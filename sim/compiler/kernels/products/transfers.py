@@ -18,9 +18,9 @@ in the middle of the step, the array waits for the other half.
 
 A few chunks are in flight at a time. If a step needs a new chunk, the code at the end of the
 previous step starts the transfer of a later chunk, then waits until the one that the step needs has
-arrived. A table in scalar memory holds the
-descriptors; it is written while the first chunks arrive. In the last tile of the depth, results
-leave while the array runs (`sim.compiler.kernels.products.stores`).
+arrived. A table in scalar memory holds the descriptors; it is written while the first chunks
+arrive. In the last tile of the depth, results leave while the array runs
+(`sim.compiler.kernels.products.stores`).
 """
 
 from collections.abc import Iterator

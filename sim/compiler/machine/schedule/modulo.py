@@ -49,7 +49,8 @@ class Modulo:
 def least_interval(nodes: list[Node]) -> int:
     """Return the least initiation interval that slots, units and immediates allow for a loop.
 
-    ``nodes`` are the operations of the loop's body. The branch at its end is included.
+    ``nodes`` are the operations of the loop's body, without the branch at its end. The result
+    allows for this branch, too.
     """
     slots: Counter[tuple[Slot, ...]] = Counter(node.op.operation.slots for node in nodes)
     slots[Slot.S1,] += 1

@@ -130,5 +130,8 @@ class Clock:
         self._now += cycles
 
     def run_to(self, cycles: int) -> None:
-        """Account for kernels until the core has run for ``cycles`` cycles, without its waits."""
+        """Account for kernels until the core has run for ``cycles`` cycles in all.
+
+        Cycles in which it waited are not among them.
+        """
         self._now = cycles + self.lost
