@@ -297,8 +297,8 @@ class StreamedSum:
     def _send_pair(self, number: int, q: IndexLike, done: Any) -> None:
         """Write the transfer of piece ``q`` of the next block of quarter ``number``.
 
-        The quarter belongs to the other core's half. ``done`` is the number of the quarter's vectors
-        that have been sent before.
+        The quarter belongs to the other core's half. ``done`` is the number of vectors of the
+        quarter that have been sent before.
         """
         self._transfer(_PAIR + number,
                        self._others[number].at() + q * self._quarters[number].size,

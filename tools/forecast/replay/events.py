@@ -95,9 +95,10 @@ class LinkReplay:
             yield None
 
     def send_alone(self, transfer: Transfer) -> None:
-        """Let a transfer arrive from another chip, although this chip sends no equal one.
+        """Let a transfer from another chip arrive; this chip does not send the same one itself.
 
-        Such a transfer does not occupy the replayed links.
+        Elsewhere, all chips send alike, so one replayed transfer stands for the one that leaves and
+        for the one that arrives. The transfer here only arrives, and occupies no replayed link.
         """
         self._at(self.now + transfer.cycles + transfer.delay, partial(self._arrive, transfer))
 
