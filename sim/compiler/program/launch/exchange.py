@@ -18,7 +18,7 @@ from sim.compiler.program.launch.joiner import Part
 from sim.compiler.program.launch.kernel import emit_kernel
 from sim.compiler.program.places.memory import Transferred, exchange_parts
 
-__all__ = ["NearExchange", "common", "near_exchange", "sends", "shared_value",
+__all__ = ["NearExchange", "common", "make_target", "near_exchange", "sends", "shared_value",
            "take_shared"]
 
 
@@ -110,6 +110,19 @@ def near_exchange(context: Context, operation: Operation, early: int = 0) -> Nea
         context.needed.update(dict.fromkeys((operation.result, *operation.attributes["divided"]),
                                             receives))
     return NearExchange(context.config, operation, parts, sends, receives)
+
+
+def make_target(context: Context, near: NearExchange) -> bool:
+    """Allocate the vectors into which an exchange receives, if enough are free.
+
+    Return whether they have been allocated.
+    """
+    places, result = context.places, near.operation.result
+    if result in places.assigned or places.memory.free.smallest(
+            context.tilings[result].vectors) is None:
+        return False
+    near.target = places.make(result)
+    return True
 
 
 def shared_value(context: Context, operation: Operation, buffer: VmemBuffer) -> NearExchange:

@@ -25,6 +25,7 @@ from sim.compiler.program.launch.buffers import KernelBuffers
 from sim.compiler.program.launch.exchange import (
     NearExchange,
     common,
+    make_target,
     near_exchange,
     sends,
     shared_value,
@@ -52,6 +53,8 @@ class _Lowered:
     codes : list of (MachineCode, Code, int)
         The kernel on virtual registers, its code, and its predicted cycles; one such entry for
         each part of the kernel (`Launcher._sections`).
+    early : int
+        How many parts of the kernel, from the first one on, need only the first parts of exchanges.
     used : list of VmemBuffer
         Buffers whose transfers must be complete before the kernel starts.
     own : list of VmemBuffer
@@ -65,6 +68,7 @@ class _Lowered:
     """
 
     codes: list[tuple[MachineCode, Code, int]]
+    early: int
     used: list[VmemBuffer]
     own: list[VmemBuffer]
     symbols: dict[str, Rows]
@@ -144,7 +148,7 @@ class Launcher:
             absent = *operation.results, *(near.operation.results if near is not None else ())
             Prefetch(self._context, following, lowered.own, dying, absent).write()
         for number, (machine, code, cycles) in enumerate(lowered.codes, 1):
-            self._places.memory.settle(lowered.used, first=number < len(lowered.codes))
+            self._places.memory.settle(lowered.used, first=number <= lowered.early)
             self._places.memory.clock.run(cycles)
             self._places.memory.moved_rows += lowered.rows
             moved = self._places.memory.moved_rows
@@ -379,11 +383,11 @@ class Launcher:
             inherited = self._inherited(operation, dying)
             taken.take_results(inherited)
             lowering, reads = self._lowering(operation, taken)
-            if near is not None and self._receives(near):
+            if near is not None and make_target(self._context, near):
                 places.lock((*operation.operands, *operation.results, *near.operation.results))
                 lowering.send = partial(near.start, lowering.builder,
                                         taken.places[operation.result].buffer, 1)
-            sections = self._sections(operation, lowering)
+            sections, early = self._sections(operation, lowering)
             lowering.section = sections[0] if sections else None
             lowering.meanwhile = self.sums.meanwhile(lowering.builder)
             codes = [self._code(operation, lowering, taken)]
@@ -408,29 +412,19 @@ class Launcher:
         self.stored.update(value for value in transferred.values() if value in goes)
         vectors = sum(self._tilings[value].vectors for value in transferred.values())
         used = [taken.places[value].buffer for value in operation.operands]
-        return _Lowered(codes, [*used, *taken.own], taken.own,
+        return _Lowered(codes, early, [*used, *taken.own], taken.own,
                         {symbol: taken.homes[value] for symbol, value in transferred.items()},
                         vectors * self._config.sublanes,
                         {} if near is None else dict(near.symbols))
 
-    def _receives(self, near: NearExchange) -> bool:
-        """Allocate the vectors into which an exchange receives, if enough are free.
-
-        Return whether they have been allocated.
-        """
-        result = near.operation.result
-        if result in self._places.assigned or self._places.memory.free.smallest(
-                self._tilings[result].vectors) is None:
-            return False
-        near.target = self._places.make(result)
-        return True
-
-    def _sections(self, operation: Operation, lowering: KernelLowering) -> list[range]:
+    def _sections(self, operation: Operation, lowering: KernelLowering
+                  ) -> tuple[list[range], int]:
         """Return, for each part of a kernel in order, the vectors of the results that it computes.
 
-        If exchanges still move operands, the first part needs only the first parts of these. If a
-        sum is in progress, its steps fit between the parts of a long kernel; vectors that are not
-        `needed` are then in no part. The list is empty if one kernel computes all vectors.
+        Also return how many of these parts, from the first one on, need only the first parts of the
+        exchanges that still move operands: none, if the exchanges are divided at different vectors.
+        If a sum is in progress, its steps fit between the parts of a long kernel; vectors that are
+        not `needed` are then in no part. The list is empty if one kernel computes all vectors.
         """
         parts = {tuple(found) for value in operation.operands
                  if (found := self._places.memory.parts(lowering.place(value).buffer))}
@@ -438,9 +432,11 @@ class Launcher:
         needed = {self._context.needed.get(value, (whole,)) for value in operation.results}
         wanted = needed.pop() if len(needed) == 1 else (whole,)
         if len(parts) == 1 and is_flat(operation, lowering):
-            return common(parts.pop(), wanted)
+            first, second = parts.pop()
+            early, late = common([first], wanted), common([second], wanted)
+            return early + late, len(early) if late else 0
         sections = [section for each in wanted for section in self.sums.divided(each)]
-        return sections if sections != [whole] and is_flat(operation, lowering) else []
+        return (sections if sections != [whole] and is_flat(operation, lowering) else []), 0
 
     def _code(self, operation: Operation, lowering: KernelLowering, taken: KernelBuffers
               ) -> tuple[MachineCode, Code, int]:

@@ -7,7 +7,7 @@ import pytest
 
 from hdl.config import Config
 from sim.compiler.executable import Executable
-from sim.compiler.graph.ir import Graph, Sharding
+from sim.compiler.graph.ir import Graph, Operation, Sharding
 from sim.compiler.passes import run_passes
 from sim.compiler.program import driver
 from sim.compiler.program.compiled import compiled_of
@@ -22,6 +22,8 @@ from sim.compiler.program.control.halves import (
     half,
 )
 from sim.compiler.program.driver import compile_graph
+from sim.compiler.program.launch.kernel import KernelLowering
+from sim.compiler.program.launch.launcher import Launcher
 from sim.compiler.program.order import hoist
 from systolith import Device
 from verif.sim.compiler.program.common import Maker, check, f32, s32
@@ -59,6 +61,8 @@ def training(rows: int = ROWS, rate: str = "same", reads: str = "weights", *,
     total = body.op("add", slope, body.op("exchange", slope, slope))
 
     faster = body.op("add", v, total)
+    if reads == "exchange":
+        faster = body.op("add", faster, body.op("exchange", v, v))
     if rate == "other":
         faster = body.op("multiply", faster, body.op("broadcast_in_dim", factor, to=w.type,
                                                      broadcast_dimensions=()))
@@ -135,6 +139,24 @@ def test_an_update_that_cannot_be_divided_is_whole(monkeypatch: pytest.MonkeyPat
     with Device.open(CHIP, "golden") as device:
         check(training(), device, ARRAYS)
     assert len(tried) == 1
+
+
+def test_exchanges_that_are_divided_at_different_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No part of the update needs only the first part of each exchange."""
+    found = []
+    sections = Launcher._sections
+
+    def record(launcher: Launcher, operation: Operation, lowering: KernelLowering) -> object:
+        found.append((len(launcher._context.needed.get(operation.results[0], ())),
+                      *sections(launcher, operation, lowering)))
+        return found[-1][1:]
+
+    monkeypatch.setattr(Launcher, "_sections", record)
+    for reads, early in (("weights", 1), ("exchange", 0)):
+        found.clear()
+        compile_graph(training(reads=reads), CHIP)
+        assert [(len(parts), first) for halves, parts, first in found
+                if halves == 2] == [(2, early)] * 2
 
 
 def test_halves_of_a_part() -> None:
