@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 __all__ = ["Lifeline"]
@@ -57,11 +57,6 @@ class Lifeline:
             yield
         finally:
             self._since = None
-
-    def wrap(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function that waits for other ranks; return its result."""
-        with self.waiting():
-            return function(*arguments)
 
     def close(self) -> None:
         """Tell the others that this rank no longer uses the pod; closing twice does nothing."""

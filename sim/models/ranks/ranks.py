@@ -2,6 +2,8 @@
 
 import functools
 import os
+import pickle
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -13,6 +15,13 @@ from sim.models.ranks.lifeline import Lifeline
 __all__ = ["Ranks", "default_communicator", "join"]
 
 _T = TypeVar("_T")
+_FIRST = 4096
+"""Number of bytes of the first message of a broadcast; most broadcasts have no other."""
+_LENGTH = 8
+"""Number of bytes at the start of that message that hold the length of the broadcast value."""
+_SHORTEST, _LONGEST = 20e-6, 1e-3
+"""Limits of the seconds between two tests of a request on a host with fewer processors than
+ranks."""
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")
 """Variables in which launchers of MPI tell a process the number of ranks."""
 
@@ -100,7 +109,9 @@ class Ranks:
         places = ", ".join(str((chip % shape[0], chip // shape[0])) for chip in self.part)
         self._life = Lifeline(self._communicator, f"rank {self.rank} (chips {places})")
         local = self._communicator.Split_type(MPI.COMM_TYPE_SHARED)
-        self.threads = max(1, len(os.sched_getaffinity(0)) // local.size)
+        processors = len(os.sched_getaffinity(0))
+        self.threads = max(1, processors // local.size)
+        self._crowded = local.size > processors
         local.Free()
         self._pending: Any = None
         self._voted: tuple[npt.NDArray[np.int64], ...] = ()
@@ -146,20 +157,31 @@ class Ranks:
                 for other, (buffer, _) in self._buffers.items()]
         status = self._mpi.Status()
         for other, request in received.items():
-            self._life.wrap(request.Wait, status)
+            self._complete(request, status)
             count = status.Get_count(self._mpi.UINT32_T)
             put(self._wires[other][1], self._buffers[other][1][:count])
-        self._life.wrap(self._mpi.Request.Waitall, sent)
+        for request in sent:
+            self._complete(request)
 
     def broadcast(self, value: _T | None, root: int) -> _T:
         """Return on all ranks the ``value`` that rank ``root`` gives; other values are ignored."""
-        result: _T = self._life.wrap(self._communicator.bcast, value, root)
+        message = pickle.dumps(value, pickle.HIGHEST_PROTOCOL) if self.rank == root else b""
+        first = bytearray(_FIRST)
+        start = len(message).to_bytes(_LENGTH, "little") + message[:_FIRST - _LENGTH]
+        first[:len(start)] = start
+        self._complete(self._communicator.Ibcast(first, root))
+        size = int.from_bytes(first[:_LENGTH], "little")
+        rest = bytearray(message[_FIRST - _LENGTH:])
+        if size > _FIRST - _LENGTH:
+            if self.rank != root:
+                rest = bytearray(size - (_FIRST - _LENGTH))
+            self._complete(self._communicator.Ibcast(rest, root))
+        result: _T = pickle.loads(first[_LENGTH:] + rest)
         return result
 
     def gather(self, value: _T) -> list[_T]:
         """Return on all ranks the values of all ranks, in the order of the ranks."""
-        result: list[_T] = self._life.wrap(self._communicator.allgather, value)
-        return result
+        return [self.broadcast(value, rank) for rank in range(self._communicator.size)]
 
     def least(self, values: Sequence[int]) -> Callable[[], list[int]]:
         """Return a function that returns the least of all ranks' values, element by element.
@@ -168,18 +190,33 @@ class Ranks:
         of its last call is still outstanding.
         """
         if self._pending is not None:
-            self._life.wrap(self._pending.Wait)
+            self._complete(self._pending)
         given, found = np.array(values, np.int64), np.empty(len(values), np.int64)
         request = self._pending = self._communicator.Iallreduce(given, found, self._mpi.MIN)
         self._voted = given, found  # MPI uses them until the request has completed
 
         def wait() -> list[int]:
             if self._pending is request:
-                self._life.wrap(request.Wait)
+                self._complete(request)
                 self._pending = None
             return [int(value) for value in found]
 
         return wait
+
+    def _complete(self, request: Any, status: Any = None) -> None:
+        """Wait until a request has completed.
+
+        MPI's own wait keeps a processor busy. If the host has fewer processors than ranks, a rank
+        that waits sleeps, so that the others can run.
+        """
+        with self._life.waiting():
+            if not self._crowded:
+                request.Wait(status)
+                return
+            pause = _SHORTEST
+            while not request.Test(status):
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST)
 
     def close(self) -> None:
         """Leave; the others may go on until they need this rank. Closing twice does nothing."""
