@@ -161,11 +161,11 @@ class UnitTiming:
         Share of cycles in which a feeder, the collector or the cross-lane unit accepts an
         operation.
     free : float
-        Share, of the cycles in which a feeder or the cross-lane unit accepts an operation, in which
-        it would read the operation's source register in the next cycle.
+        How often a feeder or the cross-lane unit, when it accepts an operation, reads the source
+        register in the next cycle: a share of the cycles in which it is ready.
     slow : int
-        Maximum delay, in cycles after the next one, with which the unit reads the register in the
-        other cases.
+        Maximum number of cycles by which it reads the register later than in the next cycle, in the
+        other cycles in which it is ready.
     urgent : float
         Share of cycles in which the host needs the read port of vector memory; also the share in
         which it needs the write port.

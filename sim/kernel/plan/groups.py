@@ -2,9 +2,9 @@
 
 Each group (`sim.kernel.plan.plan.Group`) reads the state before the clock edge and overwrites it.
 So a group that reads a register is executed before the group that writes the register. Where these
-dependencies form a cycle, it is broken by groups that *store late*, after all others. In two cases,
-all groups of a cycle are merged instead: if none has an enable that is the same in all tiles, and
-if none can store late, because each of them writes a memory.
+dependencies form a cycle, it is broken by groups that *store late*, after all others. A group that
+writes a memory cannot store late. All groups of a cycle are merged instead if none of them has an
+enable that is the same in all tiles, or if each of them writes a memory.
 """
 
 from collections.abc import Sequence

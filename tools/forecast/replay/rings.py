@@ -80,7 +80,8 @@ class _Step:
     hops : int
         Number of chips that a piece passes until the next chip of the same rank has it.
     alone : bool
-        A chip of another rank sends the piece; the links of this chip are not used.
+        Only chips of another rank send in this step: a piece arrives at the replayed chip, but
+        does not use its links.
     stores : bool
         Store the piece.
     follows : bool

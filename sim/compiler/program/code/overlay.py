@@ -63,8 +63,9 @@ def overlay(linear: Linear, constants: Image, config: Config, name: str = "progr
     name : str
         Name of the program in messages.
     added : function
-        Predicts for how many more cycles the core waits for transfers if the load with this number,
-        of these loads, starts before this bundle; or, if that is None, does not occur.
+        ``added(loads, number, bundle)`` predicts for how many more cycles the core waits for
+        transfers if ``loads[number]`` starts before this bundle instead; if the bundle is None, if
+        this load does not occur.
 
     Returns
     -------

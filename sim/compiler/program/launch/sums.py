@@ -197,7 +197,8 @@ class PodSums:
     def expect(self, operations: Sequence[Operation], apart: Sequence[Operation]) -> None:
         """Prepare for sums; those in ``apart``, a part of them, are to be done apart.
 
-        The only operand of a sum is computed where vectors for the workspace are free behind it.
+        If a sum has a single operand, this is computed where the vectors behind it have room for
+        the rest of the workspace.
         """
         for operation in operations:
             if len(operation.operands) == 1:

@@ -52,8 +52,8 @@ def exchange_parts(vectors: int, chips: int, early: int = 0) -> list[Transferred
     vectors : int
         Number of vectors that are exchanged.
     chips : int
-        Number of chips that the program is for: it decides which semaphore counts an exchange in
-        one part.
+        Number of chips that the program is for. The semaphore of an exchange that has only one
+        transfer depends on it.
     early : int
         Number of vectors, from the first one on, that are complete before the others.
 
