@@ -37,9 +37,9 @@ class ControlFlow:
     Attributes
     ----------
     fixed : set of Value
-        Inputs of regions; no result may take over the vectors of these inputs. They are the inputs
-        of loops' conditions, because the bodies use them, too, and those inputs of streams' regions
-        that are not divided into blocks, but lie in vector memory as a whole.
+        Inputs of regions; no result may take over the vectors of these inputs. Of a loop, they are
+        the inputs of the condition: the body uses them, too. Of a stream, they are the inputs that
+        are not divided into blocks, but lie in vector memory as a whole.
     """
 
     def __init__(self, context: Context,
