@@ -122,8 +122,9 @@ class LinkSender(wiring.Component):
 
         Frames of the other end are ``fresh`` from its reset until it knows that this end has
         received a frame from it. So a ``fresh`` frame after one that was not ``fresh`` shows a
-        reset. ``leaving`` is set while a frame of this end leaves. Return three signals: such a
-        reset is detected; ``known`` and ``fresh`` for the frames of this end.
+        reset. ``leaving`` is set while a frame of this end leaves. Return three signals. The first
+        is set when such a reset is detected. ``known`` and ``fresh`` are fields of the frames of
+        this end; ``known`` says that this end has received a frame from the other end.
         """
         report = self.report
         known, fresh, spoken, settled = Signal(), Signal(init=1), Signal(), Signal()

@@ -347,8 +347,8 @@ def _vectors(values: Iterable[Value], config: Config) -> int:
 class SharedValues:
     """The values that the cores share in a loop, while one core's plan is made.
 
-    Making it writes the code before the loop, which fills semaphore `SHARED` as if this core had
-    received what it waits for at the start of the first iteration.
+    The constructor writes code before the loop by which each core adds to the other's semaphore
+    `SHARED`. So the first `wait` finds the amount that transfers of one iteration add.
 
     Parameters
     ----------
@@ -382,7 +382,7 @@ class SharedValues:
         return _TRANSFERS * len(self._operations)
 
     def wait(self) -> None:
-        """Write code that waits for the values shared in the iteration before, or last of all."""
+        """Write code that waits until the values that were shared last have arrived."""
         if self._operations:
             self._context.stream.wait(SHARED, self._amount)
 

@@ -277,8 +277,9 @@ class Launcher:
 
         There is one only if the operation is a product, and the first of ``following``, which are
         the next operations, exchanges its result between the cores of a chip. The kernel may
-        send the first part on one core and not on the other, but the parts must be the same on
-        both. So `exchange` uses these parts in either case. While a sum over the pod is in
+        send the first part on one core and not on the other, but both cores must divide the result
+        into the same parts. So `exchange` uses the parts that this function determines, even if
+        the kernel sends none. While a sum over the pod is in
         progress, kernels send nothing, because the sum needs the semaphore of the first part for
         transfers of its own.
         """
