@@ -18,8 +18,8 @@ than 2s.
 - It holds before the first step, where d = 0 and c < 2**(k+1) = 2s.
 - The number w << d has z - d zeros above its highest one, since d <= z. The step shifts if and only
   if z - d >= s. As c - d < 2s, bit s of c is one if and only if c - d >= s. If z = c, these two
-  conditions are the same. If z > c = 2**(k+1) - 1, all bits of c are ones, and z - d > c - d >= s, so
-  the step does shift.
+  conditions are the same. If z > c = 2**(k+1) - 1, all bits of c are ones, and z - d > c - d >= s,
+  so the step does shift.
 
 Shifts add up modulo 2**64 whatever lies above the N bits, so the numbers are equal in all 64 bits.
 If a step keeps only the N lowest bits of what it shifts, w must have no bits above these N: then a

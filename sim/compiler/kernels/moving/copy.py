@@ -36,9 +36,9 @@ def copy(at: Lowering, source: Place, destination: Place, axes: Sequence[Axis],
     - If an outer dimension is exchanged with the one along the sublanes, and otherwise only the
       order of outer dimensions changes, `exchange_rows` copies.
     - Otherwise, blocks are copied, and rotated along sublanes or lanes if their position within
-      tiles changes. If another dimension of the source must run along the lanes for that, the
-      source goes through the transposer first. Elements that do not form blocks move one lane at a
-      time.
+      tiles changes. If the dimension that moves to the destination's lanes does not run along the
+      source's lanes, the source goes through the transposer first. Elements that do not form blocks
+      move one lane at a time.
 
     Parameters
     ----------
@@ -112,11 +112,10 @@ def _turned(old: Tiling, new: Tiling, axes: Sequence[Axis]) -> Tiling | None:
 
 
 def _steps_along_lanes(source: Place, destination: Place, axes: Sequence[Axis]) -> bool:
-    """Return whether a copy is strided or reversed along the source's lanes, not its sublanes.
+    """Return whether a copy is strided or reversed along lanes, and neither along sublanes.
 
-    ``axes`` are those of the copy. Return False also if the copy does not write all elements of the
-    destination, or if what is along the source's lanes is not along the destination's lanes, or the
-    same for the sublanes.
+    ``axes`` are those of the copy. Return False also if the copy does not move lanes to lanes and
+    sublanes to sublanes, or does not write all elements of the destination.
     """
     old, new = source.tiling, destination.tiling
     if old.sublane_dimension is None or new.sublane_dimension is None:
