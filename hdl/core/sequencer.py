@@ -201,7 +201,7 @@ class Sequencer(wiring.Component):
     x_free, w_free, xlu_free : In(1)
         An operation that issues in this cycle would read its source register in the next one. A
         bundle that also overwrites this register issues only in such a cycle. If ``issue_cycles``
-        is 3, each of these seven inputs, once set, must stay set until a bundle issues.
+        is 3, these inputs and those named ``*_ready``, once set, stay set until a bundle issues.
     x_pending, w_pending, xlu_pending : In(RegisterWrite)
         Registers that these units will read in a later cycle.
     urgent_read, urgent_write : In(1)

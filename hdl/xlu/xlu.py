@@ -346,8 +346,8 @@ class Xlu(wiring.Component):
         Returns
         -------
         tuple
-            The last stage; whether any stage before the one at which rows of the rotator enter is
-            valid; whether any stage is valid.
+            The last stage; whether a row is still before the stage at which rows of the rotator
+            enter; whether any stage is valid.
         """
         length = reduce_latency(self._config) + 1
         joins = length - 1 - rotation_latency(self._config)

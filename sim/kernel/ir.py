@@ -514,8 +514,8 @@ def demands(roots: Iterable[tuple[Node, int]], stop: Callable[[Node], bool] = la
     """For each node, a mask of its bits on which the used bits of the roots depend.
 
     ``roots`` pairs each root with a mask of its used bits. The search does not continue to the
-    operands of nodes for which ``stop`` is true. A bit that is always zero may be in a mask of the
-    result, because a used bit may have its value only as long as that bit is zero.
+    operands of nodes for which ``stop`` is true. A mask of the result may contain a bit that is
+    always zero: a used bit may depend on this zero.
     """
     roots = list(roots)
     nodes = topological([root for root, _ in roots], stop)
