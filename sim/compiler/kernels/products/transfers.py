@@ -254,9 +254,10 @@ class Plan:
 
         Step -1 stands for the wait before the first step.
 
-        A step before the `half_step` waits for all chunks that the next step needs: if an earlier
-        step waited for some of these chunks, the array would stall. Any later step waits for only
-        one chunk, since each step that waits can start only one chunk.
+        A step before the `half_step` waits for all chunks that the next step needs. To wait for
+        some of them earlier would stall the array. From the `half_step` on, a step waits for one
+        chunk at most: if the next step needs several, earlier steps wait for the others. So there
+        are enough steps that wait; each of them starts only one chunk.
         """
         found: dict[int, int] = {}
         after = self.product.steps

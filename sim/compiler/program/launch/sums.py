@@ -214,8 +214,9 @@ class PodSums:
         """Start to load the image of a sum; with ``apart``, divide the sum into steps if possible.
 
         Kernels run between the steps, so the image then takes words of scalar memory from them. If
-        there are not enough words, or ``apart`` is false, the sum is not divided. Its image is then
-        loaded only if the sum follows ``now``, before a kernel overwrites the image.
+        there are not enough words, or ``apart`` is false, the sum is not divided. Kernels may then
+        overwrite its image, which is therefore loaded only with ``now``: the code of the sum comes
+        next.
 
         Raises
         ------
