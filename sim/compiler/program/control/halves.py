@@ -160,8 +160,8 @@ class _Update:
     exchange : Operation
         The exchange whose result it adds.
     shared : dict of Value to int
-        The results that the cores share in each iteration, and the index, in the body, of the first
-        operation that reads the carried value.
+        For each result that the cores share in each iteration, the index of an operation in the
+        body: the first one that reads the result in the next iteration.
     saved : int
         Estimated cycles that each core saves.
     """

@@ -422,10 +422,11 @@ class Launcher:
                   ) -> tuple[list[range], int]:
         """Return, for each part of a kernel in order, the vectors of the results that it computes.
 
-        Also return how many of these parts, from the first one on, need only the first parts of the
-        exchanges that still move operands: none, if the exchanges are divided at different vectors.
-        If a sum is in progress, its steps fit between the parts of a long kernel; vectors that are
-        not `needed` are then in no part. The list is empty if one kernel computes all vectors.
+        The list is empty if one kernel computes all vectors. Otherwise, vectors that are not
+        `needed` are in no part. If a sum over the pod is in progress, a long kernel is divided, so
+        that steps of the sum run between its parts. Also return how many of the parts, from the
+        first one on, need only the first parts of the exchanges that still move operands. This
+        number is 0 if these exchanges are divided at different vectors.
         """
         parts = {tuple(found) for value in operation.operands
                  if (found := self._places.memory.parts(lowering.place(value).buffer))}
