@@ -157,11 +157,10 @@ def _inputs(grid: TileGrid, tile: Tile, outputs: Mapping[str, int]) -> dict[str,
 
 
 def _check_edges(grid: TileGrid, outputs: Mapping[str, int]) -> None:
-    """Checks where chains begin that carry the same register in the same direction.
+    """Checks that chains of the same register and direction begin at the same port of the grid.
 
-    Several outputs of a tile may have the same register, and so may several chains. At the edge of
-    the grid, the first tile's inputs of these chains must come from the same port of the grid.
-    ``outputs`` has the number of the register that holds each tile output.
+    Chains carry the same register if they start from the same output of a tile, or from outputs
+    that the same register holds. ``outputs`` has the number of the register of each tile output.
     """
     first: dict[tuple[int, str], Chain] = {}
     for link in grid.links:
