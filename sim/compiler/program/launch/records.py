@@ -60,7 +60,7 @@ class Records:
     def added(self, loads: Sequence[Load], number: int, place: int | None) -> int:
         """Return for how many more cycles the core waits if a load starts elsewhere.
 
-        The number is negative if it waits for fewer cycles. All code has been written.
+        The number is negative if it waits for fewer cycles. Call this after all code is written.
 
         Parameters
         ----------
