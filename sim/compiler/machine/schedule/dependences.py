@@ -28,8 +28,8 @@ _PACE = 2
 """In a paced block (`block_graph`), a load may move in front of at most this number of pushes of
 rows."""
 _APART = 12
-"""Least number of cycles from an operation with a `Fence` to the next such operation of its block,
-if that one starts a transfer."""
+"""Least number of cycles from an operation with a `Fence` to the start of a transfer, if no other
+operation of the block with a `Fence` lies between them."""
 _Key = tuple[tuple[int, int, int], ...]
 
 

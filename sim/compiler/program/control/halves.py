@@ -77,9 +77,10 @@ def gaps(parts: Sequence[range], whole: range) -> tuple[range, ...]:
 
 
 def _sum(operation: Operation, makers: Mapping[Value, Operation]) -> Operation | None:
-    """Return the exchange whose result an operation only adds to the value that was sent, or None.
+    """Return an exchange if the operation adds its result to the value that this core sent.
 
-    ``makers`` maps values to the operations that compute them.
+    Return None if there is no such exchange, or if the operation uses one of these two values for
+    anything else. ``makers`` maps values to the operations that compute them.
     """
     for number, value in enumerate(operation.operands):
         exchange = makers.get(value)
