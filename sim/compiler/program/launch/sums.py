@@ -195,7 +195,7 @@ class PodSums:
         self._buffers: list[VmemBuffer] = []
 
     def expect(self, operations: Sequence[Operation], apart: Sequence[Operation]) -> None:
-        """Prepare for sums; those in ``apart``, a part of them, are to be done apart.
+        """Prepare for sums; those that are also in ``apart`` are to be divided into steps.
 
         If a sum has a single operand, this is computed where the vectors behind it have room for
         the rest of the workspace.
