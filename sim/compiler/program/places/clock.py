@@ -67,7 +67,7 @@ class Clock:
     def is_like(self, other: "Clock") -> bool:
         """Return whether this clock will predict the same waits as ``other`` from now on.
 
-        Neither is corrected for what was accounted for before: time does not go back.
+        This holds as long as `run` gets no negative number, which would take a clock back.
         """
         return self._pending() == other._pending()
 
