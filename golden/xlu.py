@@ -36,7 +36,7 @@ def _register(value: ArrayLike) -> _Words:
 
 @cache
 def _sources(size: int, distance: int) -> NDArray[np.intp]:
-    """Return the number of the lane or sublane, of ``size``, that moves to each of them."""
+    """Return, for each of ``size`` lanes or sublanes, the number of the one that moves there."""
     # Several times as fast as `np.roll`, for vectors of a small core.
     return np.roll(np.arange(size), distance)
 

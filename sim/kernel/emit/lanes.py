@@ -124,7 +124,7 @@ class LaneValues:
     def _nested(self, node: Node) -> str:
         """C++ call that computes a bitwise operation.
 
-        A nested call computes each operand that has no C++ name, because only ``node`` uses it.
+        Operands that only ``node`` uses have no C++ names; nested calls compute them.
         """
         args = [self._names[arg] if arg in self._names else self._nested(arg) for arg in node.args]
         return f"{node.op}_({args[0]}, {args[1]})"

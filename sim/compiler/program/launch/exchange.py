@@ -156,7 +156,7 @@ def take_shared(context: Context, near: NearExchange) -> None:
 def sends(near: NearExchange, source: VmemBuffer, end: int = 2) -> Part:
     """Make the code that starts those transfers of an exchange that have not been started.
 
-    ``source`` is the buffer of the value that is sent. Transfers from part number ``end`` on stay.
+    ``source`` is the buffer of the value that is sent. Parts from number ``end`` on are left out.
     """
     operation, builder = near.operation, Builder(near.config)
     started = set(near.symbols)
