@@ -91,7 +91,7 @@ def streams(config: Config, shape: Shape, sizes: Sequence[int]) -> bool:
     """Return whether the compiler streams the sum of these arrays over all cores of a torus.
 
     Vector memory must have room for the arrays and the workspace (`SumShares`). Otherwise the
-    compiler uses exchanges, which take longer, and which no parameters describe.
+    compiler uses exchanges, which take longer; `SumModel` does not predict their cycles.
     """
     vectors, shares = _shares(config, shape, tuple(sizes))
     return vectors + shares.workspace <= config.vmem_vectors
