@@ -161,11 +161,10 @@ def axes_of(operation: Operation) -> list[Axis]:
 
 def trimmed(at: Expansion, operand: Value, along: int, padding: int, extra: int
             ) -> tuple[Value, int]:
-    """Remove the first ``extra`` indices (`Block.extra`) of padding and an operand's part.
+    """Remove ``extra`` indices (`Block.extra`): padding first, then the start of an operand's part.
 
-    ``operand`` is the part, which is cut along dimension ``along``. ``padding`` indices of padding
-    precede it. If these are fewer than ``extra``, the other indices are removed from the part.
-    Return the remaining part, and the remaining number of padding indices.
+    ``operand`` is the part, which is cut along dimension ``along``; ``padding`` indices of padding
+    precede it. Return the remaining part, and the remaining number of padding indices.
     """
     removed = max(extra - padding, 0)
     return (at.slice(operand, along, removed, operand.shape[along] - removed),
