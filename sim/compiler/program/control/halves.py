@@ -409,7 +409,7 @@ class SharedValues:
                 raise UndividedError
 
     def leave(self, operation: Operation) -> None:
-        """Record of which results of the loop, the ``while`` ``operation``, a core has a half."""
+        """Record the results of ``operation``, the loop, of which each core has only a half."""
         needed = self._context.needed
         sources = {each.result: each.operands[0] for each in self._operations}
         for number, made in enumerate(self._body.outputs):
