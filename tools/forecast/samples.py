@@ -89,8 +89,7 @@ class Samples:
         For each group of samples (`tools.forecast.measure.GROUPS`), the commit that was measured.
     programs, sums, steps : tuple
     strong : tuple of Program
-        One of ``programs``, measured with other numbers of examples for each core: one entry for
-        each number.
+        Measurements of one of ``programs``, each with another number of examples for each core.
     """
 
     config: str

@@ -36,7 +36,8 @@ class Transfer:
     delay : float
         Cycles from the link's last busy cycle until the transfer has arrived.
     rows : int
-        Rows that this transfer and the equal ones in other directions move in vector memory.
+        Rows of vector memory that are moved by this transfer, and by any transfer that it stands
+        for, such as that in the other direction round a ring.
     core : int
         Core that waits until the queue has room for the transfer; -1 if no core waits.
     """

@@ -256,8 +256,8 @@ class Plan:
 
         A step before the `half_step` waits for all chunks that the next step needs. To wait for
         some of them earlier would stall the array. From the `half_step` on, a step waits for one
-        chunk at most: if the next step needs several, earlier steps wait for the others. So there
-        are enough steps that wait; each of them starts only one chunk.
+        chunk at most: if the next step needs several, earlier steps wait for the others. So enough
+        steps wait: a step that waits at its end starts only one chunk.
         """
         found: dict[int, int] = {}
         after = self.product.steps
