@@ -11,8 +11,9 @@ from sim.verilated.toolchain import Toolchain
 __all__ = ["CHIP", "COMPILER", "Job", "Kind", "Library", "build"]
 
 _FOLDER = pathlib.Path(__file__).with_name("cpp")
-_UNITS = ("client.cpp", "buffers.cpp", "executables.cpp")
-_FLAGS = ("-std=c++20", "-fPIC", "-fvisibility=hidden", "-O2", "-shared", "-pthread")
+_SOURCES = ("-include", "client.cpp", "-include", "buffers.cpp", "executables.cpp")
+"""Arguments that make the compiler read all source files as one, and their headers only once."""
+_FLAGS = ("-std=c++20", "-fPIC", "-fvisibility=hidden", "-O1", "-shared", "-pthread")
 
 CHIP, COMPILER = 0, 1
 """Numbers of the two queues of jobs: for the simulated chips, and for the compiler."""
@@ -73,7 +74,7 @@ def build() -> pathlib.Path:
 
     def make(target: pathlib.Path) -> None:
         target.mkdir()
-        run_tool([*command, *_UNITS, "-o", str(target / "systolith_pjrt.so"), "-ldl"], _FOLDER,
+        run_tool([*command, *_SOURCES, "-o", str(target / "systolith_pjrt.so"), "-ldl"], _FOLDER,
                  tools.environment(), target / "build.log")
 
     return keep("pjrt", "plugin", digest([sources, command, tools.identity()]), make) \
