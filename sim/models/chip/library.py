@@ -41,7 +41,8 @@ def chip_cpp() -> dict[str, str]:
         "chip.cpp", "torus.hpp", "watch.hpp", "wire.hpp")} | HBM_SOURCES
 
 
-def chip_library(config: Config, *, kernels: bool = True, trace: bool = False) -> pathlib.Path:
+def chip_library(config: Config, *, kernels: bool = True, trace: bool = False,
+                 quick: bool = False) -> pathlib.Path:
     """Returns the shared library of the chip of ``config``; builds it unless it exists.
 
     Parameters
@@ -54,6 +55,8 @@ def chip_library(config: Config, *, kernels: bool = True, trace: bool = False) -
     trace : bool
         Add outputs that show what each unit does, and code that writes waveforms of everything
         except the grids. Requires ``kernels``.
+    quick : bool
+        Build in the least time: do not optimise the C++ code outside of the kernels.
 
     Raises
     ------
@@ -74,4 +77,5 @@ def chip_library(config: Config, *, kernels: bool = True, trace: bool = False) -
         waivers += hide(sources["verilog"], (
             Probes.module, *(grid.module for grid in core_grids(config))))
     return build_model(_TOP, sources["verilog"], cpp=chip_cpp() | sources["cpp"], waivers=waivers,
-                       hierarchical=blocks, optimise=worth_optimising(config, kernels), trace=trace)
+                       hierarchical=blocks, trace=trace,
+                       optimise=None if quick else worth_optimising(config, kernels))

@@ -11,7 +11,8 @@ import pytest
 from golden.mxu import matmul
 from hdl.config import Config
 from sim.asm.text import assemble
-from sim.driver.backend import SIMULATED
+from sim.driver.backend import SIMULATED, rtl_backend
+from sim.models.chip import ChipModel, chip_library
 from systolith import Dense, Device, HbmOptions
 from verif.sim.driver.common import HALT, SEED, TINY, assert_same_bits, check_product, operands
 
@@ -57,7 +58,9 @@ def test_v2_equals_golden(rows: int, depth: int, columns: int, transpose: bool) 
 def test_results_do_not_depend_on_the_cell_depth(mac_latency: int) -> None:
     rng = np.random.default_rng(SEED)
     a, b = operands(rng, 11, 13, 9, False)
-    with Device.open(Config.preset("tiny", cores=1, mac_latency=mac_latency)) as device:
+    config = Config.preset("tiny", cores=1, mac_latency=mac_latency)
+    chip = ChipModel(config, library=chip_library(config, quick=True))
+    with Device(rtl_backend(chip), "rtl") as device:
         assert_same_bits(device.matmul(a, b), matmul(a, b, 4))
 
 

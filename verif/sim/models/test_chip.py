@@ -22,7 +22,14 @@ from hdl.isa import Fault
 from sim.asm.descriptor import descriptor, hbm, imem, other_vmem, smem, vmem
 from sim.asm.operands import sem
 from sim.asm.text import assemble
-from sim.models.chip import ChipModel, DescriptorError, RegisterError, Until, staging_rows
+from sim.models.chip import (
+    ChipModel,
+    DescriptorError,
+    RegisterError,
+    Until,
+    chip_library,
+    staging_rows,
+)
 from sim.models.hbm import HbmOptions
 from verif.hdl.dma.engine import Job, Transfers
 from verif.hdl.test_isa import example
@@ -781,7 +788,7 @@ def test_a_chip_of_one_core() -> None:
     core = Core(MATMUL, {
         at: descriptor(config, *places, rows=4, semaphore=sem[1]) for at, places in (
             (0, (hbm(0), vmem(0))), (16, (hbm(4 * ROW), vmem(2))), (32, (vmem(4), hbm(9 * ROW))))})
-    with ChipModel(config, memory=STALLS[1]) as model:
+    with ChipModel(config, memory=STALLS[1], library=chip_library(config, quick=True)) as model:
         assert model.read("CORES") == 1
         data = np.arange(8 * config.lanes, dtype=np.float32).reshape(8, -1)
         pair = Pair(model, [core], 12, data.view(np.uint32))
