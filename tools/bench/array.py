@@ -49,7 +49,8 @@ class Grid:
     kernels : bool
         Use tile kernels instead of pure Verilog.
     optimise : bool or None
-        Of the C++ outside of the kernels, as in `sim.verilated.build.build_model`.
+        How far to optimise the C++ outside of the kernels, as in
+        `sim.verilated.build.build_model`.
     """
 
     def __init__(self, config: Config, *, kernels: bool, optimise: bool | None = True) -> None:

@@ -161,7 +161,7 @@ class _Windows:
     def pad(self, at: Lowering, source: Place, padded: Place) -> None:
         """Copy the operand's elements from ``source`` to their places in ``padded``.
 
-        ``padded`` has the shape `padded`; its other elements are not written.
+        The shape of ``padded`` is ``self.padded``. Its other elements are not written.
         """
         axes, starts, ends = [], [], []
         for d, (size, step, (low, _), whole) in enumerate(zip(

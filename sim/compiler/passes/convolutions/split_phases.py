@@ -504,7 +504,7 @@ class _Splitter:
         return self._images((whole,), count, to)
 
     def _images(self, parts: tuple[Value, ...], count: int, to: Expansion) -> tuple[Value, ...]:
-        """Divide the images of ``parts`` anew, into ``count`` parts: 1, or one for each image."""
+        """Divide the images of ``parts`` anew: into one part, or (``count`` > 1) one for each."""
         if len(parts) == count:
             return parts
         whole = to.concatenate(parts, 1)
@@ -542,7 +542,7 @@ class _Splitter:
         return to.broadcast(source, shape, targets)
 
     def _merged(self, split: _Split, to: Expansion) -> Value:
-        """Return a split value in its original layout; record which split form it has."""
+        """Return a split value in its original layout; record the split form of the result."""
         whole = self._whole(split, to)
         lines, images, phases, positions, features = whole.shape
         flat = to.reshape(to.transpose(whole, (0, 1, 3, 2, 4)),
