@@ -149,7 +149,7 @@ def swapped(at: Expansion, value: Value, split: int, along: int, team: Team = PA
     """Exchange parts between the devices of a group: StableHLO's ``all_to_all``.
 
     Each device splits its value in parts along dimension ``split``; part number n belongs to
-    device number n of the group. The result is the executing device's parts of all values,
+    device number n of the group. That device's result is the parts number n of all devices' values,
     concatenated along dimension ``along``.
     """
     size, places = team.size, team.positions

@@ -38,7 +38,8 @@ SUMMED, AHEAD, NOW = "summed", "ahead", "now"
 waits for the other half at the start of the next iteration.
 """
 _TRANSFERS = 4
-"""Number of transfers by which the cores share a value: each core sends its halves of two parts."""
+"""Number of transfers by which two cores share a value: each sends its half of the value's first
+part, and its half of the second part."""
 _LEAST = 32
 """Least number of vectors of an update that is divided."""
 _START, _LATENCY, _KERNEL = 40, 60, 60

@@ -89,7 +89,10 @@ class NearExchange:
 
 
 def common(some: Sequence[range], others: Sequence[range]) -> list[range]:
-    """Return what ranges have in common with others, without empty ranges; all have step 1."""
+    """Intersect each range of ``some`` with each of ``others``; leave out empty intersections.
+
+    All ranges have step 1.
+    """
     return [found for one in some for other in others
             if (found := range(max(one.start, other.start), min(one.stop, other.stop)))]
 
