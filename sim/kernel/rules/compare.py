@@ -37,10 +37,10 @@ def comparisons(graph: Graph, nodes: Sequence[Node]) -> dict[Node, Node]:
 
 
 def _shifted(node: Node) -> tuple[Node, int, int] | None:
-    """Splits a right shift by a constant: the number that it shifts, the distance, and a mask.
+    """Splits a right shift by a constant: the number x, the distance k, and the mask of x.
 
-    For ``(x >> k) & (2**m - 1)``, these are x, k and ``2**(m + k) - 1``. For ``x >> k`` alone, the
-    mask is `ALL`. None for other nodes.
+    The mask has the bits of x that matter to the node: all (`ALL`) for ``x >> k``, and
+    ``2**(m + k) - 1`` for ``(x >> k) & (2**m - 1)``. None for other nodes.
     """
     mask = ALL
     if node.op == "and" and node.args[1].op == "const":
