@@ -40,7 +40,7 @@ class Curve:
     Attributes
     ----------
     cores : int
-        Number of cores that divide the layers.
+        Number of cores between which the layers are divided.
     losses : list of float
         Loss of each step's batch, before the step.
     cycles : int

@@ -504,7 +504,10 @@ class _Splitter:
         return self._images((whole,), count, to)
 
     def _images(self, parts: tuple[Value, ...], count: int, to: Expansion) -> tuple[Value, ...]:
-        """Divide the images of ``parts`` anew: into one part, or (``count`` > 1) one for each."""
+        """Divide the images of ``parts`` anew, into ``count`` parts.
+
+        ``count`` is 1 or the number of images.
+        """
         if len(parts) == count:
             return parts
         whole = to.concatenate(parts, 1)
