@@ -216,9 +216,9 @@ def _build(folder: pathlib.Path, tools: Toolchain, bench: Bench, verilog: Design
 
 def _verilate(folder: pathlib.Path, tools: Toolchain, bench: Bench, verilog: Design,
               blocks: Sequence[str], waves: bool) -> None:
-    """Translates a design to C++ in ``folder / "obj"``; the names of files are relative.
+    """Translates a design to C++ in ``folder / "obj"``.
 
-    So the C++ of a block is the same in each design.
+    File names in the C++ are relative, so that a block's C++ is the same in each design.
     """
     # All other signals are optimised.
     control = [f'public_flat_rw -module "{bench.top}" -var "{port}"' for port in verilog.ports]

@@ -56,7 +56,7 @@ class Scope:
         self._constants[operation.result] = operation
 
     def constant(self, value: Value) -> Operation | None:
-        """Return this scope's operation that makes the constant ``value``; None for other values."""
+        """Return this scope's operation that makes the constant ``value``, or None."""
         return self._constants.get(value)
 
     def find(self, value: Any) -> Value | None:
