@@ -59,7 +59,7 @@ class Session(Closeable):
 
     @staticmethod
     def _first(unit: str, where: str, size: int, at: int, count: int) -> int:
-        """Check that ``count`` units from address ``at`` on lie within ``size``; return ``at``.
+        """Check that ``count`` units, the first at address ``at``, fit in ``size``; return ``at``.
 
         ``unit`` and ``where`` are the names of the units and of the memory, for the message.
         """

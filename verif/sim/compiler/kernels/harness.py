@@ -153,7 +153,8 @@ def build(operation: Operation, config: Config = CONFIG,
     config : Config
         The chip.
     tilings : sequence of Tiling, optional
-        Tilings of the operands, from which the rule chooses; by default the standard ones.
+        Tilings of the operands before the operation; the tilings that the rule chooses depend on
+        them. By default the standard ones.
     """
     given = tuple(tilings) if tilings is not None else tuple(
         standard(value.shape, config) for value in operation.operands)
