@@ -40,7 +40,8 @@ def join_sums(graph: Graph, config: Config) -> None:
 def _join(graph: Graph, torus: Torus, config: Config, *, divides: bool) -> None:
     """Join the sums of a graph, and of its regions.
 
-    ``divides``: a group of sums in the graph itself may become two sums, the first one early.
+    If ``divides``, a group of sums may become two sums, of which the first is computed early.
+    Groups in regions become one sum.
     """
     for operation in graph.operations:
         for region in operation.regions if operation.kind != "pod_sum" else ():

@@ -24,7 +24,7 @@ class _Resource:
 
 @dataclass(frozen=True)
 class _Step:
-    """One operation of a sequence: its fields, with immediates by value, and its resources."""
+    """The operation of a bundle: its fields, its immediates, and what it reads and writes."""
 
     operation: Operation
     fields: dict[str, int]
