@@ -108,7 +108,9 @@ def _advanced(block: Block) -> Iterator[SReg]:
 
 
 def _needed(last: int, straight: list[Op], makers: dict[Register, int]) -> set[int]:
-    """Return the numbers of operation ``last`` and of the operations in ``straight`` it depends on.
+    """Return the numbers of the operations in ``straight`` that compute the operands of ``last``.
+
+    They include ``last``, and the operations that compute the operands of these operations in turn.
 
     ``makers`` has the number of the operation that writes a register.
     """

@@ -49,7 +49,7 @@ def _between(old: Sequence[int], new: Sequence[int], lanes: int) -> tuple[int, .
 
 
 def _inner(shape: Sequence[int], lanes: int) -> int:
-    """Multiply the sizes in ``shape``, from the last one on, until the product reaches ``lanes``.
+    """Multiply the sizes in ``shape``, the last one first, until the product reaches ``lanes``.
 
     Return the product; it is less than ``lanes`` if ``shape`` has fewer elements.
     """
