@@ -86,7 +86,7 @@ def _factors(x: _Words, w: _Words, field: _Words, word: _Words,
 
 
 def _product(x: _Words, w: _Words) -> _Words:
-    """Return the patterns of products x * w, which must be normal: float32 holds them exactly."""
+    """Return the patterns of products x * w. They must be normal, so that float32 is exact."""
     return ((x << 16).view(np.float32) * (w << 16).view(np.float32)).view(np.uint32)
 
 

@@ -31,7 +31,7 @@ _PATIENCE_SECONDS = 1.0
 """Time to wait for a response, in addition to the time of its bytes on the line."""
 _PROBE_SECONDS = 0.5
 _MARGIN = 4
-"""The time limit allows each byte this many times the time per byte of an earlier request."""
+"""The time limit allows each byte this many times the measured time per byte."""
 _BITS = 10
 """Number of bits that a byte takes on the line: a start bit, 8 data bits and a stop bit."""
 _SEQUENCES = 256

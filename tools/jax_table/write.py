@@ -58,7 +58,7 @@ def text(results: Mapping[str, tuple[str, str]]) -> str:
                 ("refused", "Functions that are refused"),
                 ("differs", "Functions whose results differ"),
                 ("types",
-                 "Not run on the chip, because they return types that the chip does not have"),
+                 "Not run on the chip, because the chip does not have the type of their results"),
                 ("host", "Not run on the chip, because they return no array"),
                 ("untried",
                  "Not run on the chip, because `make jax-table` has no arguments that they "

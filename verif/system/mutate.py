@@ -425,7 +425,7 @@ def _run(command: Sequence[str], root: Path, limit: float) -> _Run:
 
 
 def files(block: str, path: str = "", root: Path = ROOT) -> list[str]:
-    """The block's test files: first that of the source file ``path``, then the quickest ones."""
+    """The block's test files: first the one that tests ``path``, then the quickest ones."""
     folder = root / "verif" / "hdl" / block
     first, elsewhere = BLOCKS[block].first, BLOCKS[block].elsewhere
     rest = sorted(file.name for file in folder.glob("test_*.py") if file.name not in first)

@@ -22,7 +22,9 @@ __all__ = ["GoldenCheck", "Run", "accuracy", "float32_accuracy", "measure_step",
            "show", "step_cycles", "trace_step", "train"]
 
 Progress = Callable[["Run", int, float], object]
-"""Function that reports progress, given the run so far and the call's cycles and host seconds."""
+"""Function that reports progress.
+
+It gets the run so far, and the cycles and host seconds of the chip's current call."""
 
 
 @dataclass

@@ -215,7 +215,7 @@ def _name(buffer: str, core: int) -> str:
 
 
 class _Names(Mapping[str, int]):
-    """Maps names of buffers, as in one core's code, to the buffers' byte addresses in HBM."""
+    """Maps the names that one core's code has for buffers to the buffers' byte addresses in HBM."""
 
     def __init__(self, addresses: Mapping[str, int], core: int) -> None:
         self._addresses, self._core = addresses, core
