@@ -239,8 +239,8 @@ class _Writer:
     def _steps(self, steps: range, results: "_Results | None") -> None:
         """Write the steps with the numbers ``steps``.
 
-        A step that ends with a wait for a transfer (`Transfers.stops`), and the steps after it that
-        do not wait, are one iteration of a loop. Consecutive iterations form one loop if all start
+        A step that ends with a wait for a transfer (`Transfers.waiting_steps`), and the steps after
+        it that do not wait, are one iteration of a loop. Consecutive iterations form one loop if all start
         a transfer, or none does. ``results`` are the registers for the decoded tag (`_TAG_BITS`) of
         the results that a step pops; None if the steps pop nothing.
         """
@@ -268,19 +268,19 @@ class _Writer:
         if transfers is None:
             self._plain(len(part), step)
             return
-        stops = [(stop, kind) for stop, *kind in transfers.stops if stop in part]
-        self._plain((stops[0][0] if stops else part.stop) - part.start, step)
-        for (starts, waits), group in groupby(stops, lambda stop: stop[1]):
+        waiting = [(number, kind) for number, *kind in transfers.waiting_steps if number in part]
+        self._plain((waiting[0][0] if waiting else part.stop) - part.start, step)
+        for (starts, waits), group in groupby(waiting, lambda entry: entry[1]):
             several = list(group)
             # The table has the number of steps until the next wait, but not beyond the part's end.
-            inside = several if several[-1] != stops[-1] else several[:-1]
+            inside = several if several[-1] != waiting[-1] else several[:-1]
             if inside:
                 with self._b.loop(len(inside)):
                     step(starts=starts, waits=waits)
-                    self._plain(transfers.next_stop(), step)
+                    self._plain(transfers.next_waiting_step(), step)
             if len(inside) < len(several):
                 step(starts=starts, waits=waits)
-                transfers.next_stop()
+                transfers.next_waiting_step()
                 self._plain(part.stop - several[-1][0] - 1, step)
 
     def _plain(self, count: "int | SReg", step: "partial[None]") -> None:

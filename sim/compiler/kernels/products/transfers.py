@@ -244,12 +244,12 @@ class Plan:
         halved = replace(self, halves=True)
         [number] = [number for number, chunk in enumerate(halved.chunks) if chunk.late]
         # A wait counts complete transfers, whichever they are: waits must be in order of chunks.
-        ordered = number == sum(count for stop, count in halved._stops.items() if stop < last)
+        ordered = number == sum(count for step, count in halved._waits_of.items() if step < last)
         started = halved.started_first + sum(map(len, halved.started.values()))
         return ordered and started == len(halved.chunks)
 
     @cached_property
-    def _stops(self) -> dict[int, int]:
+    def _waits_of(self) -> dict[int, int]:
         """Map each step that waits at its end to the number of chunks for which it waits.
 
         Step -1 stands for the wait before the first step.
@@ -271,21 +271,21 @@ class Plan:
     @cached_property
     def early(self) -> int:
         """Number of chunks that must arrive before the first step."""
-        return self._stops[-1]
+        return self._waits_of[-1]
 
     @cached_property
-    def stops(self) -> tuple[int, ...]:
+    def waiting_steps(self) -> tuple[int, ...]:
         """Steps that end with a wait for chunks, in order."""
-        return tuple(stop for stop in self._stops if stop >= 0)
+        return tuple(step for step in self._waits_of if step >= 0)
 
     @cached_property
     def waits(self) -> tuple[int, ...]:
-        """For each of `stops`, in their order, the number of chunks for which it waits."""
-        return tuple(self._stops[stop] for stop in self.stops)
+        """Number of chunks for which each of the `waiting_steps` waits, in order."""
+        return tuple(self._waits_of[step] for step in self.waiting_steps)
 
     @cached_property
     def started(self) -> dict[int, range]:
-        """Map each step of `stops`, and the `half_step`, to the range of chunks that it starts.
+        """Map each of the `waiting_steps`, and the `half_step`, to the chunks that it starts.
 
         A chunk is started only when the DMA queue certainly has room: a start into a full queue
         holds the core. Any start holds the core briefly, so a step starts only one chunk, and the
@@ -293,13 +293,13 @@ class Plan:
         """
         found = {}
         arrived, at = self.early, self.started_first
-        for step in sorted({*self.stops, *({self.half_step} if self.halves else ())}):
+        for step in sorted({*self.waiting_steps, *({self.half_step} if self.halves else ())}):
             half = step == self.half_step
             arrived += half
             room = min(1 + half, QUEUE_DEPTH - (at - arrived), len(self.chunks) - at)
             found[step] = range(at, at + room)
             at += room
-            arrived += self._stops.get(step, 0)
+            arrived += self._waits_of.get(step, 0)
         return found
 
     @property
@@ -314,14 +314,18 @@ class Plan:
 
     @cached_property
     def starts(self) -> tuple[range, ...]:
-        """For each of `stops`, the chunks that it starts, up to the last stop that starts any."""
-        found = [self.started[stop] if stop != self.half_step else range(0) for stop in self.stops]
+        """Chunks that each of the `waiting_steps` starts, in order.
+
+        The steps after the last one that starts any are left out.
+        """
+        found = [self.started[step] if step != self.half_step else range(0)
+                 for step in self.waiting_steps]
         while found and not found[-1]:
             found.pop()
         return tuple(found)
 
     @property
-    def apart_from_stops(self) -> tuple[Chunk, ...]:
+    def started_apart(self) -> tuple[Chunk, ...]:
         """Chunks whose descriptors follow those of `starts` in the table.
 
         First, those that are started before the first step but not at once, because the DMA queue
@@ -334,7 +338,7 @@ class Plan:
     @property
     def words(self) -> int:
         """Number of words of scalar memory that the transfers need."""
-        entries = max(1, len(self.stops), len(self.starts) + len(self.apart_from_stops))
+        entries = max(1, len(self.waiting_steps), len(self.starts) + len(self.started_apart))
         return _ENTRY * entries + STORE_WORDS + _SPARE
 
     @property
@@ -355,16 +359,16 @@ class Plan:
             arrivals.append(arrived)
         now, before = max([arrivals[self.early - 1], arrivals[0] + config.array]), -1
         arrived = self.early
-        for stop, waits in zip(self.stops, self.waits, strict=True):
+        for step, waits in zip(self.waiting_steps, self.waits, strict=True):
             chunk = self.chunks[arrived]
             blocks = chunk.vectors * config.sublanes if chunk.runs > 1 else 0
             start = CheckTimes.of(config).total(blocks) + _START_CYCLES
             arrived += waits
-            now = max(now + (stop - before) * step_cycles + start, arrivals[arrived - 1])
-            if stop == self.half_step - 1:
+            now = max(now + (step - before) * step_cycles + start, arrivals[arrived - 1])
+            if step == self.half_step - 1:
                 now = max(now, arrivals[arrived] - step_cycles // 2)
                 arrived += 1
-            before = stop
+            before = step
         rows = product.block_rows * config.sublanes
         last = config.array_latency + self.can_store * rows + _LATENCY
         return now + (product.steps - before - 1) * step_cycles + last
@@ -459,15 +463,15 @@ class Transfers:
         return self._plan.half_step
 
     @property
-    def stops(self) -> tuple[tuple[int, bool, int], ...]:
+    def waiting_steps(self) -> tuple[tuple[int, bool, int], ...]:
         """Steps that wait for chunks at their end, in order.
 
         Each is (step, whether it starts a transfer before the wait, number of chunks for which it
         waits).
         """
         plan = self._plan
-        return tuple((stop, number < len(plan.starts) and len(plan.starts[number]) > 0, waits)
-                     for number, (stop, waits) in enumerate(zip(plan.stops, plan.waits,
+        return tuple((step, number < len(plan.starts) and len(plan.starts[number]) > 0, waits)
+                     for number, (step, waits) in enumerate(zip(plan.waiting_steps, plan.waits,
                                                                 strict=True)))
 
     def begin(self) -> None:
@@ -479,10 +483,10 @@ class Transfers:
         for number, started in enumerate(plan.starts):
             for chunk in plan.chunks[started.start:started.stop]:
                 self._describe(chunk, self._table[number * _ENTRY])
-        for number, other in enumerate(plan.apart_from_stops, len(plan.starts)):
+        for number, other in enumerate(plan.started_apart, len(plan.starts)):
             self._describe(other, self._table[number * _ENTRY])
-        runs = [after - before - 1 for before, after in pairwise(plan.stops)] + [0]
-        for number, run in enumerate(runs if plan.stops else ()):
+        runs = [after - before - 1 for before, after in pairwise(plan.waiting_steps)] + [0]
+        for number, run in enumerate(runs if plan.waiting_steps else ()):
             b.smem_store(run, self._table[number * _ENTRY] + DESCRIPTOR_WORDS)
         self._pointer = b.scalar_variable(self._table.start)
         if self.stores is not None:
@@ -526,7 +530,7 @@ class Transfers:
         self._start_apart(plan.started_first - plan.started_at_once + number)
 
     def _start_apart(self, number: int) -> None:
-        """Start the transfer of chunk ``number`` of `Plan.apart_from_stops`."""
+        """Start the transfer of chunk ``number`` of `Plan.started_apart`."""
         at = self._table[(len(self._plan.starts) + number) * _ENTRY]
         self._b.dma(at, fence=Fence())
 
@@ -543,7 +547,7 @@ class Transfers:
         """Wait for ``chunks`` chunks, which the next step or the rest of the current one needs."""
         self._b.wait(_LOADED, chunks, fence=Fence(before=True))
 
-    def next_stop(self) -> SReg:
+    def next_waiting_step(self) -> SReg:
         """Advance to the next entry of the table; return the number of steps to the next wait."""
         b = self._b
         found = b.smem_load(self._pointer + DESCRIPTOR_WORDS)

@@ -126,10 +126,10 @@ def vectors(plan: Plan, weights: bool) -> list[tuple[int, int]]:
 
 def check_waits(plan: Plan) -> None:
     """Checks that each chunk's load starts before the wait for it, which precedes its use."""
-    assert list(plan.stops) == sorted(set(plan.stops))
+    assert list(plan.waiting_steps) == sorted(set(plan.waiting_steps))
     started, arrived = plan.started_first, plan.early
-    waits = dict(zip(plan.stops, plan.waits, strict=True))
-    for step in sorted({*plan.stops, *((plan.half_step,) if plan.halves else ())}):
+    waits = dict(zip(plan.waiting_steps, plan.waits, strict=True))
+    for step in sorted({*plan.waiting_steps, *((plan.half_step,) if plan.halves else ())}):
         if step == plan.half_step:
             assert plan.chunks[arrived].late
             assert plan.chunks[arrived].step == step
