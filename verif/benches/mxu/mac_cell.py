@@ -179,7 +179,7 @@ class CellModel:
         return self._quiet > self._latency
 
     def step(self, inputs: CellInputs) -> CellOutputs:
-        """Steps the cell by a cycle with these inputs; returns the `promised` outputs of the next."""
+        """Steps the cell by a cycle; returns the `promised` outputs of the next cycle."""
         self._quiet = 0 if inputs.rst or inputs.active else self._quiet + 1
         arrives = inputs.w_north_valid or inputs.w_west_valid
         assert not (inputs.w_north_valid and inputs.w_west_valid), "weights from both sides"
