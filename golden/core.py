@@ -1,6 +1,6 @@
 """The golden core: executes programs bundle by bundle, without timing.
 
-Specifies hdl/core and the units that it contains. It executes what `hdl/isa.py` and
+The golden core specifies hdl/core with its units, and executes what `hdl/isa.py` and
 `docs/numerics.md` define. Hardware overlaps bundles, but a program cannot observe that. After a
 program, the architectural state of a core equals that of the golden core, bit for bit.
 """

@@ -1,6 +1,6 @@
 """The matrix product of the systolic array, with the array's order of additions.
 
-Specifies hdl/mxu. It executes what `docs/numerics.md` defines.
+This module specifies hdl/mxu, and executes what `docs/numerics.md` defines.
 """
 
 from typing import Any

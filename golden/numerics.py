@@ -1,9 +1,9 @@
 """The processor's arithmetic on numpy arrays, bit for bit.
 
-Specifies hdl/bf16.py, hdl/mxu/mac.py and hdl/vpu/float.py. It executes what `docs/numerics.md`
-defines. A float32 array holds fp32 bit patterns, and an `ml_dtypes.bfloat16` array bf16 bit
-patterns. Functions take arrays of shapes that broadcast, and return new arrays. They raise
-TypeError for an array of another type, and ValueError if the shapes do not broadcast.
+This module specifies hdl/bf16.py, hdl/mxu/mac.py and hdl/vpu/float.py, and executes what
+`docs/numerics.md` defines. A float32 array holds fp32 bit patterns, and an `ml_dtypes.bfloat16`
+array bf16 bit patterns. Functions take arrays of shapes that broadcast, and return new arrays. They
+raise TypeError for an array of another type, and ValueError if the shapes do not broadcast.
 
 numpy's float32 operations round to nearest, ties to even, with gradual underflow. This module adds
 the handling of subnormals and of NaN patterns; `docs/numerics.md` proves that this suffices. The

@@ -1,8 +1,8 @@
 """The transcendental unit on numpy arrays, bit for bit.
 
-Specifies hdl/vpu/transcendental.py. It executes what `docs/transcendentals.md` defines, in the
-steps of the hardware: reduction of the argument, a quadratic from the table in `hdl/vpu/tables.py`,
-a product, rounding. Words are int64; comments give their units, powers of two.
+This module specifies hdl/vpu/transcendental.py: it executes what `docs/transcendentals.md` defines
+in the steps of the hardware: reduction of the argument, a quadratic from the table in
+`hdl/vpu/tables.py`, a product, rounding. Words are int64; comments give their units, powers of two.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,9 @@
 """The vector unit's operations on numpy arrays, bit for bit.
 
-Specifies hdl/vpu. It executes what `hdl/isa.py` and `docs/numerics.md` define. Operands and results
-are arrays of uint32: the bit patterns of a vector register, for numbers of every type. `evaluate`
-executes operations that write a vector register, and `compare` those that write a mask; both apply
-to each element separately.
+This module specifies hdl/vpu, and executes what `hdl/isa.py` and `docs/numerics.md` define.
+Operands and results are arrays of uint32: the bit patterns of a vector register, for numbers of
+every type. `evaluate` executes operations that write a vector register, and `compare` those that
+write a mask; both apply to each element separately.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,9 +1,10 @@
 """The cross-lane unit's operations on numpy arrays, bit for bit.
 
-Specifies hdl/xlu. It executes what `hdl/isa.py` and `docs/numerics.md` define. A vector register is
-an array of uint32, shape (sublanes, lanes): the argument ``a`` and, if not otherwise stated, the
-result. All functions raise TypeError for an argument of another type, and ValueError for one of
-another shape or out of range. For an index out of range, a core would stop with a fault.
+This module specifies hdl/xlu, and executes what `hdl/isa.py` and `docs/numerics.md` define. A
+vector register is an array of uint32, shape (sublanes, lanes): the argument ``a`` and, if not
+otherwise stated, the result. All functions raise TypeError for an argument of another type, and
+ValueError for one of another shape or out of range. For an index out of range, a core would stop
+with a fault.
 """
 
 from functools import cache
