@@ -12,7 +12,9 @@ from ..vpu.interface import row_bits
 __all__ = ["DIGIT_BITS", "Rotator", "rotation_latency"]
 
 DIGIT_BITS = 2
-"""Bits of the distance that a step handles: a 4-to-1 multiplexer needs one lookup table per bit."""
+"""Bits of the distance that a step handles.
+
+Two, because a 4-to-1 multiplexer takes one lookup table of an FPGA for each bit of the row."""
 
 
 def rotation_latency(config: Config) -> int:

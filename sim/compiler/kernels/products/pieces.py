@@ -230,7 +230,7 @@ class Stored(Split):
         return 0, 0, 2
 
     def settings(self, b: Builder, side: Side, number: Number) -> list[Number]:
-        """Return an empty list: passes differ only in the stored piece that `piece` gets."""
+        """Return an empty list: `piece` does the same in every pass, with another stored piece."""
         return []
 
     def piece(self, b: Builder, side: Side, vector: VReg, settings: list[Number],
