@@ -84,8 +84,8 @@ _SUM, _ADDEND = "s15", "s16"
 _RETURN = "s17"
 _LOAD_AT, _LOADS_LEFT = "s18", "s19"
 _ROUNDS, _ROUND = "s20", "s21"
-"""`_ROUNDS` holds the number of rounds that are left; the current round counts until the end of its
-phase 2. `_ROUND` holds the offset in bytes of the current round in the array.
+"""`_ROUNDS` holds the number of rounds whose phase 2 has not ended yet. `_ROUND` holds the offset
+in bytes of the current round in the array.
 """
 _TO = "s22"
 _FOLLOW_AT, _LAG = _LOAD_AT, _LOADS_LEFT

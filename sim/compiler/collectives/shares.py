@@ -23,7 +23,7 @@ from sim.compiler.collectives.plan import CORES, WAYS
 __all__ = ["Quarter", "SumShares"]
 
 _MOST_PIECE, _MOST_OF_FEW = 16, 32
-"""Maximum number of vectors in a piece; the second one if there are to be few pieces."""
+"""Maximum number of vectors in a piece: by default, and if blocks are to have few pieces."""
 _STEP, _LATENCY = 65, 300
 """Estimates in cycles. `_STEP`: a core's time for a piece, besides 3 for each vector of the piece.
 `_LATENCY`: time from when a piece is ready to be sent until the next chip can use it."""
