@@ -462,7 +462,10 @@ def _copy_splat(places: Places, word: int, destination: Rows, rows: int, sublane
 
 
 def _allocate_some(places: Places, name: str, vectors: int) -> VmemBuffer | None:
-    """Allocate as `Places.allocate` does; return None if ``vectors`` > 1 and there is no room."""
+    """Allocate as `Places.allocate` does.
+
+    If there is no room, return None; for a single vector, raise the error.
+    """
     try:
         return places.allocate(name, vectors)
     except VectorMemoryError:
