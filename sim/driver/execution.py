@@ -161,7 +161,7 @@ class Execution(Cores):
 
     @contextmanager
     def _fresh(self) -> Iterator[Backend]:
-        """Context of a run: no other run begins in it, and programs of failed runs have ended."""
+        """Context of a run: other runs are refused until it ends; resets chips with failed runs."""
         with self._open() as backend, self._alone():
             self._last_run = {}
             for peer in self._peers:

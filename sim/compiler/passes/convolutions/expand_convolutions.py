@@ -166,7 +166,10 @@ class _Convolution:
         return value
 
     def _depthwise(self, outputs: int) -> Value:
-        """Multiply each input feature by its own ``outputs`` filters; sum over filter offsets."""
+        """Multiply each input feature by filters of its own; sum over filter offsets.
+
+        ``outputs`` is the number of filters of each input feature.
+        """
         to = self.to
         lhs, rhs = (widened(value, to) for value in (self.lhs, self.rhs))
         features = rhs.shape[self.kernel_output_feature_dimension]

@@ -34,7 +34,10 @@ class VectorMemoryError(MemoryError):
 
 @dataclass(frozen=True)
 class Splat:
-    """Home of a constant whose words are all equal: the core stores the word, nothing is loaded."""
+    """Home of a constant whose words are all equal.
+
+    The core fills vectors with the word, instead of loading them from HBM.
+    """
 
     word: int
 
