@@ -42,7 +42,7 @@ class SpiPort:
             raise BoardError(f"SPI bus is gone ({error}): open the device again") from None
 
     def read(self) -> bytes:
-        """Return the bytes that have arrived; if there are none, read some."""
+        """Return the bytes that have arrived; if there are none, first send flags to fetch some."""
         if not self._received:
             self.write(_FLAG * _READ_BYTES)
         found, self._received = self._received, b""

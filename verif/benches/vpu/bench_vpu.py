@@ -43,7 +43,7 @@ async def random_bundles(dut: HierarchyObject) -> None:
 
 @bench_test
 async def random_chains(dut: HierarchyObject) -> None:
-    """Rows on all chains, and registers written from them, among bundles."""
+    """While bundles execute, chains carry rows, and registers are written from the chains."""
     bench = await VpuBench.started(dut)
     issuer = bench.issuer
     for busy in (0.2, 0.6, 1.0):
