@@ -453,8 +453,8 @@ class VpuBundle:
     Parameters
     ----------
     slots : mapping of slot to fields
-        Fields as in a bundle of `hdl.isa`. The field of a scalar operand names the slot's register
-        in `SOURCES`.
+        Fields as in a bundle of `hdl.isa`. A field that selects a scalar register has the number
+        that `SOURCES` has for the slot.
     scalars : mapping of slot to int
         Values of the scalar operands: second operands of vector operations, and addresses.
     """

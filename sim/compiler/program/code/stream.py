@@ -71,8 +71,10 @@ class Linear:
     rows: tuple[tuple[int, int, Rows], ...] = ()
     reads_window: bool = True
     fine: tuple[tuple[int, int], ...] = ()
-    """Ranges of bundles, (first, end) without ``end``, in which segments are to be short: their
-    transfers wait for the load of the next segment."""
+    """Ranges of bundles, (first, end) without ``end``, in which segments are to be short.
+
+    Transfers that these bundles start wait until the next segment is loaded; short segments are
+    loaded sooner."""
     begins: tuple[int, ...] = ()
     """Numbers of bundles with which a segment is to begin."""
 
