@@ -142,7 +142,7 @@ class SerialChip(Closeable):
         return replace(config, hbm_bytes=size)
 
     def _unmarked(self, register: str) -> int:
-        """Read ``register`` where `reset` may not have written the mark yet, which `read` checks."""
+        """Read ``register``, which may be before the first `reset`: do not check its mark."""
         return int(self._read(address(register), 1, False)[0])
 
     # ---- Words
