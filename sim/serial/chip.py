@@ -142,7 +142,7 @@ class SerialChip(Closeable):
         return replace(config, hbm_bytes=size)
 
     def _unmarked(self, register: str) -> int:
-        """Read ``register``, which may be before the first `reset`: do not check its mark."""
+        """Read ``register`` without a check of the mark, which `reset` may not have written yet."""
         return int(self._read(address(register), 1, False)[0])
 
     # ---- Words
