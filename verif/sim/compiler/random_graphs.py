@@ -223,7 +223,7 @@ class _Maker:
 
     def add(self, kind: str, operands: Sequence[Value], type: TensorType | None = None,
             regions: Sequence[Graph] = (), *, rough: bool = False, **attributes: Any) -> None:
-        """Append an operation; later operations can use its results unless they are rough."""
+        """Append an operation; later ones can use its results unless ``rough``: inexact."""
         operation = Operation(kind, tuple(operands), (), attributes, tuple(regions))
         if type is not None:
             operation.results = (Value(type),)
