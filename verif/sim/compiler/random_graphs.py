@@ -223,7 +223,10 @@ class _Maker:
 
     def add(self, kind: str, operands: Sequence[Value], type: TensorType | None = None,
             regions: Sequence[Graph] = (), *, rough: bool = False, **attributes: Any) -> None:
-        """Append an operation; later ones can use its results unless ``rough``: inexact."""
+        """Append an operation.
+
+        Later operations can use its results, unless the results are ``rough``, that is inexact.
+        """
         operation = Operation(kind, tuple(operands), (), attributes, tuple(regions))
         if type is not None:
             operation.results = (Value(type),)
