@@ -240,9 +240,9 @@ class _Writer:
         """Write the steps with the numbers ``steps``.
 
         A step that ends with a wait for a transfer (`Transfers.waiting_steps`), and the steps after
-        it that do not wait, are one iteration of a loop. Consecutive iterations form one loop if all start
-        a transfer, or none does. ``results`` are the registers for the decoded tag (`_TAG_BITS`) of
-        the results that a step pops; None if the steps pop nothing.
+        it that do not wait, are one iteration of a loop. Consecutive iterations form one loop if
+        all start a transfer, or none does. ``results`` are the registers for the decoded tag
+        (`_TAG_BITS`) of the results that a step pops; None if the steps pop nothing.
         """
         for part in self._parts(steps):
             first = self._product.late if part.start == self._product.lag else 0
