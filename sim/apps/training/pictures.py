@@ -73,7 +73,7 @@ def _time_line(axis: Any, kernels: Sequence[KernelCost]) -> None:
 
 
 def _roofline(axis: Any, report: Report) -> None:
-    """Plot each product: multiplications per cycle over multiplications per byte of HBM traffic."""
+    """Plot multiplications per cycle against those per byte of HBM traffic, for each product."""
     config = report.compiled.config
     peak, bandwidth = config.array ** 2, config.row_bytes
     points = [(cost.kernel.kind, cost.kernel.products, cost.kernel.rows * config.row_bytes,

@@ -1,4 +1,4 @@
-"""Dense layers as an executable: how the cores share the work, and the arrays."""
+"""Dense layers as an executable: its arrays, and how the cores share the work."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
