@@ -5,6 +5,7 @@ import contextlib
 import functools
 import inspect
 import json
+import os
 import pathlib
 import sys
 import threading
@@ -25,6 +26,7 @@ _parser = threading.Lock()
 """Lock for `ast.parse`: CPython 3.11 keeps one count of the tree's depth for all threads."""
 
 
+@functools.lru_cache(16)
 def code_text(source: str) -> str:
     """``source`` without the parts that cannot change a result: comments, docstrings, layout."""
     return _dump(_parse(source))
@@ -99,26 +101,60 @@ def _file(module: str) -> pathlib.Path | None:
     return next((path for path in found if path.is_file()), None)
 
 
-def _code(start: pathlib.Path) -> dict[str, str]:
+class _Code:
     """Digests, by file, of a module and of all modules that it imports, directly or indirectly.
 
     The C++ files in a module's folder are treated as part of the module.
     """
-    digests: dict[str, str] = {}
-    names: set[str] = set()
-    left = {start}
-    while left:
-        path = left.pop()
-        name = str(path.relative_to(_ROOT) if path.is_relative_to(_ROOT) else path.name)
-        if name in digests:
-            continue
-        digests[name], imported = _read(path, path.stat().st_mtime_ns)
-        for cpp in (*path.parent.glob("*.cpp"), *path.parent.glob("*.hpp")):
-            digests[f"{name} {cpp.name}"] = digest(cpp.read_text(encoding="utf-8"))
-        new = set(imported) - names
-        names |= new
-        left |= {file for module in new if (file := _file(module)) is not None}
-    return digests
+
+    def __init__(self, start: pathlib.Path) -> None:
+        self.digests: dict[str, str] = {}
+        self._stamps: dict[str, int] = {}
+        names: set[str] = set()
+        left = {start}
+        while left:
+            path = left.pop()
+            name = str(path.relative_to(_ROOT) if path.is_relative_to(_ROOT) else path.name)
+            if name in self.digests:
+                continue
+            self.digests[name], imported = _read(path, self._note(path))
+            self._note(path.parent)
+            for cpp in (*path.parent.glob("*.cpp"), *path.parent.glob("*.hpp")):
+                self._note(cpp)
+                self.digests[f"{name} {cpp.name}"] = digest(cpp.read_text(encoding="utf-8"))
+            new = set(imported) - names
+            names |= new
+            left |= {file for module in new if (file := _file(module)) is not None}
+
+    def _note(self, path: pathlib.Path) -> int:
+        """Note and return the modification time of a file or folder, before it is read."""
+        name = os.fspath(path)
+        return self._stamps.setdefault(name, _modified(name))
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no file has changed, and none was added to or removed from their folders."""
+        return all(_modified(name) == stamp for name, stamp in self._stamps.items())
+
+
+_codes: dict[pathlib.Path, _Code] = {}
+"""By the file of the first module: what `_code` has found."""
+
+
+def _modified(name: str) -> int:
+    """Modification time of a file or folder; -1 if there is none."""
+    try:
+        return os.stat(name).st_mtime_ns  # noqa: PTH116, which takes twice as long
+    except OSError:
+        return -1
+
+
+def _code(start: pathlib.Path) -> dict[str, str]:
+    """Return the digests of `_Code`, whose files are read again only after a change."""
+    known = _codes.get(start)
+    if known is None or not known.is_current:
+        known = _codes[start] = _Code(start)
+    return known.digests
 
 
 def cached_json(name: str, parameters: object, make: Callable[[], Any], *,

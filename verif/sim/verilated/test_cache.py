@@ -104,6 +104,27 @@ def test_result_depends_on_what_its_maker_imports_and_on_nothing_else(
         assert not remade(), path
 
 
+def test_code_is_read_again_only_after_a_change(
+        tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_ROOT", tmp_path)
+    module, header = tmp_path / "hdl" / "cell.py", tmp_path / "hdl" / "vec.hpp"
+    module.parent.mkdir()
+    module.write_text("A = 1\n")
+    found = cache._code(module)
+    assert list(found) == ["hdl/cell.py"]
+    assert cache._code(module) is found
+    header.write_text("int x;\n")
+    os.utime(module.parent, ns=(1, 1))  # the clock of a file system can be coarse
+    added = cache._code(module)
+    assert list(added) == ["hdl/cell.py", "hdl/cell.py vec.hpp"]
+    assert cache._code(module) is added
+    header.write_text("int y;\n")
+    os.utime(header, ns=(2, 2))
+    assert cache._code(module) not in (added, found)
+    header.unlink()
+    assert cache._code(module) == found
+
+
 def test_a_module_is_parsed_once(folder: pathlib.Path, tmp_path: pathlib.Path,
                                  monkeypatch: pytest.MonkeyPatch) -> None:
     """`_read` without its cache in memory, as in another process, finds the stored names."""
