@@ -60,7 +60,13 @@ class Unchanged:
         self._opened: defaultdict[str, set[str]] = defaultdict(set)
         self._strays: dict[str, list[str]] = {}
         self._now: str | None = None
-        sys.addaudithook(self._watch)
+
+        # Python calls this thousands of times a second: a function takes less time than a method.
+        def watch(event: str, arguments: tuple[Any, ...]) -> None:
+            if event == "open" and self._now is not None:
+                self._note(self._now, arguments[0])
+
+        sys.addaudithook(watch)
 
     # What is opened while a test file is imported, and while its tests run.
 
@@ -80,11 +86,10 @@ class Unchanged:
         finally:
             self._now = None
 
-    def _watch(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "open" and self._now is not None:
-            path = arguments[0]
-            if isinstance(path, str | bytes | os.PathLike):  # else a descriptor
-                self._opened[self._now].add(os.path.abspath(os.fsdecode(path)))  # noqa: PTH100
+    def _note(self, test: str, path: object) -> None:
+        """Note that a file was opened while the test file ``test`` was imported or ran."""
+        if isinstance(path, str | bytes | os.PathLike):  # else a descriptor
+            self._opened[test].add(os.path.abspath(os.fsdecode(path)))  # noqa: PTH100
 
     def _names(self) -> dict[str, list[str]]:
         """By test file, the names of the checkout's files that were opened."""

@@ -241,22 +241,21 @@ WRITTEN = (Kind.SCALAR_OUT, Kind.SCALAR_INOUT, Kind.VECTOR_OUT, Kind.MASK_OUT)
 """Kinds of operands that an operation writes."""
 _READ = (Kind.SCALAR_IN, Kind.SCALAR_INOUT, Kind.SOURCE, Kind.VECTOR_IN, Kind.VECTOR_SOURCE,
          Kind.MASK_IN)
-_found: dict[int, tuple[tuple[int, ...], tuple[int, ...], isa.Operation]] = {}
-"""Results of `_positions`, by the `id` of the operation, because hashing an operation is slow.
-Each result holds the operation, so that no other object gets the `id`."""
+_POSITIONS = "_positions"
+"""Name under which an operation keeps the result of `_positions`."""
 
 
-def _positions(operation: isa.Operation) -> tuple[tuple[int, ...], tuple[int, ...], isa.Operation]:
+def _positions(operation: isa.Operation) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the positions of the operands that an operation may read, and of those it may write.
 
-    The third item is the operation: while `_found` holds it, no other object gets its `id`.
+    The operation itself keeps them, because hashing it is slow.
     """
-    found = _found.get(id(operation))
+    kept = vars(operation)
+    found: tuple[tuple[int, ...], tuple[int, ...]] | None = kept.get(_POSITIONS)
     if found is None:
         reads, writes = (tuple(position for position, operand in enumerate(operation.operands)
                                if operand.kind in kinds) for kinds in (_READ, WRITTEN))
-        # A reference to the operation ensures that no other object gets its id.
-        found = _found[id(operation)] = reads, writes, operation
+        found = kept[_POSITIONS] = reads, writes
     return found
 
 
