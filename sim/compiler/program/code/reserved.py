@@ -47,7 +47,8 @@ BLOCK_READ, BLOCK_WRITTEN = 11, 12
 operands, and those that write blocks of results."""
 SLICES_READ = 13, 14
 """Semaphores that count complete transfers of slices which a loop loads for its next iteration: one
-semaphore for each of two nested loops."""
+semaphore for each of two nested loops. In a loop around which no loop uses one, the first counts
+the loads of values that its first iteration waits for (`sim.compiler.program.control.late`)."""
 FED = SLICES_READ[1]
 """Semaphore that counts the batches that the host has written to the infeed; in a program with an
 infeed, it has no other purpose."""

@@ -55,14 +55,15 @@ def times(linear: Linear, reads: Sequence[Read], inputs: int, outputs: int) -> T
     linear : Linear
         A core's code.
     reads : sequence of Read
-        Transfers for which the code waits, in the order of the code. An input that any other
-        transfer reads counts as completely read only after the end of the program.
+        Transfers for which the code waits. An input that any other transfer reads counts as
+        completely read only after the end of the program.
     inputs, outputs : int
         Numbers of inputs and outputs.
     """
     end = len(linear.words)
     read = {f"input{number}": 0 for number in range(inputs)}
     written = {f"output{number}": end for number in range(outputs)}
+    reads = sorted(reads, key=lambda each: each.first)
     firsts = [each.first for each in reads]
     back = linear.branches[linear.branches[:, 2] <= linear.branches[:, 0]]
     for bundle, _, number in linear.transfers.tolist():

@@ -17,6 +17,7 @@ from sim.compiler.program.control.ahead import SlicesAhead, slices_ahead
 from sim.compiler.program.control.blocks import BlockLoops
 from sim.compiler.program.control.counters import advance
 from sim.compiler.program.control.halves import SharedValues
+from sim.compiler.program.control.late import late_values
 from sim.compiler.program.control.loops import closed, move_vectors, values_to_keep
 from sim.compiler.program.places.places import Splat, VectorMemoryError
 from sim.compiler.program.places.scalars import read_scalar
@@ -78,7 +79,7 @@ class ControlFlow:
         outfed = {number: early.get(operation.results[number], ()) for number in queued or ()}
         condition, body = operation.regions
         count, ahead = self._count(operation), None
-        buffers, rows = self._carried(operation, later, outfed)
+        buffers, rows, late = self._carried(operation, later, outfed, count)
         shared = SharedValues(self._context, body, buffers)
         known = set(places.homes)
         again, end = stream.label("again"), stream.label("end")
@@ -86,9 +87,9 @@ class ControlFlow:
             counter = self._start_counter(count)
             ahead = self._start_slices(body, buffers, rows, count, counter)
             body = body if ahead is None else ahead.body(body)
-            stream.bind(again)
-        else:
-            stream.bind(again)
+        self._start_late(late, buffers)
+        stream.bind(again)
+        if count is None:
             self._enter(condition, buffers, rows)
             self._test(condition)
             self._leave(condition, buffers, known)
@@ -112,6 +113,7 @@ class ControlFlow:
             stream.jump(again)
         stream.bind(end)
         shared.wait()
+        places.memory.finish_late()
         if ahead is not None:
             self._finish_slices(ahead)
         shared.leave(operation)
@@ -198,15 +200,16 @@ class ControlFlow:
         self._semaphores.append(ahead.semaphore)
 
     def _carried(self, operation: Operation, later: set[Value],
-                 outfed: Mapping[int, Sequence[Rows]]
-                 ) -> tuple[dict[int, VmemBuffer], dict[int, Rows]]:
-        """Choose where a loop keeps its carried values, and copy their initial values there.
+                 outfed: Mapping[int, Sequence[Rows]], count: Counted | None
+                 ) -> tuple[dict[int, VmemBuffer], dict[int, Rows], dict[int, Rows]]:
+        """Choose where a loop keeps its carried values, and start to copy their initial values.
 
         ``later`` are the values that are used after the loop; ``outfed`` has the rows of those
         outputs in the outfeed that return a carried value. Return the buffers of carried values
-        that stay in vector memory, and the HBM rows of all others. Keys of all three mappings are
-        numbers of carried values. A carried value takes over its operand's buffer if the operand
-        is not used again.
+        that stay in vector memory, the HBM rows of all others, and the HBM rows of those that
+        `_start_late` is still to copy to their buffers. Keys of all four mappings are numbers of
+        carried values. A carried value takes over its operand's buffer if the operand is not used
+        again.
         """
         places, operands, body = self._places, operation.operands, operation.regions[1]
         places.memory.wait_all()
@@ -232,9 +235,22 @@ class ControlFlow:
         rows = {number: self._carried_rows(operation, number, outfed.get(number, ()))
                 for number in size if number not in kept}
         places.evict_all(later.__contains__)
-        self.fill({buffer: operands[number] for number, buffer in buffers.items()
-                    if number not in taken})
-        return buffers, rows
+        late = (late_values(self._context, operation, set(buffers) - set(taken), count)
+                if count is not None and len(self._semaphores) == len(SLICES_READ) else {})
+        self._start_fill({buffer: operands[number] for number, buffer in buffers.items()
+                          if number not in taken and number not in late})
+        return buffers, rows, late
+
+    def _start_late(self, late: Mapping[int, Rows], buffers: Mapping[int, VmemBuffer]) -> None:
+        """Start to load what the first iteration needs late, and wait for all other values.
+
+        ``late`` and ``buffers`` map numbers of carried values to HBM rows and to vectors.
+        """
+        memory = self._places.memory
+        for number, home in sorted(late.items()):
+            memory.load_late(home, buffers[number], self._semaphores[0])
+        memory.wait_all()
+        memory.settle(buffer for number, buffer in buffers.items() if number not in late)
 
     def _carried_rows(self, operation: Operation, number: int, outfed: Sequence[Rows]) -> Rows:
         """Write code that copies the initial value of carried value ``number`` to rows of HBM.
@@ -261,8 +277,13 @@ class ControlFlow:
         The copies act as if they were simultaneous: a destination may hold a value that is copied
         to another destination.
         """
-        if not values:
-            return
+        if values:
+            self._start_fill(values)
+            self._places.memory.wait_all()
+            self._places.memory.settle(values)
+
+    def _start_fill(self, values: Mapping[VmemBuffer, Value]) -> None:
+        """Write the code of `fill`, but do not wait for the transfers."""
         places = self._places
         moves = {buffer: source for buffer, value in values.items()
                  if (source := places.buffer(value)) is not None}
@@ -273,8 +294,6 @@ class ControlFlow:
         for buffer, value in values.items():
             if buffer not in moves:
                 places.load_to(value, buffer)
-        places.memory.wait_all()
-        places.memory.settle(values)
 
     def _enter(self, region: Graph, buffers: Mapping[int, VmemBuffer],
                rows: Mapping[int, Rows]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from hdl.config import Config
 from hdl.isa import Slot
-from sim.asm.operands import s, v
+from sim.asm.operands import s, sem, v
 from sim.compiler.machine.ir import VmemBuffer
 from sim.compiler.program.code.reserved import (
     EXCHANGED,
@@ -96,7 +96,7 @@ class VectorMemory:
     moved_rows : int
         Number of rows that the transfers written so far move.
     reads : list of Read
-        Transfers from HBM that the code has waited for, in order.
+        Transfers from HBM that the code has waited for.
     clock : Clock
         Predicts when transfers complete.
     reloads : int
@@ -126,6 +126,10 @@ class VectorMemory:
         # Transfers from HBM that the code has not waited for: number, first bundle, end.
         self._reading: deque[tuple[int, int, int]] = deque()
         self.reads: list[Read] = []
+        # Loads that an iteration of a loop waits for late: buffers, until the code has waited.
+        self._late: set[VmemBuffer] = set()
+        self._late_loads: list[tuple[int, int]] = []
+        self._late_amount = self._late_semaphore = 0
         self._levels = ScalarMemory(config).levels
         self.moved_rows = self.reloads = 0
         self.clock = Clock(config)
@@ -279,6 +283,8 @@ class VectorMemory:
         With ``first``, the code does not wait for the second parts of exchanges in two parts.
         """
         buffers, parts = list(buffers), 1 if first else None
+        if not self._late.isdisjoint(buffers):
+            self._wait_late()
         semaphores = {semaphore for buffer in buffers
                       for semaphore, _ in self._exchanging.get(buffer, ())[:parts]}
         if semaphores:
@@ -294,6 +300,32 @@ class VectorMemory:
         """Write code that starts to copy the HBM rows ``source`` to a buffer of the same size."""
         rows = buffer.vectors * self._config.sublanes
         self._arriving[buffer] = self.issue(source, Vectors(buffer.address), rows)
+
+    def load_late(self, source: Rows, buffer: VmemBuffer, semaphore: int) -> None:
+        """Write code, before a loop, that starts to load a buffer which an iteration needs late.
+
+        Where `settle` first needs such a buffer in the loop's body, all iterations wait for all
+        these loads: each leaves in ``semaphore``, which counts them, what it has found there. The
+        body must not branch; after the loop, `finish_late` has to follow.
+        """
+        first, rows = self.stream.here, buffer.vectors * self._config.sublanes
+        self._late_amount += self.start_transfer(source, Vectors(buffer.address), rows, semaphore)
+        self._late_semaphore = semaphore
+        self._late.add(buffer)
+        self._late_loads.append((first, self.stream.here))
+
+    def _wait_late(self) -> None:
+        self._late.clear()
+        self.stream.wait(self._late_semaphore, self._late_amount)
+        self.stream.bundle((Slot.MISC, "signal", (sem[self._late_semaphore], self._late_amount)))
+
+    def finish_late(self) -> None:
+        """Write code, after a loop, that takes from the semaphore what the last iteration left."""
+        if self._late_loads:
+            self.stream.wait(self._late_semaphore, self._late_amount)
+            self.reads += [Read(*load, self.stream.here) for load in self._late_loads]
+            self._late_loads, self._late_amount = [], 0
+            self._late.clear()
 
     def fill(self, word: int, buffer: VmemBuffer) -> None:
         """Write code that stores ``word`` in all elements of a buffer."""
@@ -327,7 +359,7 @@ class VectorMemory:
 
     def has_arrived(self, buffer: VmemBuffer) -> bool:
         """Return whether the code has waited for the transfer or exchange that fills a buffer."""
-        return (self._arriving.get(buffer, 0) <= self.completed
+        return (self._arriving.get(buffer, 0) <= self.completed and buffer not in self._late
                 and buffer not in self._exchanging and buffer not in self._coming)
 
     def forget_arrivals(self) -> None:
