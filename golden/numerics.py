@@ -52,7 +52,6 @@ F32_MIN_NORMAL = 0x00800000
 _F32 = np.dtype(np.float32)
 # Arrays, because numpy would convert a Python number to an array in each call.
 _TINY = np.array(2.0**-126, np.float32)
-_ZERO = np.array(0.0, np.float32)
 
 
 def _checked(name: str, value: ArrayLike, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -84,8 +83,11 @@ def from_bits(a: ArrayLike) -> NDArray[Any]:
 
 def flush(a: ArrayLike) -> NDArray[np.float32]:
     """Copy a float32 array, with each subnormal replaced by the zero of its sign."""
+    y = _checked("a", a, _F32).copy()
     with np.errstate(all="ignore"):
-        return flushed(_checked("a", a, _F32))
+        # Times zero, a number becomes the zero of its sign.
+        y[np.abs(y) < _TINY] *= 0
+    return y
 
 
 def flushed(a: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -93,10 +95,10 @@ def flushed(a: NDArray[np.float32]) -> NDArray[np.float32]:
 
     numpy reports an invalid operation for a signalling NaN, unless the caller suppresses that.
     """
-    y = np.array(a)
-    # Times zero, a number becomes the zero of its sign.
-    y[np.abs(y) < _TINY] *= _ZERO
-    return y
+    # The factor is 0 for subnormals, which makes them the zero of their sign, and otherwise 1.
+    factor = np.abs(a, out=np.empty_like(a))
+    np.greater_equal(factor, _TINY, out=factor)
+    return np.multiply(a, factor, out=factor)
 
 
 def canonical(a: ArrayLike) -> NDArray[np.float32]:
