@@ -157,6 +157,11 @@ def _code(start: pathlib.Path) -> dict[str, str]:
     return known.digests
 
 
+@functools.cache
+def _versions() -> dict[str, str]:
+    return {tool: metadata.version(tool) for tool in _TOOLS}
+
+
 def cached_json(name: str, parameters: object, make: Callable[[], Any], *,
                 code: object = None) -> Any:
     """Returns ``make()``, or reads it from disk if equal code and parameters have made it before.
@@ -176,7 +181,7 @@ def cached_json(name: str, parameters: object, make: Callable[[], Any], *,
     """
     module = inspect.getmodule(make if code is None else code)
     digests = _code(pathlib.Path(module.__file__)) if module and module.__file__ else {}
-    key = digest([digests, {tool: metadata.version(tool) for tool in _TOOLS}, parameters])
+    key = digest([digests, _versions(), parameters])
     text = kept_text("sources", f"{name}.json", key)
     if text is not None:
         return json.loads(text)

