@@ -216,6 +216,7 @@ def divide_updates(graph: Graph, config: Config) -> set[Value]:
                 shared = _sharing(operation.results[number], NOW, operation)
                 operations.append(shared)
                 new[operation.results[number]] = shared.result
+                alike.add(shared.result)
     graph.operations = operations
     graph.outputs = [new.get(value, value) for value in graph.outputs]
     return halved
@@ -257,18 +258,22 @@ def _parted(operation: Operation, updates: Collection[Operation]
             ) -> tuple[list[Operation], list[Operation]]:
     """Divide the other operations of a loop's body: those before ``updates``, and those after them.
 
-    Exchanges, transfers to HBM, and what these and the updates need, come before. All other kernels
-    run while the cores share the updates' results. A transfer to HBM would have to wait for that.
+    Exchanges, transfers to HBM, and what these and the updates need, come before. So does what
+    reads the current carried values, because the updates overwrite these. All other kernels run
+    while the cores share the updates' results. A transfer to HBM would have to wait for that.
     """
     body = operation.regions[1]
     wanted = {value for update in updates for value in update.operands}
+    replaced = {body.inputs[body.outputs.index(value)]
+                for update in updates for value in update.results}
     wanted |= _chosen(body.outputs, operation.attributes.get("outfeed", ()))
     first, last = list[Operation](), list[Operation]()
     for other in reversed(body.operations):
         if other in updates:
             continue
         if (not updates or other.kind == "exchange" or other.attributes.get("in_hbm")
-                or not wanted.isdisjoint(other.results)):
+                or not wanted.isdisjoint(other.results)
+                or not replaced.isdisjoint(other.operands)):
             wanted.update(other.operands)
             first.append(other)
         else:

@@ -45,11 +45,11 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def training(rows: int = ROWS, rate: str = "same", reads: str = "weights", *,
-             returned: bool = True, times: int = STEPS) -> Graph:
+             returned: bool = True, times: int = STEPS, loops: int = 1) -> Graph:
     """Steps w, v -> w - v', v' = v + the sum of both cores' w @ x; x differs.
 
     ``rate`` is a factor of v': the "same" on both cores, or not. ``reads`` says what else reads v.
-    If v is not ``returned``, the graph negates it after the loop.
+    If v is not ``returned``, the graph negates it after the last of ``loops`` loops.
     """
     square = f32(CHIP.lanes, CHIP.lanes)
     kinds = s32(), f32(rows, CHIP.lanes), f32(rows, CHIP.lanes), square, f32()
@@ -71,13 +71,20 @@ def training(rows: int = ROWS, rate: str = "same", reads: str = "weights", *,
     if reads == "sum":
         outputs[3] = body.op("slice", total, to=square, start_indices=(0, 0),
                              limit_indices=square.shape, strides=(1, 1))
+    if reads == "later":
+        outputs[4] = body.op("reshape", body.op("slice", v, to=f32(1, 1), start_indices=(0, 0),
+                                                limit_indices=(1, 1), strides=(1, 1)), to=f32())
     end = condition.constant(np.array(times, np.int32), s32())
-    first = at.constant(np.array(0, np.int32), s32())
-    _, w, v, *_ = at.control("while", (first, *at.inputs), [
-        condition.returns(condition.compare(condition.inputs[0], end, "LT")),
-        body.returns(*outputs)], kinds)
-    graph = at.returns(w, v if returned else at.op("negate", v))
-    graph.sharding = Sharding((None, None, 0, None if rate == "same" else 0), (None, None))
+    first, carried = at.constant(np.array(0, np.int32), s32()), list(at.inputs)
+    regions = [condition.returns(condition.compare(condition.inputs[0], end, "LT")),
+               body.returns(*outputs)]
+    for _ in range(loops):
+        _, *carried = at.control("while", (first, *carried),
+                                 [region.renewed() for region in regions], kinds)
+    w, v, _, factor = carried
+    found = [w, v if returned else at.op("negate", v), *([factor] if reads == "later" else [])]
+    graph = at.returns(*found)
+    graph.sharding = Sharding((None, None, 0, None if rate == "same" else 0), (None,) * len(found))
     if rate != "same":
         graph.sharding = Sharding((None, None, 0, -1), (0, 0))
     return graph
@@ -98,12 +105,15 @@ def operations(executable: Executable) -> list[int]:
             for core in compiled_of(executable).cores]
 
 
-@pytest.mark.parametrize("returned", [True, False])
-def test_each_core_updates_a_half(returned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("returned", "reads"), [
+    (True, "weights"), (False, "weights"), (True, "later")])
+def test_each_core_updates_a_half(returned: bool, reads: str,
+                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if an operation that comes after the update reads a carried value."""
     with Device.open(CHIP, "golden") as device:
-        divided = operations(check(training(returned=returned), device, ARRAYS))
+        divided = operations(check(training(returned=returned, reads=reads), device, ARRAYS))
     monkeypatch.setattr(driver, "divide_updates", lambda graph, config: set())
-    whole = operations(compile_graph(training(returned=returned), CHIP))
+    whole = operations(compile_graph(training(returned=returned, reads=reads), CHIP))
     assert max(divided) < 0.6 * min(whole)
 
 
@@ -117,6 +127,7 @@ def test_a_loop_may_end_at_once(times: int, monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_other_operations_read_is_shared() -> None:
     assert kinds_of(training()) == {SUMMED: 1, AHEAD: 1}
     assert kinds_of(training(returned=False)) == {SUMMED: 1, AHEAD: 1, NOW: 1}
+    assert kinds_of(training(loops=2)) == {SUMMED: 2, AHEAD: 2, NOW: 1}
 
 
 def test_some_updates_are_not_divided() -> None:
