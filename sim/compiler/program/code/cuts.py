@@ -89,7 +89,7 @@ def cuts(linear: Linear, soft: int, hard: int, descriptors: int) -> list[int]:
 
 
 def _near(linear: Linear, first: int, soft: int) -> int:
-    """Return the preferred last end of a segment that begins at bundle ``first``."""
+    """Return where a segment that begins at bundle ``first`` should end at the latest."""
     short, end = max(soft // _SHORT, 1), first + soft
     for start, stop in linear.fine:
         if stop > first:
