@@ -124,7 +124,7 @@ class _Counters:
         return total
 
     def _block(self) -> Index:
-        """Return how many iterations of `Product.block`, a vector of rows each, precede the block.
+        """Return the number of the current block's first iteration of the level `Product.block`.
 
         The last block ends with the last iteration, and may overlap the block before.
         """
