@@ -459,7 +459,7 @@ class _Writer:
         return popped
 
     def _store(self, number: int, results: "_Results", last: bool) -> None:
-        """If `Stores.places` has ``number``: start the transfer, and describe the next one."""
+        """If a transfer starts after vector ``number``, start it and write the next descriptor."""
         assert self._stores is not None
         split = self._stores.places().get(number)
         if split is not None:
