@@ -159,8 +159,8 @@ class TransferWords:
     """Terms that are added to the descriptor's words before the transfer, each as (number of the
     word to which it is added, address of a word of scalar memory, factor of the latter word)."""
     row_bits: int = 0
-    """If HBM is larger than 4 GiB: a row has ``2**row_bits`` bytes; an address has two words, and
-    the factors of its terms count rows. Otherwise 0: the factors count bytes."""
+    """If HBM is larger than 4 GiB, the base-2 logarithm of a row's bytes: an address then has two
+    words, and the factors of its terms count rows. Otherwise 0; the factors then count bytes."""
     copy: bool = False
     """Whether this descriptor is the copy to which `Stream.start` adds the terms."""
 
