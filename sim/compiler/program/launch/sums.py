@@ -1,4 +1,4 @@
-"""Writes the sums of values in vector memory over all cores of a pod."""
+"""Writes the code of sums over all cores of a pod; their operands are in vector memory."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
