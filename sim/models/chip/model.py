@@ -271,7 +271,7 @@ class ChipModel(TransferPort):
             }
 
     def _range(self, name: str, at: SupportsIndex, count: SupportsIndex, size: int) -> int:
-        """Checks that ``count`` items from address ``at`` on lie within a memory of ``size``.
+        """Checks that ``count`` items, the first at address ``at``, fit in a memory of ``size``.
 
         Returns ``at``. ``name`` names the items in the error message.
         """
