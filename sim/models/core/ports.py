@@ -37,7 +37,7 @@ class _Rows(ctypes.Structure):
 
 def checked_range(name: str, at: SupportsIndex, count: int, size: int,
                   unit: str = "words") -> int:
-    """Checks that ``count`` units from ``at`` on lie within a memory of ``size``; returns ``at``.
+    """Checks that ``count`` units, the first at ``at``, fit in a memory of ``size``; returns ``at``.
 
     ``name`` names what lies there, and ``unit`` the units, both for the error message.
     """
