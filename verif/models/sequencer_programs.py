@@ -58,7 +58,7 @@ class SequencerPrograms:
         self.config = config
 
     def word(self) -> int:
-        """A 32-bit word, often one at the end of a range."""
+        """A 32-bit word, often a corner case such as the largest integer."""
         if self.rng.random() < 0.5:
             return int(self.rng.choice([0, 1, 2, 31, 32, 33, 0x7FFF_FFFF, 0x8000_0000,
                                         0x8000_0001, 0xFFFF_FFFE, 0xFFFF_FFFF]))

@@ -37,9 +37,9 @@ class _Rows(ctypes.Structure):
 
 def checked_range(name: str, at: SupportsIndex, count: int, size: int,
                   unit: str = "words") -> int:
-    """Checks that ``count`` units, the first at ``at``, fit in a memory of ``size``; returns ``at``.
+    """Checks that ``count`` units, the first at ``at``, fit in a memory of ``size``.
 
-    ``name`` names what lies there, and ``unit`` the units, both for the error message.
+    Returns ``at``. ``name`` names what lies there, and ``unit`` the units, for the error message.
     """
     first = checks.integer("address", at, 0, size)
     if first + count > size:
