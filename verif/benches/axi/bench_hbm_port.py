@@ -276,7 +276,7 @@ async def refused_writes(dut: HierarchyObject) -> None:
 
 @bench_test
 async def memory_that_takes_nothing(dut: HierarchyObject) -> None:
-    """Offers to a memory that is not ready stay until the memory is ready."""
+    """The port keeps what it offers to a memory unchanged until the memory is ready."""
     bench = await HbmBench.started(dut)
     bench.set_pauses(lambda name: 1.0 if name in ("ar", "aw", "w") else 0.0)
     bench.read(7, 30)
