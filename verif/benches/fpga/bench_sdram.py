@@ -117,7 +117,7 @@ class SdramBench:
         await self.domain.cycles(1)
 
     def ask(self, valid: int) -> None:
-        """Request a read through the port for words, or withdraw the request if 0."""
+        """Request a read through the port for words; if ``valid`` is 0, withdraw the request."""
         self._access["valid"].value, self._access["write"].value = valid, 0
 
     async def bursts(self, count: int, longest: int = 300) -> None:
