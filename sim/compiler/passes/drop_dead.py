@@ -1,4 +1,4 @@
-"""Removes unused operations, carried values of loops, and results of conditionals."""
+"""Removes what is not used: operations, carried values of loops, results of conditionals."""
 
 from collections.abc import Sequence
 
