@@ -196,7 +196,7 @@ class Torus:
                 if node.peek("down") >> port & 1}
 
     def sent(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """Numbers of sent frames, shape (fabrics, 4), and of flits, shape (fabrics, 4, 2)."""
+        """Numbers of sent frames, shape (fabrics, ports), and flits, (fabrics, ports, channels)."""
         frames = np.zeros((len(self.nodes), PORTS), np.uint64)
         flits = np.zeros((*frames.shape, CHANNELS), np.uint64)
         self._library.systolith_torus_sent(self._torus, frames.ctypes.data, flits.ctypes.data)
