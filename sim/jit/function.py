@@ -162,7 +162,7 @@ class JitFunction:
             if outfeed is not None:
                 raise TypeError("outfeed must be None on a pod")
             if any(isinstance(leaf, Infeed) for leaf in jax.tree.leaves((arguments, named))):
-                raise TypeError(f"arguments of {self._name} must be arrays on a pod, not an Infeed")
+                raise TypeError(f"on a pod, {self._name} must be given arrays, not an Infeed")
             return self._on_pod(chosen, arguments, named)
         stage, program, leaves = self._stage(arguments, named, chosen.config, outfeed is not None)
         avals = jax.tree.leaves(stage.in_avals)

@@ -62,7 +62,7 @@ def test_training_is_that_of_one_core() -> None:
         assert "_step for two cores" in program.report()
         with pytest.raises(TypeError, match="outfeed must be None on a pod"):
             step(found, work.images, work.wanted, device=golden, outfeed=print)
-        with pytest.raises(TypeError, match="arguments of _step must be arrays on a pod, not an "):
+        with pytest.raises(TypeError, match="on a pod, _step must be given arrays, not an Infeed"):
             step(found, Infeed([work.images], 1), work.wanted, device=golden)
         with pytest.raises(UnsupportedError, match="double, which is not divided between"):
             jit(double, device=golden)(work.images)
