@@ -170,7 +170,7 @@ class RowPort:
         return self._rows.checked
 
     def write(self, address: int, word: NDArray[np.uint32]) -> None:
-        """Queues a write of vector memory, an array of shape (sublanes, lanes)."""
+        """Queues a write of a vector, ``word`` of shape (sublanes, lanes), to vector memory."""
         self.writes.send(address | pack_row(row) << HOST_ADDRESS_BITS for row in word)
 
     def expect(self, space: HostSpace, address: int, word: NDArray[np.uint32]) -> None:
