@@ -109,7 +109,7 @@ class OperandChoice:
             return
 
     def _repeats(self) -> bool:
-        """Whether the bundle may be executed again, in another state."""
+        """Whether the bundle lies in a loop, which can execute it again in another state."""
         return self._loop is not None or self._golden.pc <= self._loop_end
 
     def _operands(self, draft: Draft, operation: Operation, pc: int) -> dict[str, int]:
