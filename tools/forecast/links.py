@@ -55,7 +55,7 @@ class LinkModel:
         used = [sample for sample in samples if sample.kind == LINKS]
         first = astuple(_FIRST)
         if len(used) < len(first):
-            raise ValueError(f"samples of AllReduce must be at least {len(first)}, "
+            raise ValueError(f"number of AllReduce samples must be at least {len(first)}, "
                              f"not {len(used)}")
 
         def errors(times: Iterable[float]) -> list[float]:

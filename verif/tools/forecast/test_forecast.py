@@ -162,7 +162,7 @@ def test_times_are_found_from_their_own_samples() -> None:
         assert found.cycles(sample.shape, sample.sizes[0], sample.contributions) == pytest.approx(
             sample.cycles, rel=0.02)
     assert found.times.latency == pytest.approx(model.times.latency, rel=0.2)
-    with pytest.raises(ValueError, match="samples of AllReduce must be at least 3, not 2"):
+    with pytest.raises(ValueError, match="number of AllReduce samples must be at least 3, not 2"):
         LinkModel.fitted(V2, samples[:2])
 
 
