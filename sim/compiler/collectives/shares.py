@@ -22,11 +22,14 @@ from sim.compiler.collectives.plan import CORES, WAYS
 
 __all__ = ["Quarter", "SumShares"]
 
-_MOST_PIECE, _MOST_OF_FEW = 16, 32
-"""Maximum number of vectors in a piece: by default, and if blocks are to have few pieces."""
+_MOST_PIECE, _MOST_APART = 16, 32
+"""Maximum number of vectors in a piece; the second one if the sum is divided into steps."""
 _STEP, _LATENCY = 65, 300
 """Estimates in cycles. `_STEP`: a core's time for a piece, besides 3 for each vector of the piece.
 `_LATENCY`: time from when a piece is ready to be sent until the next chip can use it."""
+_WORK, _FILL = (1 / 5, 2 / 5), (1, 1 / 2)
+"""Estimates: for what share of the cores' time for all pieces, and of a link's time for the largest
+piece, the links wait. The second numbers are for a sum that is divided into steps."""
 
 
 @dataclass(frozen=True)
@@ -98,22 +101,23 @@ class SumShares:
     sizes: tuple[int, int]
 
     @classmethod
-    def of(cls, config: Config, shape: tuple[int, int], vectors: int, *, few: bool = False
-           ) -> "SumShares":
+    def of(cls, config: Config, shape: tuple[int, int], vectors: int, *, few: bool = False,
+           apart: bool = False) -> "SumShares":
         """Choose the division that is estimated to take the fewest cycles.
 
         ``vectors`` is the number of vectors of all values, at least 1. The torus has at least two
         chips, whose links have rate ``config.link_bytes``. With ``few``, blocks have as few pieces
-        as possible: cores execute fewer operations, but pieces reach the next chip later.
+        as possible: cores execute fewer operations, but pieces reach the next chip later. With
+        ``apart``, the sum is divided into steps.
         """
         found = set[SumShares]()
-        most = _MOST_OF_FEW if few else _MOST_PIECE
+        most = _MOST_APART if few or apart else _MOST_PIECE
         for first in range(1, most + 1):
             for second in range(1, most + 1):
                 unit = CORES * shape[0] * shape[1] * (first + second)
                 found.add(cls(shape, vectors, -(-vectors // unit), (first, second)))
-        return min(found, key=lambda shares: (few and shares.pieces, shares.cycles(config),
-                                              shares.padded, shares.sizes))
+        return min(found, key=lambda shares: (
+            few and shares.pieces, shares.cycles(config, apart=apart), shares.padded, shares.sizes))
 
     @property
     def chips(self) -> int:
@@ -174,8 +178,8 @@ class SumShares:
                 loads[axis] += 2 * vectors
         return loads[0], loads[1]
 
-    def cycles(self, config: Config) -> float:
-        """Estimate the cycles of the sum."""
+    def cycles(self, config: Config, *, apart: bool = False) -> float:
+        """Estimate the cycles of the sum; with ``apart``, it is divided into steps."""
         link = LinkConfig()
         vector = config.sublanes * config.row_bytes * link.rate_cycles / (
             link.rate_flits * config.link_bytes)
@@ -183,6 +187,6 @@ class SumShares:
         ports = (2 * self.half + sum(self.loads())) * config.sublanes
         steps = self.chips * self.pieces * (3 * sum(self.sizes) + len(WAYS) * _STEP)
         hops, biggest = 2 * (sum(self.shape) - 2), max(self.sizes)
-        return (max(max(self.loads()) * vector, ports, steps) + steps / 5 + self.padded
+        return (max(max(self.loads()) * vector, ports, steps) + steps * _WORK[apart] + self.padded
                 + hops * max(0, _LATENCY + biggest * vector - biggest * self.pieces * vector)
-                + biggest * vector + 4 * _LATENCY)
+                + biggest * vector * _FILL[apart] + 4 * _LATENCY)

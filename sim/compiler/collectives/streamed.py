@@ -18,6 +18,7 @@ words that are in scalar memory when the code begins. If the code is written in 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
+from itertools import takewhile
 from typing import Any
 
 from golden.dma import Descriptor
@@ -197,6 +198,13 @@ class StreamedSum:
         for count, tick in ticks(self._quarters):
             found += [partial(self._tick, 1, tick)] * count
         return [*found, self._end]
+
+    @property
+    def steps_before_arrivals(self) -> int:
+        """Number of `steps`, from the first one on, that need no block of another chip."""
+        silent = takewhile(lambda counted: not any(event.arrives for _, event in counted[1].events),
+                           ticks(self._quarters))
+        return 1 + sum(count for count, _ in silent)
 
     def write_steps(self, b: Builder, steps: Sequence[Callable[[], None]],
                     group: int = _GROUP) -> None:

@@ -6,6 +6,7 @@ from hdl.config import Config
 from sim.compiler.graph.ir import Value
 from sim.compiler.program.code.scalars import ScalarMemory
 from sim.compiler.program.code.stream import Stream
+from sim.compiler.program.code.transfers import Rows
 from sim.compiler.program.control.counters import Counters
 from sim.compiler.program.places.constants import Constants
 from sim.compiler.program.places.places import Places
@@ -44,6 +45,9 @@ class Context:
         Allocates words of scalar memory for loop counters.
     needed : dict of Value to tuple of range
         Values of which this core needs only some vectors, and the numbers of these vectors.
+    ends : dict of Value to Rows
+        Results of the program's last operation of which this core writes only `needed` vectors to
+        HBM, and the HBM rows of all vectors.
     """
 
     config: Config
@@ -57,6 +61,7 @@ class Context:
     memory: ScalarMemory = field(init=False)
     counters: Counters = field(init=False)
     needed: dict[Value, tuple[range, ...]] = field(default_factory=dict, init=False)
+    ends: dict[Value, Rows] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.stream = Stream()

@@ -90,6 +90,10 @@ class Planner:
         self.context.needed.update(
             (value, (divided[rows[0]],)) for value, rows in wanted.items()
             if len(rows) == 1 and rows[0] in divided and value not in uses)
+        if graph.operations:
+            self.context.ends.update((value, wanted[value][0])
+                                     for value in graph.operations[-1].results
+                                     if value in self.context.needed)
         if any("slots" in operation.attributes for operation in graph.walk()):
             self._control.reserve(FED)
         self._block(graph, wanted, ())

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from sim.compiler.graph.ir import Operation, Value
-from sim.compiler.kernels.elementwise import is_flat
 from sim.compiler.kernels.products.dot import sent_early
 from sim.compiler.machine import VmemBuffer
 from sim.compiler.machine.emit import Code
@@ -24,7 +23,6 @@ from sim.compiler.program.control.halves import AHEAD, NOW
 from sim.compiler.program.launch.buffers import KernelBuffers
 from sim.compiler.program.launch.exchange import (
     NearExchange,
-    common,
     make_target,
     near_exchange,
     sends,
@@ -36,6 +34,7 @@ from sim.compiler.program.launch.kernel import KernelLowering, emit_kernel, lowe
 from sim.compiler.program.launch.prefetch import IN_PLACE, Prefetch, Upcoming
 from sim.compiler.program.launch.records import Records
 from sim.compiler.program.launch.rings import RingExchanges
+from sim.compiler.program.launch.sections import Sections, divide
 from sim.compiler.program.launch.sums import PodSums
 from sim.compiler.program.places.places import Splat, VectorMemoryError
 from sim.compiler.program.places.scalars import copy_scalars
@@ -52,9 +51,9 @@ class _Lowered:
     ----------
     codes : list of (MachineCode, Code, int)
         The kernel on virtual registers, its code, and its predicted cycles; one such entry for
-        each part of the kernel (`Launcher._sections`).
-    early : int
-        How many parts of the kernel, from the first one on, need only the first parts of exchanges.
+        each part of the kernel.
+    sections : Sections
+        These parts.
     used : list of VmemBuffer
         Buffers whose transfers must be complete before the kernel starts.
     own : list of VmemBuffer
@@ -68,7 +67,7 @@ class _Lowered:
     """
 
     codes: list[tuple[MachineCode, Code, int]]
-    early: int
+    sections: Sections
     used: list[VmemBuffer]
     own: list[VmemBuffer]
     symbols: dict[str, Rows]
@@ -148,7 +147,7 @@ class Launcher:
             absent = *operation.results, *(near.operation.results if near is not None else ())
             Prefetch(self._context, following, lowered.own, dying, absent).write()
         for number, (machine, code, cycles) in enumerate(lowered.codes, 1):
-            self._places.memory.settle(lowered.used, first=number <= lowered.early)
+            self._places.memory.settle(lowered.used, first=number <= lowered.sections.early)
             self._places.memory.clock.run(cycles)
             self._places.memory.moved_rows += lowered.rows
             moved = self._places.memory.moved_rows
@@ -159,6 +158,9 @@ class Launcher:
             if number == 1 and len(lowered.codes) == 2:
                 self._share_first(operation, following)
             self.sums.passed(cycles)
+            if lowered.sections.stored is not None:
+                self._places.copy_to(operation.result, lowered.sections.stored,
+                                     lowered.sections.vectors[number - 1])
         for buffer in lowered.own:
             self._places.memory.release(buffer)
         if lifted:
@@ -388,12 +390,12 @@ class Launcher:
                 places.lock((*operation.operands, *operation.results, *near.operation.results))
                 lowering.send = partial(near.start, lowering.builder,
                                         taken.places[operation.result].buffer, 1)
-            sections, early = self._sections(operation, lowering)
-            lowering.section = sections[0] if sections else None
+            sections = divide(self._context, self.sums, operation, lowering)
+            lowering.section = sections.vectors[0] if sections.vectors else None
             lowering.meanwhile = self.sums.meanwhile(lowering.builder)
             codes = [self._code(operation, lowering, taken)]
             transferred = lowering.transferred
-            for section in sections[1:]:
+            for section in sections.vectors[1:]:
                 lowering, _ = self._lowering(operation, taken)
                 lowering.section = section
                 codes.append(self._code(operation, lowering, taken))
@@ -411,34 +413,14 @@ class Launcher:
         finally:
             places.lock(())
         self.stored.update(value for value in transferred.values() if value in goes)
+        if sections.stored is not None:
+            self.stored.add(operation.result)
         vectors = sum(self._tilings[value].vectors for value in transferred.values())
         used = [taken.places[value].buffer for value in operation.operands]
-        return _Lowered(codes, early, [*used, *taken.own], taken.own,
+        return _Lowered(codes, sections, [*used, *taken.own], taken.own,
                         {symbol: taken.homes[value] for symbol, value in transferred.items()},
                         vectors * self._config.sublanes,
                         {} if near is None else dict(near.symbols))
-
-    def _sections(self, operation: Operation, lowering: KernelLowering
-                  ) -> tuple[list[range], int]:
-        """Return, for each part of a kernel in order, the vectors of the results that it computes.
-
-        The list is empty if one kernel computes all vectors. Otherwise, vectors that are not
-        `needed` are in no part. If a sum over the pod is in progress, a long kernel is divided, so
-        that steps of the sum run between its parts. Also return how many of the parts, from the
-        first one on, need only the first parts of the exchanges that still move operands. This
-        number is 0 if these exchanges are divided at different vectors.
-        """
-        parts = {tuple(found) for value in operation.operands
-                 if (found := self._places.memory.parts(lowering.place(value).buffer))}
-        whole = range(self._tilings[operation.results[0]].vectors)
-        needed = {self._context.needed.get(value, (whole,)) for value in operation.results}
-        wanted = needed.pop() if len(needed) == 1 else (whole,)
-        if len(parts) == 1 and is_flat(operation, lowering):
-            first, second = parts.pop()
-            early, late = common([first], wanted), common([second], wanted)
-            return early + late, len(early) if late else 0
-        sections = [section for each in wanted for section in self.sums.divided(each)]
-        return (sections if sections != [whole] and is_flat(operation, lowering) else []), 0
 
     def _code(self, operation: Operation, lowering: KernelLowering, taken: KernelBuffers
               ) -> tuple[MachineCode, Code, int]:

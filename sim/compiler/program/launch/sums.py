@@ -52,10 +52,12 @@ _URGENT, _FIRST = 4, 0.4
 """For a sum that takes longer than the kernels: number of steps before any kernel, and share of the
 kernels' cycles over which the other steps are spread. In the rest of the kernels' cycles, results
 are copied to HBM."""
-
-
-_LAST = 6
-"""Number of steps at the end of a sum that no transfers of results to HBM may delay."""
+_SILENT = 0.5
+"""If the kernels take less than this share of the time that the links need for the steps that wait
+for no arrivals, all kernels run after these steps."""
+_LAST, _LEAST_LAST, _LAST_SHARE = 6, 3, 3
+"""Maximum and minimum number of steps at the end of a sum that no transfers of results to HBM may
+delay; between these limits, it is a third of the steps."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,8 @@ class Running:
         The value of ``cycles`` at the last step.
     begin : int or None
         Number of the sum's first bundle in the program's code if kernels run during all of the sum.
+    waits : bool
+        Whether the other steps wait until all kernels have run.
     """
 
     operation: Operation
@@ -143,11 +147,17 @@ class Running:
     cycles: int = field(default=0)
     last: int = field(default=0)
     begin: int | None = field(default=None)
+    waits: bool = field(default=False)
 
     @property
     def left(self) -> int:
         """Number of steps that are not written yet."""
         return len(self.steps) - self.done
+
+    @property
+    def between(self) -> int:
+        """Number of steps that are not written yet and may run between kernels."""
+        return 0 if self.waits else self.left
 
     def due(self, done: int, last: float) -> float:
         """Return when the next step is due, in cycles of kernels since the sum began.
@@ -205,8 +215,8 @@ class PodSums:
                 [value], torus = operation.operands, operation.attributes["device"].torus
                 self._places.room[value] = max(SumShares.of(
                     self._context.config, (torus.width, torus.height),
-                    self._context.tilings[value].vectors, few=few).workspace
-                    for few in (False, True))
+                    self._context.tilings[value].vectors, few=few, apart=divided).workspace
+                    for few, divided in ((False, False), (True, False), (False, True)))
         if apart:
             self.prepare(apart[0])
 
@@ -230,7 +240,7 @@ class PodSums:
         if apart:
             few = SumShares.of(context.config, shape, vectors, few=True)
             if few.cycles(context.config) > operation.attributes["meanwhile"]:
-                few = shares
+                few = SumShares.of(context.config, shape, vectors, apart=True)
             # Whole rows are loaded.
             lanes = context.config.lanes
             # A sum that comes before this one, and is done at once, needs an image, too.
@@ -299,8 +309,13 @@ class PodSums:
             first, least, share = 1, cycles / len(steps), _SPREAD
             if kernels < cycles:
                 first, least, share = min(_URGENT, len(steps) - 1), 0, _FIRST
+            # The links need about this share of the sum's cycles for the blocks of these steps.
+            silent = code.steps_before_arrivals
+            waits = kernels < cycles * _SILENT * silent / len(steps)
+            if waits:
+                first = silent
             self._running = Running(operation, code, steps, shares, workspace, first, max(
-                least, kernels * share / (len(steps) - first)), least)
+                least, kernels * share / (len(steps) - first)), least, waits=waits)
             # The sum's transfers wait for the loads of segments.
             if kernels < cycles:
                 context.stream.begin_segment()
@@ -336,7 +351,7 @@ class PodSums:
         """Let a value that is not used again be copied to HBM, in parts: one after each later step.
 
         One long transfer would delay the transfers of the sum. ``destination`` and ``part`` are
-        those of `Places.copy_to`. Return whether the value can be copied in this way.
+        those of `Places.copy_to`. Return whether the value is copied in this way.
         """
         running = self._running
         if running is None or not running.left or not destination.is_plain:
@@ -378,7 +393,7 @@ class PodSums:
         If no step is due within the kernel, return ``vectors`` as the only part.
         """
         running, count = self._running, 1
-        if running is not None and running.left:
+        if running is not None and running.between:
             count = round(_VECTOR_CYCLES * len(vectors) / max(running.period, _PART))
         size = -(-len(vectors) // max(1, count))
         return [vectors[first:first + size] for first in range(0, len(vectors), size)]
@@ -389,7 +404,7 @@ class PodSums:
         if running is None:
             return
         running.cycles += cycles
-        if running.left and running.cycles >= running.due(running.done, running.last):
+        if running.between and running.cycles >= running.due(running.done, running.last):
             self._write_steps(1)
 
     def meanwhile(self, b: Builder) -> Meanwhile | None:
@@ -398,7 +413,7 @@ class PodSums:
         ``b`` receives the product's code.
         """
         running = self._running
-        if running is None or not running.left:
+        if running is None or not running.between:
             return None
 
         def choose(count: int, cycles: int) -> Mapping[int, Callable[[], None]]:
@@ -450,7 +465,8 @@ class PodSums:
         running.write(b, count)
         self._append(running.operation, b, round(share * running.shares.vectors), None)
         # While links are busy, HBM takes values slowly. No part may delay the last steps.
-        self._store(max(running.left - _LAST, 0))
+        last = min(_LAST, max(_LEAST_LAST, len(running.steps) // _LAST_SHARE))
+        self._store(max(running.left - last, 0))
 
     def _image(self, code: StreamedSum, addresses: range, devices: int) -> tuple[Rows, int]:
         """Write the transfer of a sum's image to scalar memory.

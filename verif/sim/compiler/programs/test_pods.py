@@ -234,17 +234,20 @@ def noted(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[bool]
     return made
 
 
-@pytest.mark.parametrize("torus", [Torus(2, 1), Torus(4, 2)])
+@pytest.mark.parametrize(("torus", "silent"), [
+    (Torus(2, 1), 0), (Torus(4, 2), 0), (Torus(2, 1), 100)])
 def test_kernels_run_between_the_steps_of_an_early_sum(
-        torus: Torus, monkeypatch: pytest.MonkeyPatch) -> None:
+        torus: Torus, silent: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps within a product, and after a kernel; the rest when a kernel needs the sum.
 
-    Numbers are integers, so the sums are exact in any order.
+    With ``silent``, all kernels run while the first blocks are under way. Numbers are integers, so
+    the sums are exact in any order.
     """
     monkeypatch.setattr(module, "LARGE", 32)
     monkeypatch.setattr(sys.modules["sim.compiler.passes.join_sums"], "_STEPS", 0)
     monkeypatch.setattr(_Scheduler, "_LEAST", 0)
     monkeypatch.setattr(sys.modules["sim.compiler.program.launch.sums"], "_URGENT", 1)
+    monkeypatch.setattr(sys.modules["sim.compiler.program.launch.sums"], "_SILENT", silent)
     written: list[tuple[str, int]] = []
     taken = {name: noted(monkeypatch, owner, name)
              for owner, name in ((PodSums, "store"), (Places, "extend"))}
@@ -284,6 +287,9 @@ def test_kernels_run_between_the_steps_of_an_early_sum(
     half = written[:len(written) // 2]
     assert written == half * CORES, written
     names = [name for name, _ in half]
+    if silent:
+        assert [number for _, number in half] == [0, 2, 0, 2, 3]
+        return
     assert names[0] == "write"
     assert names.count("write_within") >= 2
     assert names.count("write") >= 3

@@ -1,16 +1,18 @@
 """Updates in loops that both cores would compute: each core computes a half."""
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hdl.config import Config
 from sim.compiler.executable import Executable
-from sim.compiler.graph.ir import Graph, Operation, Sharding
+from sim.compiler.graph.ir import Graph, Sharding
 from sim.compiler.passes import run_passes
 from sim.compiler.program import driver
 from sim.compiler.program.compiled import compiled_of
+from sim.compiler.program.context import Context
 from sim.compiler.program.control import flow, halves
 from sim.compiler.program.control.halves import (
     AHEAD,
@@ -22,8 +24,8 @@ from sim.compiler.program.control.halves import (
     half,
 )
 from sim.compiler.program.driver import compile_graph
-from sim.compiler.program.launch.kernel import KernelLowering
-from sim.compiler.program.launch.launcher import Launcher
+from sim.compiler.program.launch import launcher
+from sim.compiler.program.launch.sections import Sections, divide
 from sim.compiler.program.order import hoist
 from systolith import Device
 from verif.sim.compiler.program.common import Maker, check, f32, s32
@@ -155,18 +157,19 @@ def test_an_update_that_cannot_be_divided_is_whole(monkeypatch: pytest.MonkeyPat
 def test_exchanges_that_are_divided_at_different_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     """No part of the update needs only the first part of each exchange."""
     found = []
-    sections = Launcher._sections
 
-    def record(launcher: Launcher, operation: Operation, lowering: KernelLowering) -> object:
-        found.append((len(launcher._context.needed.get(operation.results[0], ())),
-                      *sections(launcher, operation, lowering)))
-        return found[-1][1:]
+    def record(context: Context, *parts: Any) -> Sections:
+        made = divide(context, *parts)
+        operation = parts[1]
+        found.append((len(context.needed.get(operation.results[0], ())), len(made.vectors),
+                      made.early))
+        return made
 
-    monkeypatch.setattr(Launcher, "_sections", record)
+    monkeypatch.setattr(launcher, "divide", record)
     for reads, early in (("weights", 1), ("exchange", 0)):
         found.clear()
         compile_graph(training(reads=reads), CHIP)
-        assert [(len(parts), first) for halves, parts, first in found
+        assert [(parts, first) for halves, parts, first in found
                 if halves == 2] == [(2, early)] * 2
 
 
@@ -175,3 +178,16 @@ def test_halves_of_a_part() -> None:
     with pytest.raises(UndividedError):
         half(range(1), 0)
     assert gaps([range(2, 3), range(5, 7)], range(7)) == (range(2), range(3, 5))
+
+
+@pytest.mark.parametrize(("vectors", "parts"), [(130, [5, 15, 45]), (126, [63])])
+def test_parts_of_a_programs_last_kernel_are_copied_to_hbm_one_by_one(
+        vectors: int, parts: list[int]) -> None:
+    """Each core computes and copies half of the result, whose parts grow."""
+    at = Maker(f32(vectors * CHIP.sublanes, CHIP.lanes))
+    graph = at.returns(at.op("negate", *at.inputs))
+    graph.sharding = Sharding((None,), (None,))
+    with Device.open(CHIP, "golden") as device:
+        executable = check(graph, device)
+    for core in compiled_of(executable).cores:
+        assert [kernel.vector_operations for kernel in core.kernels] == parts
