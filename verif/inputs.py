@@ -113,7 +113,8 @@ REVIEWED: Mapping[str, tuple[str, ...]] = {
     "verif/system/test_exhaustive.py": ("docs/verification.md",),
     "verif/tools/test_jax_table.py": ("docs/jax-api.md",),
 }
-"""For each file whose code matches `REACHES`: patterns of its inputs, but not of its imports."""
+"""Path patterns of the files that a file may open or execute, for each file whose code matches
+`REACHES`. The modules that it imports are inputs, too, but are found from its code."""
 
 HARMLESS = re.compile(r"Path\(__file__\)\.with_name\(|\{__file__\}")
 """Code that names its own folder, whose files are inputs anyway."""

@@ -200,17 +200,18 @@ class Operation:
 class Sharding:
     """How the host's arrays are split between the devices of a graph.
 
-    The devices are the two cores of a chip or, with ``pod``, the cores of all chips of a pod.
+    Without ``pod``, the devices are the two cores of a chip. With ``pod``, they are the cores of
+    all chips of a pod: ``pod`` says how the arrays are split between the devices, ``inputs`` and
+    ``outputs`` how one chip's part is divided between its cores.
 
     Attributes
     ----------
     inputs, outputs : tuple of (int or None)
-        For each input and output: the dimension along which the array is split in halves;
-        `STACKED`, if the array has a first dimension of size 2 with one index for each device; or
-        None, if both devices have the whole array.
+        For each input and output of a chip: the dimension along which the array is split in halves
+        (only without ``pod``); `STACKED`, if the array has a first dimension of size 2 with one
+        index for each core; or None, if both cores have the whole array.
     pod : PodSharding, optional
-        For a program for all devices of a pod, how the host's arrays are split between them. The
-        other attributes then describe the arrays of each chip: `STACKED` or None.
+        How the host's arrays are split between the devices of a pod.
     """
 
     inputs: "tuple[int | None, ...]"
