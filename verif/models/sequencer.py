@@ -459,9 +459,9 @@ class Outside:
 class SequencerChecker:
     """The surroundings of the sequencer, and the checks of what it issues.
 
-    The checks are: In a cycle of a running program, a bundle issues, or the sequencer reports one
-    reason to wait, or neither happens. While no program runs, neither happens. The outputs at an
-    issue equal the bundle's fields; without an issue, no operation is valid. No bundle issues
+    In each cycle of a running program, the sequencer issues a bundle, reports one reason to wait,
+    or does neither; it never does two of these. While no program runs, it does neither. The outputs
+    at an issue equal the bundle's fields; without an issue, no operation is valid. No bundle issues
     before its operands are available (`SequencerUnits`).
 
     An adapter applies `inputs` and then calls `end` in each cycle.
