@@ -149,6 +149,13 @@ class StreamedSum:
     in_steps : bool, optional
         Whether the code is written in `steps`, between which the image must not change; by default
         False.
+
+    Attributes
+    ----------
+    shared : bool
+        Whether this core sends complete pieces to the other core. If not, only the core's own half
+        of the workspace holds sums in the end, and the other core must do the same. Do not change
+        it after steps other than the first `steps_before_arrivals` have been written.
     """
 
     def __init__(self, b: Builder, shares: SumShares, core: int, workspace: VmemBuffer,
@@ -168,6 +175,7 @@ class StreamedSum:
         self._quarters = shares.quarters(core)
         self._late: dict[int, Walk | Table] = {}
         self._done: list[Any] = []
+        self.shared = True
 
     def image(self, words: int) -> list[int]:
         """Return ``words`` words of the image, with zeros for what depends on the chip."""
@@ -205,6 +213,15 @@ class StreamedSum:
         silent = takewhile(lambda counted: not any(event.arrives for _, event in counted[1].events),
                            ticks(self._quarters))
         return 1 + sum(count for count, _ in silent)
+
+    @property
+    def last_pieces(self) -> list[Callable[[], None]]:
+        """Steps that can replace the last tick of `steps`: one for each number of a piece.
+
+        After each of them, the pieces of all blocks with its number are complete, on any chip.
+        """
+        *_, (_, last) = ticks(self._quarters)
+        return [partial(self._last_piece, last, q) for q in range(self._shares.pieces)]
 
     def write_steps(self, b: Builder, steps: Sequence[Callable[[], None]],
                     group: int = _GROUP) -> None:
@@ -260,7 +277,9 @@ class StreamedSum:
             blocks = (first - 1) * second
             left += blocks + (blocks + 2 * (second - 1)) * shares.pieces
         self._b.wait(self._semaphores.sent, left)
-        self._b.wait(self._semaphores.complete, CORES * _QUARTERS * shares.chips * shares.pieces)
+        if self.shared:
+            self._b.wait(self._semaphores.complete,
+                         CORES * _QUARTERS * shares.chips * shares.pieces)
 
     def _rings(self, number: int) -> Iterator[int]:
         """Yield the axes of quarter ``number`` along which there are several chips."""
@@ -358,6 +377,17 @@ class StreamedSum:
                 self._late[number] = walk.following()
                 walk.again()
 
+    def _last_piece(self, tick: Tick, q: int) -> None:
+        """Write piece ``q`` of the last tick, in which only complete pieces arrive."""
+        assert self._table is not None
+        count = self._table.count
+        places = [self._b.value(self._walk(number, event).at() + q * self._quarters[number].size)
+                  for number, event in tick.events]
+        if q < self._shares.pieces - 1:
+            self._table.count = count
+        for (number, event), at in zip(tick.events, places, strict=True):
+            self._pass(number, event, at)
+
     def _walk(self, number: int, event: Event) -> Walk | Table:
         return self._late[number] if event.late else self._walks[number]
 
@@ -451,8 +481,9 @@ class StreamedSum:
                        self._base(1 + following) + target)
 
     def _hand_over(self, number: int, at: Any) -> None:
-        """Write the transfer of a complete piece to the other core."""
-        self._transfer(_COMPLETE + number, at, self._base(0) + at)
+        """Write the transfer of a complete piece to the other core, if it is `shared`."""
+        if self.shared:
+            self._transfer(_COMPLETE + number, at, self._base(0) + at)
 
     def _base(self, number: int) -> SReg:
         return self._b.smem_load(self._image + _BASES + number)

@@ -148,7 +148,8 @@ class Planner:
         for index, operation in enumerate(operations):
             places.distance = partial(_distance, uses, index)
             if (operation.kind in _ALONE or "in_hbm" in operation.attributes
-                    or self.launcher.sums.uses({*operation.operands})):
+                    or (self.launcher.sums.uses({*operation.operands})
+                        and not self.launcher.sums.leads(operation))):
                 self.launcher.sums.finish()
             if operation.kind in CONTROL:
                 self._branching(operation,

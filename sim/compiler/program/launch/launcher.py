@@ -146,8 +146,11 @@ class Launcher:
             # Neither the results nor the value that is received can be saved yet.
             absent = *operation.results, *(near.operation.results if near is not None else ())
             Prefetch(self._context, following, lowered.own, dying, absent).write()
+        behind = lowered.sections.behind
         for number, (machine, code, cycles) in enumerate(lowered.codes, 1):
             self._places.memory.settle(lowered.used, first=number <= lowered.sections.early)
+            if behind and (number - 1) % behind == 0:
+                self.sums.follow()
             self._places.memory.clock.run(cycles)
             self._places.memory.moved_rows += lowered.rows
             moved = self._places.memory.moved_rows
@@ -179,7 +182,10 @@ class Launcher:
         try:
             return self._lower(operation, dying, goes, near), {}
         except VectorMemoryError:
-            pass
+            # A value must not be evicted before a sum in progress has computed it.
+            if self.sums.uses({*operation.operands}):
+                self.sums.finish()
+                return self._make_room_and_lower(operation, dying, goes, near)
         except UnsupportedError:
             if not self.sums.running:
                 raise
@@ -339,7 +345,8 @@ class Launcher:
         able = [value for value in (operation.operands[:1] if updates else operation.operands)
                 if operation.operands.count(value) == 1 and value in dying
                 and not isinstance(self._places.homes.get(value), Splat)
-                and not self._places.memory.is_leaving(self._places.buffer(value))]
+                and not self._places.memory.is_leaving(self._places.buffer(value))
+                and not self.sums.uses({value})]
         before, found = self._places.before, dict[Value, Value]()
         carried = set(before.values())
         for result in sorted(operation.results, key=lambda value: before.get(value) not in able):

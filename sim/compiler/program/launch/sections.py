@@ -34,11 +34,15 @@ class Sections:
         move operands: none, if the exchanges are divided at different vectors.
     stored : Rows or None
         HBM rows of the result if each part is copied there as soon as it is computed.
+    behind : int
+        If positive, a step of the sum in progress comes before each group of this number of parts
+        (`PodSums.follow`).
     """
 
     vectors: list[range] = field(default_factory=list)
     early: int = 0
     stored: Rows | None = None
+    behind: int = 0
 
 
 def divide(context: Context, sums: PodSums, operation: Operation, lowering: KernelLowering
@@ -48,8 +52,12 @@ def divide(context: Context, sums: PodSums, operation: Operation, lowering: Kern
     If a sum over the pod is in progress, a long kernel is divided, so that steps of the sum run
     between its parts. The last kernel of a program is divided if this core writes only some vectors
     of its result to HBM: then the first of these are copied while the kernel computes the others.
+    If it reads the sum in progress, its parts follow the last steps of the sum.
     Vectors that are not `Context.needed` are in no part.
     """
+    if groups := sums.completed(operation):
+        return Sections([part for group in groups for part in group],
+                        stored=context.ends[operation.result], behind=len(groups[0]))
     places, tilings = context.places, context.tilings
     parts = {tuple(found) for value in operation.operands
              if (found := places.memory.parts(lowering.place(value).buffer))}

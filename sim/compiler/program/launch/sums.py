@@ -18,7 +18,8 @@ from sim.compiler.collectives.streamed import (
 )
 from sim.compiler.graph.ir import Operation, Value
 from sim.compiler.graph.torus import Torus
-from sim.compiler.kernels.lowering import Meanwhile
+from sim.compiler.kernels.elementwise import is_flat
+from sim.compiler.kernels.lowering import Meanwhile, Place
 from sim.compiler.machine import VmemBuffer, emit
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.estimate import estimate
@@ -32,6 +33,7 @@ from sim.compiler.program.code.reserved import (
 from sim.compiler.program.code.transfers import Rows, Vectors, scalar_words
 from sim.compiler.program.compiled import KernelRecord
 from sim.compiler.program.context import Context
+from sim.compiler.program.launch.kernel import KernelLowering
 from sim.compiler.program.launch.records import Records
 from sim.compiler.program.places.meeting import DeviceSum
 
@@ -55,6 +57,8 @@ are copied to HBM."""
 _SILENT = 0.5
 """If the kernels take less than this share of the time that the links need for the steps that wait
 for no arrivals, all kernels run after these steps."""
+_BEHIND = 8
+"""Maximum number of parts of a kernel that runs between the last steps of a sum."""
 _LAST, _LEAST_LAST, _LAST_SHARE = 6, 3, 3
 """Maximum and minimum number of steps at the end of a sum that no transfers of results to HBM may
 delay; between these limits, it is a third of the steps."""
@@ -133,6 +137,8 @@ class Running:
         Number of the sum's first bundle in the program's code if kernels run during all of the sum.
     waits : bool
         Whether the other steps wait until all kernels have run.
+    leads : bool
+        Whether the last kernel runs between the last steps (`PodSums.leads`).
     """
 
     operation: Operation
@@ -148,6 +154,7 @@ class Running:
     last: int = field(default=0)
     begin: int | None = field(default=None)
     waits: bool = field(default=False)
+    leads: bool = field(default=False)
 
     @property
     def left(self) -> int:
@@ -329,12 +336,22 @@ class PodSums:
 
     def _leave_results(self, operation: Operation, workspace: VmemBuffer) -> None:
         """Divide a sum's workspace: each result gets its vectors, and the rest are freed."""
+        self._put_results(operation, workspace)
+        self._release_rest(operation, workspace)
+
+    def _put_results(self, operation: Operation, workspace: VmemBuffer) -> None:
+        """Give each result its vectors of a sum's workspace."""
         first, memory = workspace.address, self._places.memory
         for value in operation.results:
             size = self._context.tilings[value].vectors
             self._places.put(value, memory.buffer("value", first, size))
             first += size
-        memory.release(VmemBuffer("rest", first, workspace.address + workspace.vectors - first))
+
+    def _release_rest(self, operation: Operation, workspace: VmemBuffer) -> None:
+        """Free the vectors of a sum's workspace that no result gets."""
+        kept = sum(self._context.tilings[value].vectors for value in operation.results)
+        self._places.memory.release(VmemBuffer("rest", workspace.address + kept,
+                                               workspace.vectors - kept))
 
     # ---- a sum in progress
 
@@ -441,6 +458,55 @@ class PodSums:
             self._running.done, self._running.last, state = saved
             self._running.code.restore(state)
 
+    # ---- a kernel between the last steps
+
+    def leads(self, operation: Operation) -> bool:
+        """Let a kernel run between the last steps of the sum in progress, whose result it reads.
+
+        This requires that the program ends with this kernel, and that each core needs only the half
+        of the result that it reduces. Return whether this is so. If it is, the sum's result has its
+        place from now on, and the cores of a chip do not exchange their halves.
+        """
+        context, running, tilings = self._context, self._running, self._context.tilings
+        if running is None or len(operation.results) != 1 or not context.alike:
+            return False
+        shares, values, result = running.shares, running.operation.results, operation.result
+        device: DeviceSum = running.operation.attributes["device"]
+        first, rows = shares.start(device.core), context.ends.get(result)
+        if (len(values) != 1 or tilings[values[0]] != tilings[result]
+                or rows is None or not rows.is_plain or shares.padded != shares.vectors
+                or context.needed.get(result) != (range(first, first + shares.half),)
+                or running.done > running.code.steps_before_arrivals
+                or sum(map(len, shares.numbered(device.core))) > _BEHIND
+                or not is_flat(operation, KernelLowering(context.config, {
+                    value: Place(VmemBuffer("", 0, tilings[value].vectors), tilings[value])
+                    for value in (*operation.operands, result)}, self._places.allocate,
+                    lambda buffer, words: None))):
+            return False
+        running.leads, running.waits, running.code.shared = True, True, False
+        running.steps[-2:-1] = running.code.last_pieces
+        self._put_results(running.operation, running.workspace)
+        return True
+
+    def completed(self, operation: Operation) -> list[list[range]]:
+        """Return the vectors of its result that a kernel can compute after each call of `follow`.
+
+        The list is empty unless `leads` has returned True for this kernel.
+        """
+        running = self._running
+        if running is None or not running.leads or not self.uses({*operation.operands}):
+            return []
+        return running.shares.numbered(running.operation.attributes["device"].core)
+
+    def follow(self) -> None:
+        """Write the next step that completes vectors which a kernel reads (`completed`)."""
+        running = self._running
+        assert running is not None
+        # The steps that end it are one for each piece, and one that waits for transfers.
+        while running.left > running.shares.pieces + 1:
+            self._write_steps(1)
+        self._write_steps(1)
+
     def finish(self) -> None:
         """Write what is left of the sum in progress, if there is one."""
         running = self._running
@@ -455,7 +521,9 @@ class PodSums:
             self._context.stream.divide_finely(running.begin)
         self._running = None
         self._context.memory = replace(self._context.memory, held=0)
-        self._leave_results(running.operation, running.workspace)
+        if not running.leads:
+            self._put_results(running.operation, running.workspace)
+        self._release_rest(running.operation, running.workspace)
 
     def _write_steps(self, count: int) -> None:
         """Write the next ``count`` steps of the sum in progress, as a kernel."""

@@ -42,3 +42,11 @@ def test_each_core_gets_the_other_cores_numbers_of_the_blocks_that_it_adds(
                 blocks = range(quarter.start, quarter.start + quarter.vectors, quarter.block)
                 assert sorted(places) == [*blocks]
     assert len(lengths) == 1
+
+
+def test_pieces_with_the_same_number() -> None:
+    """Together, they are the whole half of a core; those with number 0 begin the blocks."""
+    shares = SumShares((2, 1), 56, 2, (3, 4))
+    first, second = shares.numbered(1)
+    assert first == [range(28, 31), range(34, 37), range(40, 44), range(48, 52)]
+    assert second == [range(31, 34), range(37, 40), range(44, 48), range(52, 56)]
