@@ -13,7 +13,7 @@ from sim.compiler.program.launch.sums import PodSums
 
 __all__ = ["Sections", "divide"]
 
-_GROWTH, _STORED = 3, 3
+_STORED, _GROWTH = 3, 3
 """Number of parts of a program's last kernel, and how many times larger each is than the one before
 it: while the rows of a part go to HBM, the next part is computed, in less time."""
 _LEAST = 64
