@@ -224,8 +224,9 @@ def _build(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
         compiled = pool.submit(compile_units, joined, tools, log)
         blocks = [target for name in recipe.hierarchical for target in compile_block(name)]
         shared = shared_objects(units, cpp, tools, log)
+        # A model spends hardly any time in them: what it often calls is in Verilator's headers.
         runtime = runtime_objects(classes.listed("GLOBAL_FAST", "GLOBAL_SLOW"),
-                                  [*tools.cxx_flags, *MACROS], tools, log)
+                                  [*tools.flags, "-O1", *MACROS], tools, log)
         compiled.result()
     objects = [*(target for _, target, _ in joined), *blocks, *shared.values(), *runtime]
     run_tool([*tools.cxx, "-shared", "-pthread", "-o", _LIBRARY, *map(str, objects),

@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from hdl.store import digest, keep
 from sim.verilated.cache import code_text
@@ -124,12 +125,15 @@ def runtime_objects(units: Sequence[str], flags: Sequence[str], tools: Toolchain
                     log: pathlib.Path) -> list[pathlib.Path]:
     """Object files of parts of Verilator's run-time library, each compiled at most once.
 
+    They serve models for all types of processors.
+
     Parameters
     ----------
     units : sequence of str
         Names of the C++ files.
     flags : sequence of str
-        All arguments of the compiler except the files and the folders of Verilator's headers.
+        All arguments of the compiler except the files and the folders of Verilator's headers; no
+        processor type.
     tools : Toolchain
         The compiler.
     log : pathlib.Path
@@ -140,7 +144,7 @@ def runtime_objects(units: Sequence[str], flags: Sequence[str], tools: Toolchain
     RuntimeError
         If the compiler rejects a file.
     """
-    recipe = recipe_text()
+    tools, recipe = replace(tools, march=""), recipe_text()
 
     def compile_one(unit: str) -> pathlib.Path:
         source = tools.verilator_root / "include" / unit

@@ -37,7 +37,7 @@ from sim.verilated.objects import (
     run_tool,
     runtime_objects,
 )
-from sim.verilated.toolchain import Toolchain, build_folder
+from sim.verilated.toolchain import SIZE_FLAGS, Toolchain, build_folder
 from verif.benches.axi.tops import ControlTop, HbmPortTop
 from verif.benches.fpga.tops import SdramTop, SerialTop
 
@@ -61,8 +61,8 @@ _MODULES = {top: f"verif.benches.{folder}.bench_{top}"
             for folder, tops in _DESIGNS.items() for top in tops}
 
 # The random initial contents of a design's memories follow from the run's seed.
-_VERILATOR_FLAGS = ("--vpi", "--timescale", "1ns/1ns", "-O3", "--x-assign", "unique", "--x-initial",
-                    "unique", "--no-timing", "--output-split", "0")
+_VERILATOR_FLAGS = ("--vpi", "--timescale", "1ns/1ns", *SIZE_FLAGS, "--x-assign", "unique",
+                    "--x-initial", "unique", "--no-timing")
 
 _CXX_FLAGS = ("-std=c++20", "-pthread")
 _COCOTB_MAIN = cocotb_tools.config.share_dir / "lib" / "verilator" / "verilator.cpp"
@@ -203,8 +203,7 @@ def _build(folder: pathlib.Path, tools: Toolchain, bench: Bench, verilog: Design
                         for part, names in block.parts([f"{name}.cpp"]).items()]
         # Its main part is the access to signals, which takes a large part of each bench's time.
         objects += runtime_objects(top.listed("GLOBAL_FAST", "GLOBAL_SLOW"),
-                                   [*_CXX_FLAGS, *defines, "-O2", f"-march={tools.march}"],
-                                   tools, log)
+                                   [*_CXX_FLAGS, *defines, "-O2"], tools, log)
         libraries = cocotb_tools.config.libs_dir
         run_tool([*tools.cxx, "-pthread", "-o", bench.top, *map(str, objects),
                   f"-Wl,-rpath,{libraries}", f"-L{libraries}", "-lcocotbvpi_verilator"],

@@ -88,9 +88,12 @@ def choices(module: str) -> TileGrid:
                             Chain("down", "above", "south", first="north", last="bottom")])
 
 
-@pytest.fixture(scope="module")
-def lockstep() -> Lockstep:
-    return Lockstep("groups", {"circles": circles, "choices": choices},
+GRIDS = {"circles": circles, "choices": choices}
+
+
+@pytest.fixture(scope="module", params=sorted(GRIDS))
+def lockstep(request: pytest.FixtureRequest) -> Lockstep:
+    return Lockstep(f"groups_{request.param}", {request.param: GRIDS[request.param]},
                     ("native", "portable32"))
 
 

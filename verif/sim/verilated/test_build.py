@@ -284,7 +284,7 @@ def test_inout_port_is_rejected(own_folder: pathlib.Path) -> None:
 
 def test_missing_compiler_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SYSTOLITH_CXX", "no-such-compiler -x")
-    with pytest.raises(RuntimeError, match=r"no-such-compiler.*apt-get install -y g\+\+ make perl"):
+    with pytest.raises(RuntimeError, match=r"no-such-compiler.*apt-get install -y g\+\+"):
         build_model("counter", {"counter": COUNTER})
 
 

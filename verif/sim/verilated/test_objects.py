@@ -4,13 +4,14 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 from sim.verilated.build import build_model
-from sim.verilated.objects import model_headers, shared_objects
+from sim.verilated.objects import model_headers, runtime_objects, shared_objects
 from sim.verilated.toolchain import Toolchain
-from verif.sim.verilated.caches import link_runtime
+from verif.sim.verilated.caches import OTHER_MACHINE, link_runtime
 
 FILES = {
     "twice.cpp": '#include "twice.hpp"\n#include <cstdint>\nint twice(int x) { return TWO * x; }\n',
@@ -143,6 +144,16 @@ def test_headers_are_read_once(objects: pathlib.Path, tmp_path: pathlib.Path) ->
     # The compiler marks a precompiled header with "!"; others are marked with dots.
     assert [line.partition(" ")[0] for line in done.stderr.splitlines()
             if "/headers.h.gch" in line or "/verilated.h" in line] == ["!", "."]
+
+
+def test_machines_share_the_run_time_library(objects: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    tools = Toolchain.find()
+    found = [runtime_objects(["verilated_dpi.cpp"], [*tools.flags, "-O0", "-DVM_TRACE=0"],
+                             replace(tools, march=machine), tmp_path / "log")
+             for machine in ("native", OTHER_MACHINE)]
+    assert found[0] == found[1]
+    assert compilations(tmp_path) == 1
+    assert "-march" not in (tmp_path / "log").read_text()
 
 
 def test_clang_gets_no_precompiled_headers_and_no_arguments_of_gcc(
