@@ -21,7 +21,7 @@ from sim.compiler.kernels.lowering import (
     lowers,
     refuses,
 )
-from sim.compiler.machine import Builder, VReg
+from sim.compiler.machine import Builder, RangeAt, VReg
 from sim.compiler.tiling import Tiling, standard
 from sim.compiler.words import to_words
 
@@ -433,8 +433,13 @@ class _Kernel:
             self._body(writer, strides, variables)
             return
         writer.write(level, variables)
-        copies = self._copies() if level + 1 == len(sizes) else 1
         section = self._at.section or range(sizes[level])
+        if isinstance(section, RangeAt):
+            first = b.smem_load(section.first)
+            with b.loop(b.scalar("add", b.smem_load(section.fewer), section.most)) as variable:
+                self._nest(writer, sizes, strides, [*variables, variable + first])
+            return
+        copies = self._copies() if level + 1 == len(sizes) else 1
         passes, rest = divmod(len(section), copies)
         if passes > 1 or (passes and copies == 1):
             with b.loop(passes) as variable:

@@ -33,6 +33,7 @@ import numpy.typing as npt
 
 from hdl.config import Config
 from sim.compiler.graph.ir import Operation, Value
+from sim.compiler.machine import RangeAt
 from sim.compiler.tiling import Tiling, standard
 
 __all__ = ["Choice", "Chooser", "Lowering", "Meanwhile", "Place", "Refusal", "Rule", "choose",
@@ -71,7 +72,7 @@ class Lowering(Protocol):
         """Addresses of the words of scalar memory that the kernel may use freely."""
 
     @property
-    def section(self) -> range | None:
+    def section(self) -> range | RangeAt | None:
         """The vectors of the results, by number, that the kernel must compute; None means all.
 
         Only elementwise kernels without nested loops (`is_flat`) have a section.

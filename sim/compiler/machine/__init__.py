@@ -22,10 +22,11 @@ from sim.compiler.machine.ir import (
     LoopVariable,
     MachineCode,
     MReg,
+    RangeAt,
     SReg,
     VmemBuffer,
     VReg,
 )
 
-__all__ = ["Builder", "Code", "Index", "LoopVariable", "MReg", "MachineCode", "SReg", "VReg",
-           "VmemBuffer", "emit"]
+__all__ = ["Builder", "Code", "Index", "LoopVariable", "MReg", "MachineCode", "RangeAt", "SReg",
+           "VReg", "VmemBuffer", "emit"]

@@ -16,8 +16,8 @@ from sim.asm.operands import Semaphore
 
 __all__ = ["ALL_ONES", "WRITTEN", "ZERO", "Access", "Affine", "Block", "Branch", "Condition",
            "Fence", "Index", "IndexLike", "Line", "Loop", "LoopVariable", "MReg", "MachineCode",
-           "Op", "Operand", "Register", "SReg", "Term", "VReg", "VmemBuffer", "operations",
-           "scalar_operation"]
+           "Op", "Operand", "RangeAt", "Register", "SReg", "Term", "VReg", "VmemBuffer",
+           "operations", "scalar_operation"]
 
 
 class Affine:
@@ -173,6 +173,30 @@ class VmemBuffer:
         """Return whether the buffers have vectors in common."""
         return (self.address < other.address + other.vectors
                 and other.address < self.address + self.vectors)
+
+
+@dataclass(frozen=True)
+class RangeAt:
+    """Consecutive vectors of a value; words of scalar memory tell which.
+
+    Attributes
+    ----------
+    first : int
+        Address of a word with the number of the first vector.
+    fewer : int
+        Address of a word that is added to ``most``, modulo 2**32. The result is the number of
+        vectors, at least 1.
+    most : int
+        Maximum number of vectors.
+    """
+
+    first: int
+    fewer: int
+    most: int
+
+    def __len__(self) -> int:
+        """Return the maximum number of vectors."""
+        return self.most
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,11 +85,13 @@ class Vectors:
     """Vectors of vector memory from address ``first`` on.
 
     ``terms`` are pairs (address, factor): while the program runs, the word of scalar memory at each
-    address, times its factor in vectors, is added to ``first``.
+    address, times its factor in vectors, is added to ``first``. If ``fewer`` is given, the word at
+    this address is added to the number of vectors that are copied, modulo 2**32.
     """
 
     first: int
     terms: tuple[tuple[int, int], ...] = ()
+    fewer: int | None = None
 
 
 @dataclass(frozen=True)
@@ -178,6 +180,8 @@ class TransferWords:
 
 SOURCE, DESTINATION = 2, 6
 """Numbers of the words that hold the low halves of a descriptor's addresses."""
+_ROWS = 1
+"""Number of the word that holds the number of rows."""
 
 
 @cache
@@ -192,7 +196,7 @@ def transfer(config: Config, source: Rows | Vectors | Words, destination: Rows |
     source, destination : Rows, Vectors or Words
         What to copy, and where to.
     rows : int
-        Number of rows to copy.
+        Number of rows to copy; the maximum number if ``source`` has `Vectors.fewer`.
     semaphore : int or None
         Number of the semaphore to which completion adds 1; None: completion signals none.
 
@@ -216,6 +220,8 @@ def transfer(config: Config, source: Rows | Vectors | Words, destination: Rows |
                           stride * size))
         elif isinstance(side, Vectors):
             terms += [(word, address, factor) for address, factor in side.terms]
+            if side.fewer is not None:
+                terms.append((_ROWS, side.fewer, config.sublanes))
             sides.append((DmaSpace.VMEM, side.first, 0, 0))
         else:
             sides.append((side.space, side.first, 0, 0))

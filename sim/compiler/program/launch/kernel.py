@@ -16,7 +16,7 @@ from sim.compiler.graph.ir import Operation, Value
 from sim.compiler.kernels.lowering import Meanwhile, Place, rule
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.emit import Code, emit
-from sim.compiler.machine.ir import IndexLike, MachineCode, SReg, VmemBuffer
+from sim.compiler.machine.ir import IndexLike, MachineCode, RangeAt, SReg, VmemBuffer
 from sim.compiler.machine.registers.coloring import RegisterPressureError
 from sim.compiler.machine.text import dump_kernel
 from sim.compiler.passes import dump_folder
@@ -72,7 +72,7 @@ class KernelLowering:
         Returns whether a given number of consecutive vectors is free; by default always true.
     reads_window : bool
         Whether the kernel copies vectors to the window of scalar memory.
-    section : range or None
+    section : range, RangeAt or None
         The vectors of the results to compute; None for all.
     send : callable or None
         Writes code that starts to send the first vectors of a product's result (`Lowering.send`).
@@ -101,7 +101,7 @@ class KernelLowering:
         self.transferred: dict[str, Value] = {}
         self.cycles: int | None = None
         self.reads_window = False
-        self.section: range | None = None
+        self.section: range | RangeAt | None = None
         self.send: Callable[[], None] | None = None
         self.meanwhile: Meanwhile | None = None
         self.memory = ScalarMemory(config)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from hdl.config import Config
 from sim.compiler.graph.ir import Value
-from sim.compiler.machine.ir import VmemBuffer
+from sim.compiler.machine.ir import RangeAt, VmemBuffer
 from sim.compiler.program.code.stream import Stream
 from sim.compiler.program.code.transfers import SCRATCH, Rows, Vectors
 from sim.compiler.program.places.memory import VectorMemory
@@ -270,14 +270,14 @@ class Places:
         """Write code that waits until a value's home holds it."""
         self.memory.wait(self._stored.get(value, 0))
 
-    def copy_to(self, value: Value, destination: Rows, part: range | None = None) -> int:
+    def copy_to(self, value: Value, destination: Rows, part: range | RangeAt | None = None) -> int:
         """Start to copy a value to ``destination``, which has rows for all vectors of the value.
 
         If ``part`` is given, only these vectors are copied; their rows must be consecutive. Return
         the number of the last transfer.
         """
         home, vectors = self.homes.get(value), part or range(self._tilings[value].vectors)
-        first, rows = (count * self._config.sublanes for count in (vectors.start, len(vectors)))
+        rows = len(vectors) * self._config.sublanes
         if isinstance(home, Rows) and value not in self._resident and part is None and not (
                 home.levels and destination.levels):
             self.wait_stored(value)
@@ -287,8 +287,8 @@ class Places:
         buffer = self.load(value)
         # The buffer must not be read while a transfer still fills it.
         self.memory.settle([buffer])
-        number = self.memory.issue(Vectors(buffer.address + vectors.start),
-                                   destination.moved(first), rows)
+        number = self.memory.issue(*_sides(
+            buffer, destination, vectors, self._config.sublanes), rows)
         self._reading[buffer] = number
         return number
 
@@ -445,6 +445,19 @@ class Places:
             self._fetch(value, buffer)
         self.memory.wait_all()
         self.memory.forget_arrivals()
+
+
+def _sides(buffer: VmemBuffer, destination: Rows, vectors: range | RangeAt, sublanes: int
+           ) -> tuple[Vectors, Rows]:
+    """Return the sides of a transfer that copies some vectors of a buffer to their rows of HBM.
+
+    ``destination`` has rows for all vectors of the buffer. Vectors have ``sublanes`` rows.
+    """
+    if isinstance(vectors, RangeAt):
+        return (Vectors(buffer.address, ((vectors.first, 1),), vectors.fewer),
+                destination.moved(0, (vectors.first, sublanes)))
+    return (Vectors(buffer.address + vectors.start),
+            destination.moved(vectors.start * sublanes))
 
 
 def _copy_splat(places: Places, word: int, destination: Rows, rows: int, sublanes: int) -> int:
