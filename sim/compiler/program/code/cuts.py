@@ -98,6 +98,9 @@ def _near(linear: Linear, first: int, soft: int) -> int:
         # The segment before is not too short, because the next one is loaded while it runs.
         if first < begin < end + short:
             end = begin
+    for begin, stop in linear.gaps:
+        if first < begin and stop < end + short and end < len(linear.words):
+            end = stop
     return end
 
 

@@ -218,8 +218,12 @@ def load_places(segment: Segment, linear: Linear) -> list[int]:
     2. The segment's first bundle.
     3. The starts of all kernels. They serve if earlier transfers would delay the load too long at
        the places above.
+
+    If the segment ends with one of `Linear.gaps`, the only place is the start of this gap.
     """
     assert segment.following is not None
+    gaps = [first - segment.first for first, end in linear.gaps
+            if segment.first < first and end == segment.end]
     size = segment.end - segment.first
     latest = max(_FEW, size - segment.following.bundles)
     starts = linear.transfers[:, 0] - segment.first
@@ -229,14 +233,14 @@ def load_places(segment: Segment, linear: Linear) -> list[int]:
     source = linear.branches[:, 0] - segment.first
     target = linear.branches[:, 2] - segment.first
     found = []
-    for place in dict.fromkeys([*places[::-1].tolist(), 0, *kernels.tolist()]):
+    for place in dict.fromkeys([*gaps, *places[::-1].tolist(), 0, *kernels.tolist()]):
         before = (source >= 0) & (source < place)
         into = (target >= 0) & (target < place)
         leaves = before & ((target < 0) | (target >= place))
         enters = into & ~before & ((target > 0) | ((source >= place) & (source < size)))
         if not place or (not leaves.any() and not enters.any()):
             found.append(place)
-    return found
+    return found[:1] if found[0] in gaps else found
 
 
 _JUMP = encode([[(Slot.S1, "jump", ("anywhere",))]])[0][0]

@@ -77,6 +77,11 @@ class Linear:
     loaded sooner."""
     begins: tuple[int, ...] = ()
     """Numbers of bundles with which a segment is to begin."""
+    gaps: tuple[tuple[int, int], ...] = ()
+    """Ranges of bundles, (first, end) without ``end``, in which a load of code delays little.
+
+    If code after ``end`` is not in the same segment, a segment is to begin with bundle ``end``, and
+    its load before bundle ``first``."""
 
 
 class Stream:
@@ -93,6 +98,7 @@ class Stream:
         self._together: list[tuple[int, int]] = []
         self._fine: list[tuple[int, int]] = []
         self._begins: list[int] = []
+        self._gaps: list[tuple[int, int]] = []
         self.reads_window = False
         self._numbers = count()
         self._deferred: Callable[[], None] | None = None
@@ -193,6 +199,10 @@ class Stream:
         """Let a segment begin with the next bundle (`Linear.begins`)."""
         self._begins.append(self.here)
 
+    def end_gap(self, first: int) -> None:
+        """Record that the next segment is best loaded from bundle ``first`` to the last one."""
+        self._gaps.append((first, self.here))
+
     def jump(self, label: Label) -> None:
         """Append a bundle that jumps to a label."""
         self.bundle((Slot.S1, "jump", (label,)))
@@ -283,7 +293,7 @@ class Stream:
         return Linear(np.concatenate([empty, *self._words]), _table(branches), _table(transfers),
                       tuple(self._descriptors), tuple(self._stamps), tuple(self._together),
                       tuple(rows), self.reads_window, tuple(self._fine),
-                      tuple(self._begins))
+                      tuple(self._begins), tuple(self._gaps))
 
 
 def _table(rows: list[tuple[int, int, int]]) -> Integers:

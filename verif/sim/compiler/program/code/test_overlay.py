@@ -140,6 +140,24 @@ def test_segments_are_short_in_code_that_is_divided_finely() -> None:
     assert overlays.segments > 3
 
 
+@pytest.mark.parametrize("length", [150, 600])
+def test_the_next_segment_is_loaded_in_a_gap(length: int) -> None:
+    """Unless all code fits in one segment."""
+    stream = Stream()
+    for number in range(length):
+        if number == 90:
+            stream.end_gap(70)
+        stream.stamp()
+        add(stream, 1, 1)
+    stream.halt()
+    linear = stream.finish()
+    assert linear.gaps == ((70, 2 * 90),)
+    assert cuts(linear, 400, 800, 100)[:2] == [0, *([2 * 90] if length == 600 else [])]
+    segments = [Segment(0, 0, 2 * 90), Segment(1, 2 * 90, len(linear.words))]
+    segments[0].following = segments[1]
+    assert load_places(segments[0], linear) == [70]
+
+
 def test_segments_use_as_many_descriptors_as_they_hold() -> None:
     stream = Stream()
     for number in range(60):
