@@ -23,12 +23,12 @@ all of them.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import groupby, pairwise
+from itertools import dropwhile, groupby, pairwise
 from typing import TypeAlias
 
 from sim.compiler.collectives.shares import Quarter
 
-__all__ = ["Event", "Goes", "Tick", "ticks"]
+__all__ = ["Event", "Goes", "Tick", "last_ticks", "ticks"]
 
 
 class Goes(Enum):
@@ -101,6 +101,21 @@ def ticks(quarters: tuple[Quarter, Quarter]) -> Iterator[tuple[int, Tick]]:
               for tick, following in pairwise(made)]
     for tick, same in groupby([*paired, made[-1]]):
         yield len(list(same)), tick
+
+
+def last_ticks(quarters: tuple[Quarter, Quarter]) -> list[tuple[int, Tick, range]]:
+    """Return the last steps of a core, from the tick in which it completes its own blocks on.
+
+    For each step, there are the tick's number from 0, the tick, and the numbers of the pieces on
+    which the core works. The last tick has a step for each piece, any other tick has one step. All
+    blocks on which the core works in these ticks are complete afterwards.
+    """
+    whole = range(quarters[0].pieces)
+    every = (tick for count, tick in ticks(quarters) for _ in range(count))
+    *most, last = enumerate(dropwhile(
+        lambda tick: all(event.goes is not Goes.COMPLETE for _, event in tick.events), every))
+    return [(number, tick, whole) for number, tick in most] + [
+        (*last, range(piece, piece + 1)) for piece in whole]
 
 
 _Events: TypeAlias = tuple[Event, ...]

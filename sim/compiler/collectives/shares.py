@@ -144,16 +144,6 @@ class SumShares:
         """Return the place of a core's half in the workspace."""
         return core * self.half
 
-    def numbered(self, core: int) -> list[list[range]]:
-        """Return, for each number of a piece, where the pieces of all blocks of a core's half are.
-
-        These are places in the workspace.
-        """
-        return [[range(block, block + quarter.size) for quarter in self.quarters(core)
-                 for block in range(quarter.start + number * quarter.size,
-                                    quarter.start + quarter.vectors, quarter.block)]
-                for number in range(self.pieces)]
-
     @property
     def padded(self) -> int:
         """Number of vectors of both halves, including their padding."""

@@ -13,11 +13,17 @@ The code visits blocks in *walks* (`sim.compiler.collectives.walks`). Where a wa
 the chip. The code finds these places, and the addresses of other cores' workspaces, in an *image*:
 words that are in scalar memory when the code begins. If the code is written in steps
 (`StreamedSum.steps`), the image has the places of all blocks instead of those where walks begin.
+
+A sum in steps may *lead* a kernel, of which each core needs only the vectors of its own half. Then
+the cores of a chip do not send each other complete pieces. The image also tells which vectors are
+complete after each of the last steps: the kernel computes them before the next step. A complete
+block does not change, so the kernel may read it while transfers send it to other chips.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from enum import Enum
+from functools import cached_property, partial, reduce
 from itertools import takewhile
 from typing import Any
 
@@ -25,14 +31,14 @@ from golden.dma import Descriptor
 from hdl.config import Config
 from hdl.dma.format import DESCRIPTOR_WORDS, DmaSpace, pack_remote
 from sim.compiler.collectives.plan import CORES
-from sim.compiler.collectives.schedule import Event, Goes, Tick, ticks
+from sim.compiler.collectives.schedule import Event, Goes, Tick, last_ticks, ticks
 from sim.compiler.collectives.shares import SumShares
-from sim.compiler.collectives.walks import WALK_WORDS, Table, Walk, begins, table
-from sim.compiler.machine import VmemBuffer
+from sim.compiler.collectives.walks import WALK_WORDS, Table, Walk, begins, completed, table
+from sim.compiler.machine import RangeAt, VmemBuffer
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.ir import IndexLike, SReg
 
-__all__ = ["Semaphores", "StreamedSum", "image_words", "next_chips", "sum_image"]
+__all__ = ["Form", "Semaphores", "StreamedSum", "image_words", "next_chips", "sum_image"]
 
 _SOURCE, _DESTINATION = 2, 6
 """Words of a descriptor: the low words of its source's and its destination's address."""
@@ -40,9 +46,10 @@ _QUARTERS, _AXES = 2, ("x", "y")
 _BASES = 0
 _PLACES = _BASES + 1 + _QUARTERS * len(_AXES)
 """Offsets of two parts of a sum's image: addresses of workspaces, and places of blocks. If the sum
-is written in steps, the second part has the words of `table`. Otherwise, it has only the places
-where walks begin, first for this core's quarters, then for the other core's. The third and last
-part of the image has the descriptors."""
+is written in steps, the second part has the words of `table`; if it leads a kernel, the words of
+`RangeAt.first` and `RangeAt.fewer` follow, for all vectors of `completed`. Otherwise, it has only
+the places where walks begin, first for this core's quarters, then for the other core's. The third
+and last part of the image has the descriptors."""
 _PAIR, _COMPLETE, _SCATTER, _SEPARATE = (
     (len(_AXES) + number) * _QUARTERS for number in range(4))
 """First numbers of groups of descriptors, each with one descriptor for each quarter. `_PAIR`: for
@@ -81,25 +88,41 @@ class Semaphores:
     complete: int
 
 
-def image_words(shares: SumShares, room: int, *, in_steps: bool) -> int:
+class Form(Enum):
+    """How the code of a sum is written."""
+
+    WHOLE = "whole"
+    """Without steps (`StreamedSum.write`)."""
+    STEPS = "steps"
+    """In steps (`StreamedSum.steps`), between which the image must not change."""
+    LEADS = "leads"
+    """In steps, of which the last ones lead a kernel (`StreamedSum.completed`)."""
+
+
+def image_words(shares: SumShares, room: int, form: Form) -> int:
     """Return the number of words of an image; scalar memory has room for ``room`` words.
 
     If ``room`` suffices, the image has `_SEPARATE` descriptors, of which only addresses change.
     Otherwise, it has only one descriptor, which the code rewrites before each transfer.
-    ``in_steps`` is as in `StreamedSum`.
     """
-    first = _first_descriptor(shares, in_steps)
+    first = _PLACES + len(_places(shares, 0, (0, 0), form))
     most = first + _SEPARATE * DESCRIPTOR_WORDS
     return most if most <= room else first + DESCRIPTOR_WORDS
 
 
-def _first_descriptor(shares: SumShares, in_steps: bool) -> int:
-    """Return where the descriptors begin in an image."""
-    return _PLACES + (len(table(shares, 0, (0, 0))) if in_steps else CORES * _QUARTERS * WALK_WORDS)
+def _places(shares: SumShares, core: int, place: tuple[int, int], form: Form) -> list[int]:
+    """Return the second part of the image of a core of the chip with coordinates ``place``."""
+    if form is Form.WHOLE:
+        return [word for quarter in shares.quarters(core) + shares.quarters(1 - core)
+                for word in begins(quarter, place)]
+    parts = completed(shares, core, place) if form is Form.LEADS else []
+    return table(shares, core, place) + [
+        word for step in parts for vectors, most in step
+        for word in (vectors.start, (len(vectors) - most) % (1 << 32))]
 
 
-def sum_image(shares: SumShares, core: int, place: tuple[int, int], bases: Sequence[int], *,
-              in_steps: bool) -> list[int]:
+def sum_image(shares: SumShares, core: int, place: tuple[int, int], bases: Sequence[int],
+              form: Form) -> list[int]:
     """Return the first words of the image of a core: those that depend on the chip.
 
     Parameters
@@ -112,13 +135,9 @@ def sum_image(shares: SumShares, core: int, place: tuple[int, int], bases: Seque
     bases : sequence of int
         Addresses of the workspaces of the chip's other core, and of the cores to which this core
         sends, in the order of `next_chips`.
-    in_steps : bool
-        Whether the sum is written in steps.
+    form : Form
     """
-    places = table(shares, core, place) if in_steps else [
-        word for quarter in shares.quarters(core) + shares.quarters(1 - core)
-        for word in begins(quarter, place)]
-    return [*bases, *[0] * (_PLACES - _BASES - len(bases)), *places]
+    return [*bases, *[0] * (_PLACES - _BASES - len(bases)), *_places(shares, core, place, form)]
 
 
 def next_chips(shares: SumShares, core: int) -> list[tuple[str, int]]:
@@ -146,24 +165,18 @@ class StreamedSum:
     image : range
         Addresses of the image in scalar memory.
     semaphores : Semaphores
-    in_steps : bool, optional
-        Whether the code is written in `steps`, between which the image must not change; by default
-        False.
-
-    Attributes
-    ----------
-    shared : bool
-        Whether this core sends complete pieces to the other core. If not, only the core's own half
-        of the workspace holds sums in the end, and the other core must do the same. Do not change
-        it after steps other than the first `steps_before_arrivals` have been written.
+    form : Form, optional
+        If the sum leads a kernel, only the core's own half of the workspace holds sums in the end.
+        The other core's code must have the same form.
     """
 
     def __init__(self, b: Builder, shares: SumShares, core: int, workspace: VmemBuffer,
-                 image: range, semaphores: Semaphores, *, in_steps: bool = False) -> None:
+                 image: range, semaphores: Semaphores, form: Form = Form.WHOLE) -> None:
         self._b, self._group = b, _GROUP
         self._shares, self._core, self._image = shares, core, image.start
-        first = _first_descriptor(shares, in_steps)
-        self._table = Table(b, image[_PLACES:first]) if in_steps else None
+        first = _PLACES + len(_places(shares, core, (0, 0), form))
+        self._table = None if form is Form.WHOLE else Table(b, image[_PLACES:first])
+        self._leads, self._parts_end = form is Form.LEADS, image.start + first
         self._descriptors_at = image.start + first
         self._separate = len(image) >= first + _SEPARATE * DESCRIPTOR_WORDS
         self._config: Config = b.config
@@ -175,7 +188,6 @@ class StreamedSum:
         self._quarters = shares.quarters(core)
         self._late: dict[int, Walk | Table] = {}
         self._done: list[Any] = []
-        self.shared = True
 
     def image(self, words: int) -> list[int]:
         """Return ``words`` words of the image, with zeros for what depends on the chip."""
@@ -205,7 +217,23 @@ class StreamedSum:
         found = [partial(self._begin, operands)]
         for count, tick in ticks(self._quarters):
             found += [partial(self._tick, 1, tick)] * count
+        if self._leads:
+            *_, (_, last, _) = last_ticks(self._quarters)
+            found[-1:] = [partial(self._last_piece, last, q) for q in range(self._shares.pieces)]
         return [*found, self._end]
+
+    @cached_property
+    def completed(self) -> list[list[RangeAt]]:
+        """Vectors of its own half that the core completes in the last steps, if it leads a kernel.
+
+        There is a list for each of the `steps` from the first one on in which vectors are complete
+        afterwards, except for the very last step, which completes none.
+        """
+        if not self._leads:
+            return []
+        parts = completed(self._shares, self._core, (0, 0))
+        words = iter(range(self._parts_end - 2 * sum(map(len, parts)), self._parts_end))
+        return [[RangeAt(next(words), next(words), most) for _, most in step] for step in parts]
 
     @property
     def steps_before_arrivals(self) -> int:
@@ -213,15 +241,6 @@ class StreamedSum:
         silent = takewhile(lambda counted: not any(event.arrives for _, event in counted[1].events),
                            ticks(self._quarters))
         return 1 + sum(count for count, _ in silent)
-
-    @property
-    def last_pieces(self) -> list[Callable[[], None]]:
-        """Steps that can replace the last tick of `steps`: one for each number of a piece.
-
-        After each of them, the pieces of all blocks with its number are complete, on any chip.
-        """
-        *_, (_, last) = ticks(self._quarters)
-        return [partial(self._last_piece, last, q) for q in range(self._shares.pieces)]
 
     def write_steps(self, b: Builder, steps: Sequence[Callable[[], None]],
                     group: int = _GROUP) -> None:
@@ -277,7 +296,7 @@ class StreamedSum:
             blocks = (first - 1) * second
             left += blocks + (blocks + 2 * (second - 1)) * shares.pieces
         self._b.wait(self._semaphores.sent, left)
-        if self.shared:
+        if not self._leads:
             self._b.wait(self._semaphores.complete,
                          CORES * _QUARTERS * shares.chips * shares.pieces)
 
@@ -481,8 +500,8 @@ class StreamedSum:
                        self._base(1 + following) + target)
 
     def _hand_over(self, number: int, at: Any) -> None:
-        """Write the transfer of a complete piece to the other core, if it is `shared`."""
-        if self.shared:
+        """Write the transfer of a complete piece to the other core, unless a kernel follows."""
+        if not self._leads:
             self._transfer(_COMPLETE + number, at, self._base(0) + at)
 
     def _base(self, number: int) -> SReg:

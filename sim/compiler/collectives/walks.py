@@ -3,17 +3,19 @@
 The terms are those of `sim.compiler.collectives.shares`. A walk begins with the block that leaves
 first, which depends on the chip. Code in loops goes on from block to block (`Walk`). Code that is
 written tick by tick reads all places from a table (`Table`), which the host computes (`table`).
+The host also computes which vectors are complete after each of the last steps (`completed`).
 """
 
+from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass
 
-from sim.compiler.collectives.schedule import Goes, ticks
+from sim.compiler.collectives.schedule import Goes, Tick, last_ticks, ticks
 from sim.compiler.collectives.shares import Quarter, SumShares
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.ir import Index, SReg
 
-__all__ = ["WALK_WORDS", "Table", "Walk", "begins", "table"]
+__all__ = ["WALK_WORDS", "Table", "Walk", "begins", "completed", "table"]
 
 WALK_WORDS = 2
 """Number of words that say where a walk begins (`begins`)."""
@@ -173,23 +175,57 @@ def table(shares: SumShares, core: int, place: tuple[int, int]) -> list[int]:
     of its events follow, and then those of its `Tick.pairs`. The number of words is the same for
     all cores. ``place`` has the coordinates (x, y) of the chip of core number ``core``.
     """
-    own, others = ([_Counted(quarter, *begins(quarter, place), quarter.sides[1])
-                    for quarter in shares.quarters(number)] for number in (core, 1 - core))
-    late = dict[int, _Counted]()
+    others = [_Counted(quarter, *begins(quarter, place), quarter.sides[1])
+              for quarter in shares.quarters(1 - core)]
     found = [walk.at() for walk in others]
     for walk in others:
         walk.next()
+    for tick, places in _visits(shares, core, place):
+        found += places
+        found += [others[number].at() for number in tick.pairs]
+        for number in tick.pairs:
+            others[number].next()
+    return found
+
+
+def completed(shares: SumShares, core: int, place: tuple[int, int]
+              ) -> list[list[tuple[range, int]]]:
+    """Return the vectors that are complete on a core after each of the last steps, but not before.
+
+    The steps are those of `sim.compiler.collectives.schedule.last_ticks`. For each, there are
+    pairs: vectors of the values, and the maximum number of such vectors on all chips. If there is
+    only padding, the vector that is complete first takes its place. The padding must be smaller
+    than the second quarter of core 1. ``place`` has the coordinates (x, y) of the chip of core
+    number ``core``.
+    """
+    quarters, found = shares.quarters(core), list[list[tuple[range, int]]]()
+    last = last_ticks(quarters)
+    visits = list(_visits(shares, core, place))[-len({number for number, _, _ in last}):]
+    for number, _, pieces in last:
+        tick, places = visits[number]
+        found.append([])
+        for (quarter, _), at in zip(tick.events, places, strict=True):
+            size = quarters[quarter].size
+            vectors = range(at, at + quarters[quarter].block)[
+                pieces.start * size:pieces.stop * size]
+            inside = range(vectors.start, min(vectors.stop, shares.vectors))
+            found[-1].append((inside or found[0][0][0][:1], len(vectors)))
+    return found
+
+
+def _visits(shares: SumShares, core: int, place: tuple[int, int]
+            ) -> Iterator[tuple[Tick, list[int]]]:
+    """Yield all ticks of a core, each with the places of its events' blocks."""
+    own = [_Counted(quarter, *begins(quarter, place), quarter.sides[1])
+           for quarter in shares.quarters(core)]
+    late = dict[int, _Counted]()
     for count, tick in ticks(shares.quarters(core)):
         for _ in range(count):
             walks = [late[number] if event.late else own[number] for number, event in tick.events]
-            found += [walk.at() for walk in walks]
-            found += [others[number].at() for number in tick.pairs]
-            for number in tick.pairs:
-                others[number].next()
+            yield tick, [walk.at() for walk in walks]
             for walk, (number, event) in zip(walks, tick.events, strict=True):
                 if event.goes is Goes.COMPLETE:
                     late[number] = walk.following()
                     walk.again()
                 else:
                     walk.next()
-    return found

@@ -143,8 +143,8 @@ class Planner:
         apart = [operation for operation in operations if "meanwhile" in operation.attributes
                  and early.keys().isdisjoint(operation.results)
                  and uses.keys() >= {*operation.results}]
-        self.launcher.sums.expect([operation for operation in operations
-                                   if operation.kind == "pod_sum"], apart)
+        sums = [operation for operation in operations if operation.kind == "pod_sum"]
+        self.launcher.sums.expect(sums, apart, self._led(operations, sums, uses))
         for index, operation in enumerate(operations):
             places.distance = partial(_distance, uses, index)
             if (operation.kind in _ALONE or "in_hbm" in operation.attributes
@@ -172,6 +172,20 @@ class Planner:
                 if uses.get(value, (-1,))[-1] <= index:
                     places.drop(value)
         self.launcher.sums.finish()
+
+    def _led(self, operations: Sequence[Operation], sums: Sequence[Operation],
+             uses: Mapping[Value, Sequence[int]]) -> Operation | None:
+        """Return the program's last operation if no other one uses its operands from ``sums``.
+
+        It must have a result of which this core writes only some vectors. ``uses`` is the result of
+        the function `_uses`.
+        """
+        last = len(operations) - 1
+        if not operations or self.context.ends.keys().isdisjoint(operations[last].results):
+            return None
+        shared = any(uses[value][0] != last or uses[value][-1] != last for operation in sums
+                     for value in operation.results if value in operations[last].operands)
+        return None if shared else operations[last]
 
     def _dying(self, operation: Operation, uses: Mapping[Value, Sequence[int]], index: int
                ) -> set[Value]:

@@ -146,24 +146,23 @@ class Launcher:
             # Neither the results nor the value that is received can be saved yet.
             absent = *operation.results, *(near.operation.results if near is not None else ())
             Prefetch(self._context, following, lowered.own, dying, absent).write()
-        behind = lowered.sections.behind
         for number, (machine, code, cycles) in enumerate(lowered.codes, 1):
-            self._places.memory.settle(lowered.used, first=number <= lowered.sections.early)
-            if behind and (number - 1) % behind == 0:
+            if number - 1 in lowered.sections.behind:
                 self.sums.follow()
+            self._places.memory.settle(lowered.used, first=number <= lowered.sections.early)
             self._places.memory.clock.run(cycles)
             self._places.memory.moved_rows += lowered.rows
             moved = self._places.memory.moved_rows
+            [part] = lowered.sections.vectors[number - 1:number] or [range(1)]
             self.joiner.add(Part(machine, code, {**lowered.symbols, **lowered.sent}, KernelRecord(
                 operation.kind, operation.location, len(code), cycles, moved - self._counted_rows,
-                _products(operation), vector_operations(code)), cycles))
+                _products(operation), vector_operations(code, len(part))), cycles))
             self._counted_rows = moved
             if number == 1 and len(lowered.codes) == 2:
                 self._share_first(operation, following)
             self.sums.passed(cycles)
             if lowered.sections.stored is not None:
-                self._places.copy_to(operation.result, lowered.sections.stored,
-                                     lowered.sections.vectors[number - 1])
+                self._places.copy_to(operation.result, lowered.sections.stored, part)
         for buffer in lowered.own:
             self._places.memory.release(buffer)
         if lifted:
@@ -336,10 +335,11 @@ class Launcher:
 
         ``dying`` has the operands that are not used again. Return a mapping from result to operand;
         both have the same tiling. This is safe for an elementwise kernel, because it reads each
-        vector of the operand before it stores the same vector of the result. In a loop, the next
-        value of a carried value preferably takes over the vectors of its current value.
+        vector of the operand before it stores the same vector of the result, unless it computes a
+        vector twice. In a loop, the next value of a carried value preferably takes over the vectors
+        of its current value.
         """
-        if operation.kind not in IN_PLACE:
+        if operation.kind not in IN_PLACE or self.sums.repeats:
             return {}
         updates = operation.kind == "dynamic_update_slice"
         able = [value for value in (operation.operands[:1] if updates else operation.operands)
@@ -439,7 +439,8 @@ class Launcher:
         self._stream.reads_window |= lowering.reads_window
         machine, code = emit_kernel(self._config, operation, lowering.builder,
                               partial(taken.allocate, "spilled"))
-        return machine, code, estimate(code) if lowering.cycles is None else lowering.cycles
+        cycles = estimate(code, len(lowering.section or range(1)))
+        return machine, code, cycles if lowering.cycles is None else lowering.cycles
 
     def _lowering(self, operation: Operation, taken: KernelBuffers
                   ) -> tuple[KernelLowering, list[Value]]:

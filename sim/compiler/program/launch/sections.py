@@ -1,10 +1,12 @@
 """Divides the vectors of an elementwise kernel's results between parts of the kernel."""
 
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 from sim.compiler.graph.ir import Operation
 from sim.compiler.kernels.elementwise import is_flat
+from sim.compiler.machine import RangeAt
 from sim.compiler.program.code.transfers import Rows
 from sim.compiler.program.context import Context
 from sim.compiler.program.launch.exchange import common
@@ -26,7 +28,7 @@ class Sections:
 
     Attributes
     ----------
-    vectors : list of range
+    vectors : sequence of range or RangeAt
         For each part, in order, the vectors of the results that it computes; empty if one kernel
         computes all vectors.
     early : int
@@ -34,15 +36,14 @@ class Sections:
         move operands: none, if the exchanges are divided at different vectors.
     stored : Rows or None
         HBM rows of the result if each part is copied there as soon as it is computed.
-    behind : int
-        If positive, a step of the sum in progress comes before each group of this number of parts
-        (`PodSums.follow`).
+    behind : frozenset of int
+        Numbers, from 0, of the parts that follow a step of the sum in progress (`PodSums.follow`).
     """
 
-    vectors: list[range] = field(default_factory=list)
+    vectors: Sequence[range | RangeAt] = ()
     early: int = 0
     stored: Rows | None = None
-    behind: int = 0
+    behind: frozenset[int] = frozenset()
 
 
 def divide(context: Context, sums: PodSums, operation: Operation, lowering: KernelLowering
@@ -55,9 +56,10 @@ def divide(context: Context, sums: PodSums, operation: Operation, lowering: Kern
     If it reads the sum in progress, its parts follow the last steps of the sum.
     Vectors that are not `Context.needed` are in no part.
     """
-    if groups := sums.completed(operation):
+    if groups := sums.completed():
         return Sections([part for group in groups for part in group],
-                        stored=context.ends[operation.result], behind=len(groups[0]))
+                        stored=context.ends[operation.result],
+                        behind=frozenset(accumulate(map(len, groups), initial=0)))
     places, tilings = context.places, context.tilings
     parts = {tuple(found) for value in operation.operands
              if (found := places.memory.parts(lowering.place(value).buffer))}

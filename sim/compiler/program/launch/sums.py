@@ -10,6 +10,7 @@ import numpy as np
 
 from sim.compiler.collectives.shares import SumShares
 from sim.compiler.collectives.streamed import (
+    Form,
     Semaphores,
     StreamedSum,
     image_words,
@@ -18,9 +19,8 @@ from sim.compiler.collectives.streamed import (
 )
 from sim.compiler.graph.ir import Operation, Value
 from sim.compiler.graph.torus import Torus
-from sim.compiler.kernels.elementwise import is_flat
-from sim.compiler.kernels.lowering import Meanwhile, Place
-from sim.compiler.machine import VmemBuffer, emit
+from sim.compiler.kernels.lowering import Meanwhile
+from sim.compiler.machine import RangeAt, VmemBuffer, emit
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.estimate import estimate
 from sim.compiler.program.code.reserved import (
@@ -33,7 +33,7 @@ from sim.compiler.program.code.reserved import (
 from sim.compiler.program.code.transfers import Rows, Vectors, scalar_words
 from sim.compiler.program.compiled import KernelRecord
 from sim.compiler.program.context import Context
-from sim.compiler.program.launch.kernel import KernelLowering
+from sim.compiler.program.launch.led import is_led
 from sim.compiler.program.launch.records import Records
 from sim.compiler.program.places.meeting import DeviceSum
 
@@ -57,8 +57,6 @@ are copied to HBM."""
 _SILENT = 0.5
 """If the kernels take less than this share of the time that the links need for the steps that wait
 for no arrivals, all kernels run after these steps."""
-_BEHIND = 8
-"""Maximum number of parts of a kernel that runs between the last steps of a sum."""
 _LAST, _LEAST_LAST, _LAST_SHARE = 6, 3, 3
 """Maximum and minimum number of steps at the end of a sum that no transfers of results to HBM may
 delay; between these limits, it is a third of the steps."""
@@ -77,14 +75,14 @@ class _Sum:
     image : Rows
         Rows of HBM that hold the image: words that the sum's code reads from scalar memory. The
         image's first words, which `sum_image` returns, depend on the device.
-    in_steps : bool
-        Whether it is written in steps.
+    form : Form
+        How it is written.
     """
 
     shares: SumShares
     base: int
     image: Rows
-    in_steps: bool
+    form: Form
 
 
 @dataclass(frozen=True)
@@ -100,15 +98,15 @@ class _Prepared:
         Rows of HBM that hold the image.
     number : int
         Number of the transfer that loads it.
-    apart : bool
-        Whether the sum is divided into steps.
+    form : Form
+        How the sum is written.
     """
 
     shares: SumShares
     room: range
     image: Rows
     number: int
-    apart: bool
+    form: Form
 
 
 @dataclass
@@ -137,8 +135,9 @@ class Running:
         Number of the sum's first bundle in the program's code if kernels run during all of the sum.
     waits : bool
         Whether the other steps wait until all kernels have run.
-    leads : bool
-        Whether the last kernel runs between the last steps (`PodSums.leads`).
+    placed : bool
+        Whether the sum's results have their places already, because a kernel follows the last steps
+        (`PodSums.leads`).
     """
 
     operation: Operation
@@ -146,15 +145,15 @@ class Running:
     steps: list[Callable[[], None]]
     shares: SumShares
     workspace: VmemBuffer
-    first: int
-    period: float
-    least: float
+    first: int = field(default=0)
+    period: float = field(default=0.0)
+    least: float = field(default=0.0)
     done: int = field(default=0)
     cycles: int = field(default=0)
     last: int = field(default=0)
     begin: int | None = field(default=None)
     waits: bool = field(default=False)
-    leads: bool = field(default=False)
+    placed: bool = field(default=False)
 
     @property
     def left(self) -> int:
@@ -162,9 +161,31 @@ class Running:
         return len(self.steps) - self.done
 
     @property
+    def ahead(self) -> int:
+        """Number of steps that are not written yet and precede those that lead a kernel."""
+        return self.left - len(self.code.completed) - 1 if self.code.completed else self.left
+
+    @property
     def between(self) -> int:
         """Number of steps that are not written yet and may run between kernels."""
-        return 0 if self.waits else self.left
+        return 0 if self.waits else max(0, self.ahead)
+
+    def spread(self, cycles: float) -> bool:
+        """Choose when steps are due; the sum takes about ``cycles`` cycles.
+
+        Return whether the kernels take longer than the sum.
+        """
+        kernels, steps = self.operation.attributes["meanwhile"], len(self.steps)
+        self.first, self.least, share = 1, cycles / steps, _SPREAD
+        if kernels < cycles:
+            self.first, self.least, share = min(_URGENT, self.ahead, steps - 1), 0, _FIRST
+        # The links need about this share of the sum's cycles for the blocks of these steps.
+        silent = self.code.steps_before_arrivals
+        self.waits = kernels < cycles * _SILENT * silent / steps
+        if self.waits:
+            self.first = silent
+        self.period = max(self.least, kernels * share / (steps - self.first))
+        return bool(kernels >= cycles)
 
     def due(self, done: int, last: float) -> float:
         """Return when the next step is due, in cycles of kernels since the sum began.
@@ -207,16 +228,21 @@ class PodSums:
         self._sums: dict[int, _Sum] = {}
         self._running: Running | None = None
         self._prepared: dict[int, _Prepared] = {}
+        self._last: Operation | None = None
         # Vectors that follow the next steps to HBM, and the buffers that they leave.
         self._leaving: list[tuple[range, Rows]] = []
         self._buffers: list[VmemBuffer] = []
 
-    def expect(self, operations: Sequence[Operation], apart: Sequence[Operation]) -> None:
+    def expect(self, operations: Sequence[Operation], apart: Sequence[Operation],
+               last: Operation | None) -> None:
         """Prepare for sums; those that are also in ``apart`` are to be divided into steps.
 
         If a sum has a single operand, this is computed where the vectors behind it have room for
-        the rest of the workspace.
+        the rest of the workspace. ``last``, if given, is the program's last operation; no other one
+        uses its operands that are results of sums.
         """
+        # The program's last operation is in the first block.
+        self._last = last or self._last
         for operation in operations:
             if len(operation.operands) == 1:
                 [value], torus = operation.operands, operation.attributes["device"].torus
@@ -248,20 +274,23 @@ class PodSums:
             few = SumShares.of(context.config, shape, vectors, few=True)
             if few.cycles(context.config) > operation.attributes["meanwhile"]:
                 few = SumShares.of(context.config, shape, vectors, apart=True)
+            leads = self._last is not None and is_led(context, self._last, operation, few)
             # Whole rows are loaded.
             lanes = context.config.lanes
             # A sum that comes before this one, and is done at once, needs an image, too.
-            most = len(room) - max(_LEFT, image_words(shares, 0, in_steps=False))
-            words = image_words(few, most // lanes * lanes, in_steps=True)
-            words += -words % lanes
-            apart = words <= most
+            most = (len(room) - max(_LEFT, image_words(shares, 0, Form.WHOLE))) // lanes * lanes
+            fitting = [(form, words) for form in (Form.LEADS, Form.STEPS)[not leads:]
+                       if (words := image_words(few, most, form)) <= most]
+            apart = bool(fitting)
         if not (apart or now):
             return
         if apart:
+            form, words = fitting[0]
+            words += -words % lanes
             shares, room = few, room[-words:]
             context.memory = replace(context.memory, held=words)
         else:
-            words = image_words(shares, len(room), in_steps=False)
+            form, words = Form.WHOLE, image_words(shares, len(room), Form.WHOLE)
             if words > len(room):
                 raise MemoryError(f"scalar memory must have {words} words for kernels, not "
                                   f"{len(room)}, because the program sums values over a pod: "
@@ -269,9 +298,9 @@ class PodSums:
             room = room[:words]
         nowhere = VmemBuffer("", 0, shares.workspace)
         code = StreamedSum(Builder(context.config), shares, device.core, nowhere, room,
-                           _SEMAPHORES, in_steps=apart)
+                           _SEMAPHORES, form)
         image, number = self._image(code, room, device.torus.devices)
-        self._prepared[device.number] = _Prepared(shares, room, image, number, apart)
+        self._prepared[device.number] = _Prepared(shares, room, image, number, form)
 
     def write(self, operation: Operation, dying: Set[Value] = frozenset(), *,
               apart: bool = False) -> None:
@@ -303,36 +332,30 @@ class PodSums:
             places.lock(())
         b = Builder(context.config)
         code = StreamedSum(b, shares, device.core, workspace, room, _SEMAPHORES,
-                           in_steps=prepared.apart)
+                           prepared.form)
         # Other transfers may go on, and fill vectors that the sum does not use.
         memory.wait_exchanges()
         memory.settle(operands)
         memory.wait(prepared.number)
         assert device.number not in self._sums, operation
-        self._sums[device.number] = _Sum(shares, workspace.address, prepared.image, prepared.apart)
-        if prepared.apart:
-            steps = code.steps(operands)
-            cycles, kernels = shares.cycles(context.config), operation.attributes["meanwhile"]
-            first, least, share = 1, cycles / len(steps), _SPREAD
-            if kernels < cycles:
-                first, least, share = min(_URGENT, len(steps) - 1), 0, _FIRST
-            # The links need about this share of the sum's cycles for the blocks of these steps.
-            silent = code.steps_before_arrivals
-            waits = kernels < cycles * _SILENT * silent / len(steps)
-            if waits:
-                first = silent
-            self._running = Running(operation, code, steps, shares, workspace, first, max(
-                least, kernels * share / (len(steps) - first)), least, waits=waits)
-            # The sum's transfers wait for the loads of segments.
-            if kernels < cycles:
-                context.stream.begin_segment()
-            else:
-                self._running.begin = context.stream.here
-            self._write_steps(first)
+        self._sums[device.number] = _Sum(shares, workspace.address, prepared.image, prepared.form)
+        if prepared.form is Form.WHOLE:
+            code.write(operands)
+            self._append(operation, b, shares.vectors, round(shares.cycles(context.config)))
+            self._leave_results(operation, workspace)
             return
-        code.write(operands)
-        self._append(operation, b, shares.vectors, round(shares.cycles(context.config)))
-        self._leave_results(operation, workspace)
+        if prepared.form is Form.LEADS:
+            assert self._last is not None
+            first = shares.start(device.core)
+            context.needed[self._last.result] = (
+                range(shares.vectors)[first:first + shares.half],)
+        running = self._running = Running(operation, code, code.steps(operands), shares, workspace)
+        # The sum's transfers wait for the loads of segments.
+        if running.spread(shares.cycles(context.config)):
+            running.begin = context.stream.here
+        else:
+            context.stream.begin_segment()
+        self._write_steps(running.first)
 
     def _leave_results(self, operation: Operation, workspace: VmemBuffer) -> None:
         """Divide a sum's workspace: each result gets its vectors, and the rest are freed."""
@@ -435,7 +458,7 @@ class PodSums:
 
         def choose(count: int, cycles: int) -> Mapping[int, Callable[[], None]]:
             numbers, last = list[int](), float(running.last)
-            for done in range(running.done, len(running.steps)):
+            for done in range(running.done, running.done + running.between):
                 due = math.ceil((running.due(done, last) - running.cycles) / cycles)
                 number = max(due, numbers[-1] + 1 if numbers else 0)
                 if number >= count:
@@ -461,50 +484,38 @@ class PodSums:
     # ---- a kernel between the last steps
 
     def leads(self, operation: Operation) -> bool:
-        """Let a kernel run between the last steps of the sum in progress, whose result it reads.
+        """Return whether the last steps of the sum in progress lead the kernel of an operation.
 
-        This requires that the program ends with this kernel, and that each core needs only the half
-        of the result that it reduces. Return whether this is so. If it is, the sum's result has its
-        place from now on, and the cores of a chip do not exchange their halves.
-        """
-        context, running, tilings = self._context, self._running, self._context.tilings
-        if running is None or len(operation.results) != 1 or not context.alike:
-            return False
-        shares, values, result = running.shares, running.operation.results, operation.result
-        device: DeviceSum = running.operation.attributes["device"]
-        first, rows = shares.start(device.core), context.ends.get(result)
-        if (len(values) != 1 or tilings[values[0]] != tilings[result]
-                or rows is None or not rows.is_plain or shares.padded != shares.vectors
-                or context.needed.get(result) != (range(first, first + shares.half),)
-                or running.done > running.code.steps_before_arrivals
-                or sum(map(len, shares.numbered(device.core))) > _BEHIND
-                or not is_flat(operation, KernelLowering(context.config, {
-                    value: Place(VmemBuffer("", 0, tilings[value].vectors), tilings[value])
-                    for value in (*operation.operands, result)}, self._places.allocate,
-                    lambda buffer, words: None))):
-            return False
-        running.leads, running.waits, running.code.shared = True, True, False
-        running.steps[-2:-1] = running.code.last_pieces
-        self._put_results(running.operation, running.workspace)
-        return True
-
-    def completed(self, operation: Operation) -> list[list[range]]:
-        """Return the vectors of its result that a kernel can compute after each call of `follow`.
-
-        The list is empty unless `leads` has returned True for this kernel.
+        If so, the sum's result has its place from now on.
         """
         running = self._running
-        if running is None or not running.leads or not self.uses({*operation.operands}):
-            return []
-        return running.shares.numbered(running.operation.attributes["device"].core)
+        if running is None or operation is not self._last or not running.code.completed:
+            return False
+        self._put_results(running.operation, running.workspace)
+        running.placed = True
+        return True
+
+    def completed(self) -> list[list[RangeAt]]:
+        """Return the vectors that the kernel which the sum leads can compute after each `follow`.
+
+        The list is empty if `leads` has not returned True during this sum.
+        """
+        running = self._running
+        return running.code.completed if running is not None and running.placed else []
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the vectors of `completed` may have some in common."""
+        running = self._running
+        return (running is not None and running.placed
+                and running.shares.padded > running.shares.vectors)
 
     def follow(self) -> None:
         """Write the next step that completes vectors which a kernel reads (`completed`)."""
         running = self._running
         assert running is not None
-        # The steps that end it are one for each piece, and one that waits for transfers.
-        while running.left > running.shares.pieces + 1:
-            self._write_steps(1)
+        if running.ahead > 0:
+            self._write_steps(running.ahead)
         self._write_steps(1)
 
     def finish(self) -> None:
@@ -521,17 +532,20 @@ class PodSums:
             self._context.stream.divide_finely(running.begin)
         self._running = None
         self._context.memory = replace(self._context.memory, held=0)
-        if not running.leads:
+        if not running.placed:
             self._put_results(running.operation, running.workspace)
         self._release_rest(running.operation, running.workspace)
 
     def _write_steps(self, count: int) -> None:
         """Write the next ``count`` steps of the sum in progress, as a kernel."""
-        running, b = self._running, Builder(self._context.config)
+        running, b, stream = self._running, Builder(self._context.config), self._context.stream
         assert running is not None
-        share = count / len(running.steps)
+        share, first, leads = count / len(running.steps), stream.here, running.ahead == 0
         running.write(b, count)
         self._append(running.operation, b, round(share * running.shares.vectors), None)
+        if leads:
+            # While code is loaded, a transfer to HBM would hold up those to other chips.
+            stream.end_gap(first)
         # While links are busy, HBM takes values slowly. No part may delay the last steps.
         last = min(_LAST, max(_LEAST_LAST, len(running.steps) // _LAST_SHARE))
         self._store(max(running.left - last, 0))
@@ -582,11 +596,17 @@ class PodSums:
                               for ring, way in next_chips(item.shares, core))]
             self._context.constants.differ(item.image, device, sum_image(
                 item.shares, core, (x, y), [base(number, other) for other in others],
-                in_steps=item.in_steps))
+                item.form))
 
     def base(self, number: int) -> int:
         """Return the address of the workspace of sum ``number`` (`DeviceSum.number`)."""
         return self._sums[number].base
+
+    @property
+    def agreed(self) -> dict[int, tuple[SumShares, bool]]:
+        """What all devices must decide alike: for each sum, its division, and whether it leads."""
+        return {number: (item.shares, item.form is Form.LEADS)
+                for number, item in self._sums.items()}
 
 
 def connect_sums(plans: Sequence[PodSums], torus: Torus) -> None:
@@ -595,4 +615,5 @@ def connect_sums(plans: Sequence[PodSums], torus: Torus) -> None:
     ``plans`` has the sums of each device, in the order of the devices' numbers.
     """
     for device, sums in enumerate(plans):
+        assert sums.agreed == plans[0].agreed, device
         sums.connect(device, torus, lambda number, other: plans[other].base(number))

@@ -1,5 +1,8 @@
 """Tests of the places of the blocks of sums in vector memory."""
 
+from dataclasses import replace
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -7,7 +10,7 @@ from hdl.config import Config
 from sim.compiler.collectives.plan import CORES
 from sim.compiler.collectives.schedule import ticks
 from sim.compiler.collectives.shares import SumShares
-from sim.compiler.collectives.walks import table
+from sim.compiler.collectives.walks import completed, table
 
 CONFIG = Config.preset("tiny", link_bytes=16)
 
@@ -44,9 +47,29 @@ def test_each_core_gets_the_other_cores_numbers_of_the_blocks_that_it_adds(
     assert len(lengths) == 1
 
 
-def test_pieces_with_the_same_number() -> None:
-    """Together, they are the whole half of a core; those with number 0 begin the blocks."""
-    shares = SumShares((2, 1), 56, 2, (3, 4))
-    first, second = shares.numbered(1)
-    assert first == [range(28, 31), range(34, 37), range(40, 44), range(48, 52)]
-    assert second == [range(31, 34), range(37, 40), range(44, 48), range(52, 56)]
+@pytest.mark.parametrize("shape", [(2, 1), (1, 3), (2, 2), (4, 2), (3, 4)])
+@pytest.mark.parametrize("left_out", [0, 1, 7])
+def test_each_vector_of_a_half_is_complete_once(shape: tuple[int, int], left_out: int) -> None:
+    """Padding is left out; of a block of padding, the vector that is complete first is left."""
+    whole = SumShares(shape, 0, 2, (2, 3))
+    shares = replace(whole, vectors=whole.padded - left_out)
+    for place, core in product(np.ndindex(shape), range(CORES)):
+        x, y = place
+        steps, other = (completed(shares, core, at) for at in ((x, y), (0, 0)))
+        assert [[most for _, most in step] for step in steps] == [
+            [most for _, most in step] for step in other]
+        parts = [part for step in steps for part, _ in step]
+        assert all(0 < len(part) <= most for step in steps for part, most in step)
+        found = [vector for part in parts for vector in part]
+        half = range(shares.vectors)[shares.start(core):][:shares.half]
+        assert {*found} == {*half}
+        repeated = len(found) - len(half)
+        assert found.count(parts[0][0]) == 1 + repeated
+        assert repeated <= left_out if core else not repeated
+
+
+def test_vectors_are_complete_block_by_block() -> None:
+    """The last block arrives in the last tick, whose steps work on a piece each."""
+    assert completed(SumShares((2, 1), 53, 2, (3, 4)), 1, (0, 0)) == [
+        [(range(34, 40), 6), (range(48, 53), 8)],
+        [(range(28, 31), 3), (range(40, 44), 4)], [(range(31, 34), 3), (range(44, 48), 4)]]

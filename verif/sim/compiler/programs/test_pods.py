@@ -24,6 +24,7 @@ from hdl import store
 from hdl.dma.format import pack_remote
 from sim.asm.text import assemble
 from sim.compiler.collectives.shares import SumShares
+from sim.compiler.collectives.streamed import Form
 from sim.compiler.graph.interpret import interpret
 from sim.compiler.graph.torus import CORES, Torus
 from sim.compiler.importer.importer import import_stablehlo
@@ -240,8 +241,8 @@ def test_kernels_run_between_the_steps_of_an_early_sum(
         torus: Torus, silent: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps within a product, and after a kernel; the rest when a kernel needs the sum.
 
-    With ``silent``, all kernels run while the first blocks are under way, and the last kernel runs
-    between the last steps. Numbers are integers, so the sums are exact in any order.
+    With ``silent``, all kernels but the last run while the first blocks are under way. The last one
+    follows the last steps. Numbers are integers, so the sums are exact in any order.
     """
     monkeypatch.setattr(module, "LARGE", 32)
     monkeypatch.setattr(sys.modules["sim.compiler.passes.join_sums"], "_STEPS", 0)
@@ -298,6 +299,65 @@ def test_kernels_run_between_the_steps_of_an_early_sum(
     assert names.count("write") >= 3
 
 
+def led_kernel(torus: Torus, rows: int, monkeypatch: pytest.MonkeyPatch
+               ) -> tuple[PodExecutable, list[Any], list[Any]]:
+    """Return a program whose last kernel follows the last steps of a sum, inputs, and results.
+
+    Numbers are integers, so the sums are exact in any order.
+    """
+    monkeypatch.setattr(module, "LARGE", 32)
+    monkeypatch.setattr(sys.modules["sim.compiler.passes.join_sums"], "_STEPS", 0)
+    monkeypatch.setattr(_Scheduler, "_LEAST", 0)
+    led = noted(monkeypatch, PodSums, "completed")
+
+    def function(x: Any, y: Any, weights: Any, rate: Any) -> Any:
+        one = jax.lax.psum(x, "x")
+        other = jax.lax.psum(jax.nn.relu((x + 1) @ (y - 1)) - 1.0, "x")
+        return 2 * one, weights - rate * other
+
+    count, rng = torus.devices, np.random.default_rng(rows)
+    x, y, weights = (rng.integers(-4, 5, shape).astype(np.float32)
+                     for shape in ((count * rows, 16), (count * 16, 16), (rows, 16)))
+    arrays = [x, y, weights, np.array(3, np.float32)]
+    mapped = jax.shard_map(function, mesh=AbstractMesh((count,), ("x",)), check_vma=False,
+                           in_specs=(P("x"), P("x"), P(), P()), out_specs=(P(), P()))
+    executable = compile_pod(import_stablehlo(lower(mapped, *arrays), torus),
+                             replace(TINY, smem_words=1024, vmem_bytes=32 << 10))
+    assert any(led)
+    other = sum(np.maximum((one + 1) @ (other - 1), 0) - 1 for one, other in zip(
+        np.split(x, count), np.split(y, count), strict=True))
+    return executable, arrays, [2 * sum(np.split(x, count)), weights - 3 * other]
+
+
+@pytest.mark.parametrize(("torus", "rows"), [
+    (Torus(2, 1), 24), (Torus(1, 3), 24), (Torus(3, 1), 50), (Torus(2, 2), 29), (Torus(4, 2), 24),
+    (Torus(2, 3), 37)])
+def test_last_kernel_follows_the_last_steps_of_a_sum(torus: Torus, rows: int,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each core stores the vectors of its own half; some sums have padding."""
+    executable, arrays, wanted = led_kernel(torus, rows, monkeypatch)
+    for seed in range(2):
+        with Pod.open((torus.width, torus.height), executable.config, "golden", seed=seed) as pod:
+            for _ in range(2):
+                for one, other in zip(pod.execute(executable, *arrays), wanted, strict=True):
+                    np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("torus", "rows"), [
+    (Torus(2, 1), 29), (Torus(2, 2), 24), (Torus(4, 2), 24), (Torus(2, 3), 37)])
+def test_last_kernel_in_rtl_on_random_wires(torus: Torus, rows: int,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each direction has a wire of its own latency, and memories stall most of the time."""
+    executable, arrays, wanted = led_kernel(torus, rows, monkeypatch)
+    latencies = np.random.default_rng(rows).integers(5, 80, (torus.chips, 4))
+    for latency, memory in ((latencies, STALLS), (64, None)):
+        with Pod.open((torus.width, torus.height), executable.config, latency=latency,
+                      memory=memory) as pod:
+            for one, other in zip(pod.execute(executable, *arrays), wanted, strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize(("config", "apart"), [
     (V2, True), (replace(V2, sublanes=1, smem_words=1024), False)])
 def test_image_of_a_sum_fills_only_words_that_kernels_do_not_use(
@@ -316,9 +376,10 @@ def test_image_of_a_sum_fills_only_words_that_kernels_do_not_use(
             return
         memory = sums._context.memory
         rows = -(-len(made.room) // config.lanes)
-        loaded.append(made.apart)
+        divided = made.form is not Form.WHOLE
+        loaded.append(divided)
         assert made.room.start + rows * config.lanes <= memory.to_window
-        assert not made.apart or memory.kernel.stop <= made.room.start
+        assert not divided or memory.kernel.stop <= made.room.start
 
     monkeypatch.setattr(PodSums, "prepare", recorded)
 
