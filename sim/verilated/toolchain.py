@@ -48,8 +48,8 @@ verilated class, whose functions have thousands of assignments to members. With 
 code is as fast, and a little smaller.
 """
 
-_MEMORY_FLAGS = ("--param=ggc-min-heapsize=1200000",)
-"""Argument for GCC: it collects garbage only after it has allocated 2.4 GB, instead of 0.26 GB.
+_MEMORY_FLAGS = ("--param=ggc-min-heapsize=1500000",)
+"""Argument for GCC: it collects garbage only after it has allocated 3 GB, instead of 0.26 GB.
 
 GCC's allocator is slow after a collection. Most verilated classes need less than 1 GB. The largest
 ones in the tests compile three times as fast, and take two thirds more memory.
