@@ -175,17 +175,16 @@ class Planner:
 
     def _led(self, operations: Sequence[Operation], sums: Sequence[Operation],
              uses: Mapping[Value, Sequence[int]]) -> Operation | None:
-        """Return the program's last operation if no other one uses its operands from ``sums``.
+        """Return the program's last operation if only it uses the results of the last of ``sums``.
 
         It must have a result of which this core writes only some vectors. ``uses`` is the result of
         the function `_uses`.
         """
-        last = len(operations) - 1
-        if not operations or self.context.ends.keys().isdisjoint(operations[last].results):
+        if not sums or self.context.ends.keys().isdisjoint(operations[-1].results):
             return None
-        shared = any(uses[value][0] != last or uses[value][-1] != last for operation in sums
-                     for value in operation.results if value in operations[last].operands)
-        return None if shared else operations[last]
+        last = {len(operations) - 1}
+        alone = all({*uses.get(value, ())} == last for value in sums[-1].results)
+        return operations[-1] if alone else None
 
     def _dying(self, operation: Operation, uses: Mapping[Value, Sequence[int]], index: int
                ) -> set[Value]:

@@ -31,15 +31,14 @@ def is_led(context: Context, kernel: Operation, operation: Operation, shares: Su
     ----------
     context : Context
     kernel : Operation
-        The program's last operation; nothing else uses the sum's result.
+        The program's last operation.
     operation : Operation
-        The sum.
+        The program's last sum; only the kernel uses its results.
     shares : SumShares
         How it is divided.
     """
     tilings, results = context.tilings, (*operation.results, *kernel.results)
-    if (len(results) != 2 or results[0] not in kernel.operands or not context.alike
-            or tilings[results[0]] != tilings[results[1]]):
+    if len(results) != 2 or not context.alike or tilings[results[0]] != tilings[results[1]]:
         return False
     rows, (_, second) = context.ends.get(kernel.result), shares.quarters(1)
     return (rows is not None and rows.is_plain

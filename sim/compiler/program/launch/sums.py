@@ -228,21 +228,22 @@ class PodSums:
         self._sums: dict[int, _Sum] = {}
         self._running: Running | None = None
         self._prepared: dict[int, _Prepared] = {}
-        self._last: Operation | None = None
+        # The sum that may lead the program's last operation, and this operation.
+        self._led: dict[Operation, Operation] = {}
         # Vectors that follow the next steps to HBM, and the buffers that they leave.
         self._leaving: list[tuple[range, Rows]] = []
         self._buffers: list[VmemBuffer] = []
 
     def expect(self, operations: Sequence[Operation], apart: Sequence[Operation],
-               last: Operation | None) -> None:
+               led: Operation | None) -> None:
         """Prepare for sums; those that are also in ``apart`` are to be divided into steps.
 
         If a sum has a single operand, this is computed where the vectors behind it have room for
-        the rest of the workspace. ``last``, if given, is the program's last operation; no other one
-        uses its operands that are results of sums.
+        the rest of the workspace. ``led``, if given, is the program's last operation; no other one
+        uses results of the last sum.
         """
-        # The program's last operation is in the first block.
-        self._last = last or self._last
+        if led is not None:
+            self._led[operations[-1]] = led
         for operation in operations:
             if len(operation.operands) == 1:
                 [value], torus = operation.operands, operation.attributes["device"].torus
@@ -274,7 +275,8 @@ class PodSums:
             few = SumShares.of(context.config, shape, vectors, few=True)
             if few.cycles(context.config) > operation.attributes["meanwhile"]:
                 few = SumShares.of(context.config, shape, vectors, apart=True)
-            leads = self._last is not None and is_led(context, self._last, operation, few)
+            leads = operation in self._led and is_led(
+                context, self._led[operation], operation, few)
             # Whole rows are loaded.
             lanes = context.config.lanes
             # A sum that comes before this one, and is done at once, needs an image, too.
@@ -345,10 +347,8 @@ class PodSums:
             self._leave_results(operation, workspace)
             return
         if prepared.form is Form.LEADS:
-            assert self._last is not None
-            first = shares.start(device.core)
-            context.needed[self._last.result] = (
-                range(shares.vectors)[first:first + shares.half],)
+            half = range(shares.vectors)[shares.start(device.core):][:shares.half]
+            context.needed[self._led[operation].result] = (half,)
         running = self._running = Running(operation, code, code.steps(operands), shares, workspace)
         # The sum's transfers wait for the loads of segments.
         if running.spread(shares.cycles(context.config)):
@@ -489,7 +489,8 @@ class PodSums:
         If so, the sum's result has its place from now on.
         """
         running = self._running
-        if running is None or operation is not self._last or not running.code.completed:
+        if (running is None or not running.code.completed
+                or operation is not self._led[running.operation]):
             return False
         self._put_results(running.operation, running.workspace)
         running.placed = True

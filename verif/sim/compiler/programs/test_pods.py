@@ -358,6 +358,39 @@ def test_last_kernel_in_rtl_on_random_wires(torus: Torus, rows: int,
                 np.testing.assert_array_equal(one, other)
 
 
+def test_only_the_last_sum_leads_the_last_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel also reads an early sum, whose halves have other sizes."""
+    monkeypatch.setattr(module, "LARGE", 32)
+    monkeypatch.setattr(sys.modules["sim.compiler.passes.join_sums"], "_STEPS", 0)
+    monkeypatch.setattr(_Scheduler, "_LEAST", 0)
+    made: list[tuple[Form, SumShares]] = []
+    prepare = PodSums.prepare
+
+    def recorded(sums: PodSums, operation: Any, **options: Any) -> None:
+        prepare(sums, operation, **options)
+        made.extend((item.form, item.shares) for item in [*sums._prepared.values()][-1:])
+
+    monkeypatch.setattr(PodSums, "prepare", recorded)
+
+    def function(x: Any, y: Any, z: Any, weights: Any) -> Any:
+        return weights - jax.lax.psum(jax.nn.relu(x @ y), "x") - jax.lax.psum(z, "x")
+
+    torus, rng = Torus(2, 1), np.random.default_rng(9)
+    x, y, z, weights = arrays = [rng.integers(-4, 5, shape).astype(np.float32) for shape in (
+        (4 * 14, 48), (4 * 48, 52), (4 * 14, 52), (14, 52))]
+    mapped = jax.shard_map(function, mesh=AbstractMesh((4,), ("x",)), check_vma=False,
+                           in_specs=(P("x"), P("x"), P("x"), P()), out_specs=P())
+    executable = compile_pod(import_stablehlo(lower(mapped, *arrays), torus), replace(
+        TINY, link_bytes=4, smem_words=1024, vmem_bytes=64 << 10))
+    other = sum(np.maximum(one @ other, 0) for one, other in zip(
+        np.split(x, 4), np.split(y, 4), strict=True))
+    with Pod.open((2, 1), executable.config, "golden") as pod:
+        [found] = pod.execute(executable, *arrays)
+    np.testing.assert_array_equal(found, weights - other - sum(np.split(z, 4)))
+    assert [form for form, _ in made] == [Form.STEPS, Form.LEADS] * CORES
+    assert made[0][1].half != made[1][1].half
+
+
 @pytest.mark.parametrize(("config", "apart"), [
     (V2, True), (replace(V2, sublanes=1, smem_words=1024), False)])
 def test_image_of_a_sum_fills_only_words_that_kernels_do_not_use(
