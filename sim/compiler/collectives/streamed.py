@@ -176,7 +176,7 @@ class StreamedSum:
         self._shares, self._core, self._image = shares, core, image.start
         first = _PLACES + len(_places(shares, core, (0, 0), form))
         self._table = None if form is Form.WHOLE else Table(b, image[_PLACES:first])
-        self._leads, self._parts_end = form is Form.LEADS, image.start + first
+        self._leads = form is Form.LEADS
         self._descriptors_at = image.start + first
         self._separate = len(image) >= first + _SEPARATE * DESCRIPTOR_WORDS
         self._config: Config = b.config
@@ -232,7 +232,8 @@ class StreamedSum:
         if not self._leads:
             return []
         parts = completed(self._shares, self._core, (0, 0))
-        words = iter(range(self._parts_end - 2 * sum(map(len, parts)), self._parts_end))
+        end = self._descriptors_at
+        words = iter(range(end - 2 * sum(map(len, parts)), end))
         return [[RangeAt(next(words), next(words), most) for _, most in step] for step in parts]
 
     @property
