@@ -200,7 +200,7 @@ class Stream:
         self._begins.append(self.here)
 
     def end_gap(self, first: int) -> None:
-        """Record that the next segment is best loaded from bundle ``first`` to the last one."""
+        """Record a gap from bundle ``first`` to the last one (`Linear.gaps`)."""
         self._gaps.append((first, self.here))
 
     def jump(self, label: Label) -> None:

@@ -53,7 +53,7 @@ def divide(context: Context, sums: PodSums, operation: Operation, lowering: Kern
     If a sum over the pod is in progress, a long kernel is divided, so that steps of the sum run
     between its parts. The last kernel of a program is divided if this core writes only some vectors
     of its result to HBM: then the first of these are copied while the kernel computes the others.
-    If it reads the sum in progress, its parts follow the last steps of the sum.
+    If the sum in progress leads it, its parts follow the last steps of the sum.
     Vectors that are not `Context.needed` are in no part.
     """
     if groups := sums.completed():
