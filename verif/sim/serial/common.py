@@ -74,11 +74,13 @@ class FakePort:
         """Number of responses that reach the host only after its next request."""
         self._held = bytearray()
         self._broken = False
+        self.written_bytes = self.read_bytes = 0
 
     def write(self, data: bytes) -> None:
         self._check()
         self.flags_after_break += self._broken and data[:2] == b"\x7e\x7e"
         self._broken = False
+        self.written_bytes += len(data)
         sent = b"".join(map(self._bridge.receive, self._line(data)))
         self._waiting += self._held
         self._held.clear()
@@ -95,6 +97,7 @@ class FakePort:
             count = 1
         found = bytes(self._waiting[:count])
         del self._waiting[:count]
+        self.read_bytes += count
         self.clock.now += self._seconds if found else _WAIT
         return found
 
