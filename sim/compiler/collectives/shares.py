@@ -119,6 +119,19 @@ class SumShares:
         return min(found, key=lambda shares: (
             few and shares.pieces, shares.cycles(config, apart=apart), shares.padded, shares.sizes))
 
+    @classmethod
+    def in_steps(cls, config: Config, shape: tuple[int, int], vectors: int, kernels: float
+                 ) -> "SumShares":
+        """Choose the division of a sum in steps, between which kernels of ``kernels`` cycles run.
+
+        If the kernels take longer than the sum, blocks have as few pieces as possible. The other
+        parameters are those of `of`.
+        """
+        few = cls.of(config, shape, vectors, few=True)
+        if few.cycles(config) <= kernels:
+            return few
+        return cls.of(config, shape, vectors, apart=True)
+
     @property
     def chips(self) -> int:
         """Number of chips."""

@@ -38,7 +38,8 @@ from sim.compiler.machine import RangeAt, VmemBuffer
 from sim.compiler.machine.builder import Builder
 from sim.compiler.machine.ir import IndexLike, SReg
 
-__all__ = ["Form", "Semaphores", "StreamedSum", "image_words", "next_chips", "sum_image"]
+__all__ = ["Form", "Semaphores", "StreamedSum", "image_words", "next_chips", "room_for_steps",
+           "sum_image"]
 
 _SOURCE, _DESTINATION = 2, 6
 """Words of a descriptor: the low words of its source's and its destination's address."""
@@ -57,6 +58,8 @@ numbers that the other core adds. `_COMPLETE`: for complete pieces that go to th
 `_SCATTER`: for the blocks of the first phase. The descriptors before `_PAIR` are for pieces that go
 to the next chip, one for each axis of each quarter. `_SEPARATE` is the number of all these
 descriptors; an image that is too small for them has only one descriptor (`image_words`)."""
+_LEFT = 16
+"""Minimum number of words of scalar memory for kernels while a sum is in progress."""
 _GROUP = 24
 """Maximum number of vector registers that the loads of one group of additions fill."""
 
@@ -108,6 +111,16 @@ def image_words(shares: SumShares, room: int, form: Form) -> int:
     first = _PLACES + len(_places(shares, 0, (0, 0), form))
     most = first + _SEPARATE * DESCRIPTOR_WORDS
     return most if most <= room else first + DESCRIPTOR_WORDS
+
+
+def room_for_steps(config: Config, shares: SumShares, words: int) -> int:
+    """Return the maximum number of words of the image of a sum in steps; whole rows are loaded.
+
+    Kernels that run between the steps, and an undivided sum before this one, use the rest of the
+    ``words`` words of scalar memory that kernels have.
+    """
+    left = max(_LEFT, image_words(shares, 0, Form.WHOLE))
+    return max(0, words - left) // config.lanes * config.lanes
 
 
 def _places(shares: SumShares, core: int, place: tuple[int, int], form: Form) -> list[int]:

@@ -7,8 +7,10 @@ from operator import or_
 
 from hdl.config import Config
 from sim.compiler.collectives.shares import SumShares
+from sim.compiler.collectives.streamed import Form, image_words, room_for_steps
 from sim.compiler.graph.ir import Graph, Operation, Value
 from sim.compiler.graph.torus import Torus
+from sim.compiler.program.code.scalars import ScalarMemory
 from sim.compiler.tiling import standard
 
 __all__ = ["join_sums"]
@@ -108,16 +110,29 @@ def _early(graph: Graph, group: Sequence[Operation], torus: Torus, config: Confi
     def bits(operations: Iterable[Operation]) -> int:
         return reduce(or_, (needed.get(operation.operands[0], 0) for operation in operations), 0)
 
+    def whole(operations: Sequence[Operation]) -> float:
+        return _shares(operations, torus, config).cycles(config)
+
     order = sorted(group, key=lambda operation: work(bits([operation])))
     every, best, most = bits(order), 0, 0.0
     for count in range(1, len(order)):
-        first = order[:count]
+        first, rest = order[:count], order[count:]
+        if not _fits_in_steps(first, torus, config):
+            continue
         behind = work(every & ~bits(first))
-        whole = _shares(first, torus, config).cycles(config)
-        saved = _SHARE * min(behind, whole) - _STEPS
+        # Without the first sum, the other one has fewer vectors, but its data travel as far.
+        shorter = whole(order) - whole(rest)
+        saved = min(_SHARE * min(behind, whole(first)), shorter) - _STEPS
         if saved > most:
             best, most = count, saved
     return [operation for operation in group if operation in order[:best]]
+
+
+def _fits_in_steps(group: Sequence[Operation], torus: Torus, config: Config) -> bool:
+    """Return whether scalar memory has room for a sum in steps, between which kernels run."""
+    shares = _shares(group, torus, config)
+    room = room_for_steps(config, shares, len(ScalarMemory(config).kernel))
+    return image_words(shares, room, Form.STEPS) <= room
 
 
 def _product_cycles(operation: Operation, config: Config) -> float:

@@ -28,9 +28,10 @@ from sim.compiler.program.code.overlay import Overlays
 from sim.compiler.program.code.reuse import Times
 from sim.compiler.program.code.transfers import CODE, SCRATCH
 
-__all__ = ["Compiled", "CoreCode", "KernelRecord", "compiled_of", "load", "save"]
+__all__ = ["Compiled", "CoreCode", "KernelRecord", "SumRecord", "compiled_of", "load",
+           "save"]
 
-_FORMAT = 7
+_FORMAT = 8
 """Version of the format of saved files."""
 
 
@@ -76,6 +77,28 @@ class KernelRecord:
 
 
 @dataclass(frozen=True)
+class SumRecord:
+    """Facts about a sum over all devices of a pod, from which its cycles can be predicted.
+
+    Attributes
+    ----------
+    vectors : int
+        Number of vectors of all values that are summed.
+    kernels : int
+        Estimated cycles of the operations that could run during the sum.
+    apart : bool
+        Whether they do: the sum is written in steps.
+    leads : bool
+        Whether the sum leads the program's last kernel (`sim.compiler.program.launch.led`).
+    """
+
+    vectors: int
+    kernels: int
+    apart: bool
+    leads: bool
+
+
+@dataclass(frozen=True)
 class CoreCode:
     """The code of one core.
 
@@ -89,12 +112,15 @@ class CoreCode:
         The core's kernels, in the order of the code.
     times : Times
         When the core uses the program's inputs and outputs.
+    sums : tuple of SumRecord
+        The sums over all devices of a pod, in the order of the code.
     """
 
     overlays: Overlays
     scratch_rows: int
     kernels: tuple[KernelRecord, ...]
     times: Times
+    sums: tuple[SumRecord, ...] = ()
 
     def with_constants(self, constants: npt.NDArray[np.uint32]) -> "CoreCode":
         """Return a copy whose `Overlays.rows` begin with ``constants``, shape (rows, lanes)."""
@@ -341,7 +367,8 @@ def _describe(code: CoreCode) -> dict[str, Any]:
     return {"relocations": overlays.relocations, "address": overlays.address,
             "segments": overlays.segments, "offset": overlays.offset, "stamps": overlays.stamps,
             "row_numbers": overlays.row_numbers, "scratch_rows": code.scratch_rows,
-            "kernels": list(map(asdict, code.kernels)), "times": asdict(code.times)}
+            "kernels": list(map(asdict, code.kernels)), "times": asdict(code.times),
+            "sums": list(map(asdict, code.sums))}
 
 
 def _read_core(told: dict[str, Any], rows: Any, start: Any) -> CoreCode:
@@ -351,7 +378,8 @@ def _read_core(told: dict[str, Any], rows: Any, start: Any) -> CoreCode:
                         tuple((word, buffer) for word, buffer in told["row_numbers"]))
     return CoreCode(overlays, told["scratch_rows"],
                     tuple(_read_kernel(kernel) for kernel in told["kernels"]),
-                    Times(*(tuple(told["times"][name]) for name in ("read", "written"))))
+                    Times(*(tuple(told["times"][name]) for name in ("read", "written"))),
+                    tuple(SumRecord(**item) for item in told["sums"]))
 
 
 def _types(types: Sequence[TensorType]) -> list[tuple[tuple[int, ...], str]]:

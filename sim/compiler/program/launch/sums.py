@@ -15,6 +15,7 @@ from sim.compiler.collectives.streamed import (
     StreamedSum,
     image_words,
     next_chips,
+    room_for_steps,
     sum_image,
 )
 from sim.compiler.graph.ir import Operation, Value
@@ -31,7 +32,7 @@ from sim.compiler.program.code.reserved import (
     LINKS,
 )
 from sim.compiler.program.code.transfers import Rows, Vectors, scalar_words
-from sim.compiler.program.compiled import KernelRecord
+from sim.compiler.program.compiled import KernelRecord, SumRecord
 from sim.compiler.program.context import Context
 from sim.compiler.program.launch.led import is_led
 from sim.compiler.program.launch.records import Records
@@ -41,8 +42,6 @@ __all__ = ["PodSums", "Running", "connect_sums"]
 
 _SEMAPHORES = Semaphores(LINKS, FREE, BLOCK_READ, BLOCK_WRITTEN, EXCHANGED)
 """Kernels that run between the steps of a sum use none of these semaphores."""
-_LEFT = 16
-"""Minimum number of words of scalar memory for kernels while a sum is in progress."""
 _REGISTERS = 8
 """Maximum number of vector registers that a sum's step fills by loads, if it runs in a product."""
 _VECTOR_CYCLES, _PART = 2, 64
@@ -77,12 +76,21 @@ class _Sum:
         image's first words, which `sum_image` returns, depend on the device.
     form : Form
         How it is written.
+    record : SumRecord
     """
 
     shares: SumShares
     base: int
     image: Rows
     form: Form
+    record: SumRecord
+
+    @classmethod
+    def of(cls, operation: Operation, prepared: "_Prepared", base: int) -> "_Sum":
+        """Return what is known of a sum after its code has been written."""
+        return cls(prepared.shares, base, prepared.image, prepared.form, SumRecord(
+            prepared.shares.vectors, round(operation.attributes.get("meanwhile", 0)),
+            prepared.form is not Form.WHOLE, prepared.form is Form.LEADS))
 
 
 @dataclass(frozen=True)
@@ -272,24 +280,20 @@ class PodSums:
         vectors = sum(context.tilings[value].vectors for value in operation.operands)
         shares = SumShares.of(context.config, shape, vectors)
         if apart:
-            few = SumShares.of(context.config, shape, vectors, few=True)
-            if few.cycles(context.config) > operation.attributes["meanwhile"]:
-                few = SumShares.of(context.config, shape, vectors, apart=True)
+            divided = SumShares.in_steps(context.config, shape, vectors,
+                                         operation.attributes["meanwhile"])
             leads = operation in self._led and is_led(
-                context, self._led[operation], operation, few)
-            # Whole rows are loaded.
-            lanes = context.config.lanes
-            # A sum that comes before this one, and is done at once, needs an image, too.
-            most = (len(room) - max(_LEFT, image_words(shares, 0, Form.WHOLE))) // lanes * lanes
+                context, self._led[operation], operation, divided)
+            most = room_for_steps(context.config, shares, len(room))
             fitting = [(form, words) for form in (Form.LEADS, Form.STEPS)[not leads:]
-                       if (words := image_words(few, most, form)) <= most]
+                       if (words := image_words(divided, most, form)) <= most]
             apart = bool(fitting)
         if not (apart or now):
             return
         if apart:
             form, words = fitting[0]
-            words += -words % lanes
-            shares, room = few, room[-words:]
+            words += -words % context.config.lanes
+            shares, room = divided, room[-words:]
             context.memory = replace(context.memory, held=words)
         else:
             form, words = Form.WHOLE, image_words(shares, len(room), Form.WHOLE)
@@ -340,7 +344,7 @@ class PodSums:
         memory.settle(operands)
         memory.wait(prepared.number)
         assert device.number not in self._sums, operation
-        self._sums[device.number] = _Sum(shares, workspace.address, prepared.image, prepared.form)
+        self._sums[device.number] = _Sum.of(operation, prepared, workspace.address)
         if prepared.form is Form.WHOLE:
             code.write(operands)
             self._append(operation, b, shares.vectors, round(shares.cycles(context.config)))
@@ -604,10 +608,9 @@ class PodSums:
         return self._sums[number].base
 
     @property
-    def agreed(self) -> dict[int, tuple[SumShares, bool]]:
-        """What all devices must decide alike: for each sum, its division, and whether it leads."""
-        return {number: (item.shares, item.form is Form.LEADS)
-                for number, item in self._sums.items()}
+    def agreed(self) -> dict[int, tuple[SumShares, SumRecord]]:
+        """What all devices must decide alike: each sum's division, and how it is written."""
+        return {number: (item.shares, item.record) for number, item in self._sums.items()}
 
 
 def connect_sums(plans: Sequence[PodSums], torus: Torus) -> None:
