@@ -7,15 +7,16 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
-from hdl.checks import instance
+from hdl.checks import instance, integer
 from hdl.config import Config
+from hdl.link.format import MAX_SIDE
 from sim.compiler.graph.ir import Graph
 from sim.compiler.graph.torus import Torus
 from sim.compiler.importer.importer import import_stablehlo
 from sim.compiler.pod import PodExecutable
 from sim.compiler.program.cache import compile_pod_cached
 from sim.driver.device import Device
-from sim.driver.pod import Pod
+from sim.driver.pod import Pod, with_links
 from sim.jit.infeed import Infeed, Stacked, batches, stacked, to_numpy
 from sim.jit.program import CompiledProgram, compile_imported
 
@@ -253,19 +254,62 @@ class JitFunction:
                             f"systolith.jit to what they return")
         return chosen
 
+    def compile_pod(self, *arguments: Any, shape: tuple[int, int], config: str | Config = "v2",
+                    **named: Any) -> PodExecutable:
+        """Compile the function for all cores of a pod, without a pod.
+
+        Parameters
+        ----------
+        arguments, named
+            As for `compile`.
+        shape : tuple of int
+            Chips along X and along Y; at least two chips in all.
+        config : str or Config
+            Each chip: the name of a preset, or its parameters. Links are added if it has none, as
+            by `Pod.open`.
+
+        Returns
+        -------
+        PodExecutable
+            The program. Its inputs are the leaves of the arguments that are not static, in order.
+
+        Raises
+        ------
+        TypeError
+            If ``config`` has another type, or the function itself raises a TypeError.
+        ValueError
+            If there is no such preset, or ``shape`` has another number of chips.
+        MemoryError, UnsupportedError
+            As in a call.
+        """
+        chip = Config.preset(config) if isinstance(config, str) else config
+        instance("config", chip, Config)
+        width, height = (integer("side of the torus", side, 1, MAX_SIDE) for side in shape)
+        torus = Torus(width, height)
+        if torus.chips == 1:
+            raise ValueError("shape must have at least two chips, not one: use compile")
+        return self._pod_program(arguments, named, torus, with_links(chip))[1]
+
+    def _pod_program(self, arguments: tuple[Any, ...], named: dict[str, Any], torus: Torus,
+                     config: Config) -> tuple[Any, PodExecutable]:
+        """Trace the function; compile it for a pod unless a program exists for its arguments.
+
+        ``config`` has links. Return the traced function, and its program.
+        """
+        stage = self._jitted.trace(*arguments, **named)
+        key = (stage.jaxpr, config, torus)
+        with self._lock:
+            if key not in self._pod_programs:
+                self._pod_programs[key] = compile_pod_cached(_imported(stage, torus), config,
+                                                             name=self._name)
+            return stage, self._pod_programs[key]
+
     def _on_pod(self, pod: Pod, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Run the function on a pod; return its results. Compile it first if it is new."""
         import jax
 
-        stage = self._jitted.trace(*arguments, **named)
+        stage, executable = self._pod_program(arguments, named, Torus(*pod.shape), pod.config)
         leaves = jax.tree.leaves(self._dynamic(arguments, named))
-        torus = Torus(*pod.shape)
-        key = (stage.jaxpr, pod.config, torus)
-        with self._lock:
-            if key not in self._pod_programs:
-                self._pod_programs[key] = compile_pod_cached(_imported(stage, torus), pod.config,
-                                                             name=self._name)
-            executable = self._pod_programs[key]
         outputs = pod.execute(executable, *(
             to_numpy(leaf, aval) for leaf, aval in zip(
                 leaves, jax.tree.leaves(stage.in_avals), strict=True)))

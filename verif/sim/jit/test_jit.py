@@ -12,10 +12,12 @@ import pytest
 
 jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
+from jax.sharding import AbstractMesh  # noqa: E402
+from jax.sharding import PartitionSpec as P  # noqa: E402
 
 import systolith  # noqa: E402
 from sim.compiler.program.compiled import compiled_of  # noqa: E402
-from systolith import Device, UnsupportedError  # noqa: E402
+from systolith import Device, Pod, UnsupportedError  # noqa: E402
 
 X = np.linspace(-2, 2, 15, dtype=np.float32).reshape(3, 5)
 
@@ -119,6 +121,28 @@ def test_names_of_files_are_no_programs(tmp_path: pathlib.Path) -> None:
         systolith.compile(str(path), "tiny")
     with pytest.raises(FileNotFoundError):
         systolith.compile(tmp_path / "other.mlir", "tiny")
+
+
+def test_functions_are_compiled_for_a_pod_before_there_is_one(monkeypatch: pytest.MonkeyPatch
+                                                              ) -> None:
+    total = systolith.jit(jax.shard_map(
+        lambda x: jax.lax.psum(x, "x"), mesh=AbstractMesh((4,), ("x",)), in_specs=P("x"),
+        out_specs=P(), check_vma=False))
+    x = np.arange(32, dtype=np.float32).reshape(8, 4)
+    program = total.compile_pod(jax.ShapeDtypeStruct(x.shape, x.dtype), shape=(2, 1),
+                                config="tiny")
+    monkeypatch.setattr(sys.modules["sim.jit.function"], "compile_pod_cached", None)
+    with Pod.open((2, 1), "tiny", "golden") as pod:
+        [found] = pod.execute(program, x)
+        np.testing.assert_array_equal(found, x.reshape(4, 2, 4).sum(0))
+        # The call finds the program, because the chips are the same.
+        np.testing.assert_array_equal(total(x, device=pod), found)
+    with pytest.raises(ValueError, match="shape must have at least two chips, not one"):
+        total.compile_pod(x, shape=(1, 1), config="tiny")
+    with pytest.raises(ValueError, match="side of the torus must be from 1 to 32, not 33"):
+        total.compile_pod(x, shape=(33, 1), config="tiny")
+    with pytest.raises(TypeError, match="config must be a Config, not 3"):
+        total.compile_pod(x, shape=(2, 1), config=3)
 
 
 def test_report_names_the_users_lines(device: Device) -> None:
