@@ -24,8 +24,8 @@ __all__ = ["PAGE", "main"]
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "scaling.md"
 """The page that shows a `report`; its charts are in the same folder."""
 _BLOCK = re.compile(r"```text\n.*?```", re.DOTALL)
-_GROUPS = ("links", "compiled", "programs", "resnet50", "steps", "strong", "more-links",
-           "more-compiled", "more-steps")
+_GROUPS = ("links", "compiled", "programs", "resnet50", "steps", "strong", "plans",
+           "more-links", "more-compiled", "more-steps")
 
 
 def main() -> int:

@@ -90,7 +90,8 @@ class Model:
         compiled = SumModel.fitted(config, links.times.latency, small)
         programs = {program.name: program for program in samples.programs}
         step = StepModel.fitted(compiled, programs, [
-            each for each in samples.steps if math.prod(shape_of(each.cores)) <= MOST_CHIPS])
+            each for each in samples.steps if math.prod(shape_of(each.cores)) <= MOST_CHIPS],
+            samples.plans)
         return cls(samples, compiled, links, step)
 
     def comparisons(self) -> Iterator[Comparison]:
@@ -158,6 +159,6 @@ class Model:
         """Return a table of all parameters."""
         return "\n".join(f"{name:16}" + ", ".join(
             f"{each.name} {getattr(part, each.name):.3g}" for each in fields(part)
-            if each.name not in ("config", "sums", "chips"))
+            if each.name not in ("config", "sums", "chips", "plans"))
             for name, part in (("AllReduce", self.links.times), ("compiled sums", self.compiled),
                                ("steps", self.step)))

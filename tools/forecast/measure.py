@@ -7,6 +7,7 @@ the file.
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise, product
 from math import prod
 from typing import Any
@@ -18,17 +19,28 @@ from sim.apps.pod import SIZES, task, training_step
 from sim.apps.resnet.network import images, parameters
 from sim.apps.resnet.step import step as resnet_step
 from sim.apps.training.models.transformer import transformer
+from sim.apps.training.task import Task
 from sim.compiler.program.compiled import compiled_of
 from sim.driver.device import Device
 from sim.driver.pod import Pod
-from sim.jit.function import jit
+from sim.jit.function import JitFunction, jit
 from tools.bench.reduce import reduce_cycles
 from tools.forecast.calibrate import MOST_CHIPS, STRONG_BATCH
-from tools.forecast.samples import COMPILED, LINKS, Program, Samples, StepSample, SumSample
+from tools.forecast.charts import CORES as CHARTED
+from tools.forecast.samples import (
+    COMPILED,
+    LINKS,
+    Plan,
+    Program,
+    Samples,
+    StepSample,
+    SumSample,
+)
+from tools.forecast.sums import streams
 from tools.forecast.torus import CORES, Shape, shape_of
 from tools.scaling import cycles, sums
 
-__all__ = ["GROUPS", "measured", "perceptron"]
+__all__ = ["GROUPS", "measured", "perceptron_plan"]
 
 _SOURCES = "golden", "hdl", "sim"
 _KIB = 1 << 10
@@ -43,16 +55,17 @@ _LINK_SUMS: tuple[tuple[Shape, tuple[int, ...], int], ...] = (
 _MATRICES = ([*pairwise(SIZES[0])], [*pairwise(SIZES[1])], [(512, 512)] * 4,
              [(1024, 512), (512, 256), (256, 256)])
 """Compiled sums: for each, the shapes of the matrices that the program adds over all cores."""
-_STEPS = (("perceptron", SIZES[0], 256, (2, 4, 8, 16, 32)),
-          ("large", SIZES[1], 256, (2, 4, 8, 16, 32)), ("large1k", SIZES[1], 1024, (2, 4, 8)))
+_STEPS = (("perceptron", SIZES[0], 256, (2, 4, 8, 16, 32, 64, 128)),
+          ("large", SIZES[1], 256, (2, 4, 8, 16, 32, 64, 128)),
+          ("large1k", SIZES[1], 1024, (2, 4, 8, 16)))
 """Perceptrons: (name, sizes of layers, examples for each core, numbers of cores)."""
 _STRONG = 128, 64, 32, 16, 8, 512, STRONG_BATCH
 """Examples for each core, if a batch of `STRONG_BATCH` examples is divided between 1 to 256 cores.
 Steps with these numbers are measured in addition to those of `_STEPS`."""
 _SHAPES: tuple[Shape, ...] = (1, 1), (2, 1), (2, 2), (4, 1)
 _MORE_SHAPES: tuple[Shape, ...] = (4, 2), (4, 4)
-_TEXTS = 16
-"""Number of texts that the transformer's batch has for each core."""
+_TEXTS, _TRANSFORMERS = 16, (2, 4, 8, 16)
+"""Number of texts that the transformer's batch has for each core, and numbers of cores."""
 _RESNET = "resnet50"
 _RESNETS = ("", 1, 64), ("x4", 4, 64), ("x128", 1, 128)
 """Steps of ResNet-50: (end of the name, images for each core, side of an image). Each takes about
@@ -116,7 +129,7 @@ def _more_compiled(samples: Samples, config: Config) -> Samples:
 
 
 def _more_steps(samples: Samples, config: Config) -> Samples:
-    """Measure steps of perceptrons on 8 and 16 chips."""
+    """Measure steps on 8 to 64 chips."""
     return _with_steps(samples, True, _trained(config, few=False))
 
 
@@ -156,20 +169,22 @@ def _with_steps(samples: Samples, more: bool, found: Sequence[StepSample]) -> Sa
 
 
 def _trained(config: Config, *, few: bool) -> list[StepSample]:
-    return [_shown(StepSample(name, cores, perceptron(sizes, batch, cores, config)))
-            for name, sizes, batch, numbers in _STEPS for cores in numbers
+    """Measure steps of all programs on at most `MOST_CHIPS` chips, or on more."""
+    wanted: list[tuple[str, int, Callable[[int], int]]] = [
+        (name, cores, partial(_perceptron, sizes, batch, config=config))
+        for name, sizes, batch, numbers in _STEPS for cores in numbers]
+    wanted += [("transformer", cores, partial(_transformer, config=config))
+               for cores in _TRANSFORMERS]
+    return [_shown(StepSample(name, cores, measure(cores))) for name, cores, measure in wanted
             if few is (prod(shape_of(cores)) <= MOST_CHIPS)]
 
 
 def _steps(samples: Samples, config: Config) -> Samples:
-    """Measure steps: of perceptrons on up to `MOST_CHIPS` chips, of the transformer on one."""
-    found = _trained(config, few=True)
-    with Device.open(config) as device:
-        found.append(_shown(StepSample("transformer", CORES, _transformer(CORES, device))))
-    return _with_steps(samples, False, found)
+    """Measure steps on up to `MOST_CHIPS` chips."""
+    return _with_steps(samples, False, _trained(config, few=True))
 
 
-def perceptron(sizes: Sequence[int], batch: int, cores: int, config: Config) -> int:
+def _perceptron(sizes: Sequence[int], batch: int, cores: int, config: Config) -> int:
     """Return the cycles of a step of a perceptron's training on ``cores`` cores.
 
     ``sizes`` are those of its layers; each core has ``batch`` examples.
@@ -185,25 +200,69 @@ def _opened(shape: Shape, config: Config) -> Device | Pod:
     return Device.open(config) if prod(shape) == 1 else Pod.open(shape, config)
 
 
-def _transformer(cores: int, device: Device) -> int:
+def _transformer(cores: int, config: Config) -> int:
     """Return the cycles of a step of the transformer with `_TEXTS` texts for each core."""
+    work = transformer(_TEXTS * cores)
+    with _opened(shape_of(cores), config) as device:
+        jit(work.train(cores))(_state(work), work.batches(0, 1), device=device)
+        return cycles(device)
+
+
+def _state(work: Task) -> Any:
+    """Return a task's state before the first step. Any numbers do: cycles do not depend on them."""
     import jax
 
-    work = transformer(_TEXTS * cores)
-    # Any numbers do: cycles do not depend on them.
-    state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype),
-                         jax.eval_shape(work.start, np.int32(0)))
-    jit(work.train(cores))(state, work.batches(0, 1), device=device)
-    return cycles(device)
+    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype),
+                        jax.eval_shape(work.start, np.int32(0)))
+
+
+def _plans(samples: Samples, config: Config) -> Samples:
+    """Plan the steps of the perceptrons and of the transformer, on 1 core and on several chips.
+
+    The transformer is planned on few chips only, because each plan takes a minute or more.
+    """
+    most = {name: [1, *(cores for cores in CHARTED if cores > CORES and streams(
+        config, shape_of(cores), _sizes(sizes)))] for name, sizes, _, _ in _STEPS}
+    wanted = [(name, sizes, batch, most[name]) for name, sizes, batch, _ in _STEPS]
+    wanted += [(_strong_name(batch), SIZES[1], batch, [1, STRONG_BATCH // batch])
+               for batch in _STRONG if STRONG_BATCH // batch > CORES]
+    found = [_shown(perceptron_plan(name, sizes, batch, cores, config))
+             for name, sizes, batch, numbers in wanted for cores in numbers]
+    for cores in 1, 2 * CORES:
+        work = transformer(_TEXTS * cores)
+        found.append(_shown(_planned("transformer", cores, jit(work.train(cores)),
+                                     (_state(work), work.batches(0, 1)), config)))
+    return replace(samples, plans=tuple(found))
+
+
+def perceptron_plan(name: str, sizes: Sequence[int], batch: int, cores: int, config: Config
+                    ) -> Plan:
+    """Plan a step of a perceptron's training; the parameters are those of `_STEPS`."""
+    import jax
+
+    weights = [jax.ShapeDtypeStruct(shape, np.float32) for shape in pairwise(sizes)]
+    data = (jax.ShapeDtypeStruct((batch * cores, size), np.float32)
+            for size in (sizes[0], sizes[-1]))
+    return _planned(name, cores, training_step(len(weights), cores, 1), (weights, *data), config)
+
+
+def _planned(name: str, cores: int, step: JitFunction, arguments: Any, config: Config) -> Plan:
+    """Compile a step for ``cores`` cores; ``name`` is that of its `Program`."""
+    chips = [step.compile(*arguments, config=config).executable] if cores == 1 else (
+        step.compile_pod(*arguments, shape=shape_of(cores), config=config).chips)
+    codes = [code for chip in {id(chip): chip for chip in chips}.values()
+             for code in compiled_of(chip).cores]
+    kernels = max(sum(kernel.predicted for kernel in code.kernels if kernel.kind != "pod_sum")
+                  for code in codes)
+    return Plan(name, cores, kernels, codes[0].sums)
 
 
 def _programs(samples: Samples, config: Config) -> Samples:
     """Measure steps of the perceptrons and of the transformer on one core."""
     found = [_alone(name, sizes, batch, config) for name, sizes, batch, _ in _STEPS]
-    with Device.open(config) as device:
-        found.append(_shown(Program(
-            "transformer", f"transformer, {_TEXTS} texts", _TEXTS, "texts",
-            _gradients(transformer(_TEXTS)), _transformer(1, device), "RTL")))
+    found.append(_shown(Program(
+        "transformer", f"transformer, {_TEXTS} texts", _TEXTS, "texts",
+        _gradients(transformer(_TEXTS)), _transformer(1, config), "RTL")))
     others = (each for each in samples.programs if each.name.startswith(_RESNET))
     return replace(samples, programs=(*found, *others))
 
@@ -211,18 +270,27 @@ def _programs(samples: Samples, config: Config) -> Samples:
 def _strong(samples: Samples, config: Config) -> Samples:
     """Measure steps of a perceptron on one core, for each number of examples in `_STRONG`."""
     return replace(samples, strong=tuple(
-        _alone(f"large{batch}", SIZES[1], batch, config) for batch in _STRONG))
+        _alone(_strong_name(batch), SIZES[1], batch, config) for batch in _STRONG))
+
+
+def _strong_name(batch: int) -> str:
+    return f"large{batch}"
 
 
 def _alone(name: str, sizes: Sequence[int], batch: int, config: Config) -> Program:
     """Measure a step of a perceptron on one core."""
     return _shown(Program(
         name, f"perceptron {'-'.join(map(str, sizes))}, {batch:,} digits", batch, "digits",
-        tuple(_WORD * prod(shape) for shape in pairwise(sizes)),
-        perceptron(sizes, batch, 1, config), "RTL"))
+        _sizes(sizes),
+        _perceptron(sizes, batch, 1, config), "RTL"))
 
 
-def _gradients(work: Any) -> tuple[int, ...]:
+def _sizes(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return the number of bytes of each array of a perceptron's gradients."""
+    return tuple(_WORD * prod(shape) for shape in pairwise(sizes))
+
+
+def _gradients(work: Task) -> tuple[int, ...]:
     """Return the number of bytes of each array of a task's parameters."""
     import jax
 
@@ -259,6 +327,7 @@ def _shown(sample: Any) -> Any:
 
 GROUPS: dict[str, Callable[[Samples, Config], Samples]] = {
     "links": _links, "compiled": _compiled, "programs": _programs, "resnet50": _resnet,
-    "steps": _steps, "strong": _strong, "more-links": _more_links,
+    "steps": _steps, "strong": _strong, "plans": _plans, "more-links": _more_links,
     "more-compiled": _more_compiled, "more-steps": _more_steps}
-"""Groups of samples, and the functions that measure them. The model is fitted to the first five."""
+"""Groups of samples, and the functions that measure them. The last three groups have the samples
+for validation; the model is fitted to the others."""

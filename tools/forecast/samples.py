@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["COMPILED", "FILE", "LINKS", "Program", "Samples", "StepSample", "SumSample",
+from sim.compiler.program.compiled import SumRecord
+
+__all__ = ["COMPILED", "FILE", "LINKS", "Plan", "Program", "Samples", "StepSample", "SumSample",
            "load", "save"]
 
 FILE = pathlib.Path(__file__).with_name("calibration.json")
@@ -78,6 +80,28 @@ class Program:
 
 
 @dataclass(frozen=True)
+class Plan:
+    """How the compiler plans a step of training.
+
+    Attributes
+    ----------
+    program : str
+        Name of a `Program`.
+    cores : int
+    kernels : int
+        Predicted cycles of the kernels of the core whose kernels take the longest, without sums.
+        The code of a sum that is written within a kernel counts.
+    sums : tuple of SumRecord
+        The sums over all cores; none if the program exchanges values instead.
+    """
+
+    program: str
+    cores: int
+    kernels: int
+    sums: tuple[SumRecord, ...]
+
+
+@dataclass(frozen=True)
 class Samples:
     """All samples.
 
@@ -90,6 +114,8 @@ class Samples:
     programs, sums, steps : tuple
     strong : tuple of Program
         Measurements of one of ``programs``, each with another number of examples for each core.
+    plans : tuple of Plan
+        Plans of the programs in ``programs`` and ``strong``, on 1 core and on several chips.
     """
 
     config: str
@@ -98,6 +124,7 @@ class Samples:
     sums: tuple[SumSample, ...]
     steps: tuple[StepSample, ...]
     strong: tuple[Program, ...]
+    plans: tuple[Plan, ...]
 
 
 def save(samples: Samples, path: pathlib.Path = FILE) -> None:
@@ -105,7 +132,7 @@ def save(samples: Samples, path: pathlib.Path = FILE) -> None:
     told = asdict(samples)
     parts = [f'"{name}": {json.dumps(told[name])}' for name in ("config", "revisions")]
     parts += [f'"{name}": [\n  ' + ",\n  ".join(map(json.dumps, told[name])) + "\n ]"
-              for name in ("programs", "sums", "steps", "strong")]
+              for name in ("programs", "sums", "steps", "strong", "plans")]
     path.write_text("{\n " + ",\n ".join(parts) + "\n}\n", encoding="utf-8")
 
 
@@ -123,7 +150,9 @@ def load(path: pathlib.Path = FILE) -> Samples:
             told["config"], told["revisions"], _programs(told["programs"]),
             tuple(SumSample(**each | {"shape": _pair(each["shape"]),
                                       "sizes": tuple(each["sizes"])}) for each in told["sums"]),
-            tuple(StepSample(**each) for each in told["steps"]), _programs(told["strong"]))
+            tuple(StepSample(**each) for each in told["steps"]), _programs(told["strong"]),
+            tuple(Plan(**each | {"sums": tuple(SumRecord(**item) for item in each["sums"])})
+                  for each in told["plans"]))
     except (LookupError, TypeError, ValueError) as error:
         raise ValueError(f"{path} must have samples: {error!r}") from error
 

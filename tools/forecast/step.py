@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tools.forecast.fit import non_negative
-from tools.forecast.samples import Program, StepSample
+from tools.forecast.samples import Plan, Program, StepSample
 from tools.forecast.sums import SumModel
 from tools.forecast.torus import CORES, shape_of
 
 __all__ = ["Forecast", "StepModel"]
+
 
 @dataclass(frozen=True)
 class Forecast:
@@ -58,8 +59,10 @@ class Forecast:
 class StepModel:
     """A step with the compiled sums of its gradients.
 
-    On several chips, its cycles are those of a step on the two cores of one chip, plus the exposed
-    share of the cycles of the sum over the torus.
+    On several chips, a step takes the cycles of its kernels, of sums while no kernel runs, and of
+    whatever else a step on one core takes besides its kernels. The compiler predicts the cycles of
+    kernels (`Plan`). A sum during which kernels run for longer than the sum takes no cycles of its
+    own. Otherwise, it takes the cycles of its ticks, `start`, and, if it leads a kernel, `led`.
 
     Attributes
     ----------
@@ -68,37 +71,78 @@ class StepModel:
     chips : mapping of str to int
         Measured cycles of a step on one chip, by the program's name. For other programs, they are
         assumed to be those on one core.
-    exposed : float
-        Share of the sum over several chips during which the cores do nothing else.
+    plans : sequence of Plan
+        Plans of the programs, on 1 core and on several chips. For numbers of cores without a plan,
+        the plan for the next smaller number counts.
+    start : float
+        Cycles of a sum besides its ticks.
+    led : float
+        Cycles that a step saves for each row of a sum that leads a kernel: the core computes and
+        stores results while the sum is in progress.
     """
 
     sums: SumModel
     chips: Mapping[str, int]
-    exposed: float
+    plans: Sequence[Plan]
+    start: float
+    led: float
 
     def cycles(self, program: Program, cores: int) -> float:
-        """Return the cycles of a step on ``cores`` cores."""
+        """Return the cycles of a step on ``cores`` cores.
+
+        Raises
+        ------
+        ValueError
+            If there is no plan of the program on one core, or on several chips.
+        """
         if cores == 1:
             return program.cycles
-        return (self.chips.get(program.name, program.cycles)
-                + self.exposed * self.sums.ticks(shape_of(cores), program.sizes))
+        if cores == CORES:
+            return self.chips.get(program.name, program.cycles)
+        constant, sums, rows = self._parts(program, cores)
+        return constant + self.start * sums - self.led * rows
+
+    def _parts(self, program: Program, cores: int) -> tuple[float, float, float]:
+        """Return the cycles of a step on several chips without `start` and `led`, and two factors.
+
+        The cycles are the first number plus ``start`` times the second, minus ``led`` times the
+        third.
+        """
+        alone, plan = self._plan(program.name, 1), self._plan(program.name, cores)
+        constant, sums, rows = float(plan.kernels + program.cycles - alone.kernels), 0, 0
+        for item in plan.sums:
+            ticks = self.sums.ticks(shape_of(cores), item)
+            if not (item.apart and item.kernels >= ticks):
+                constant, sums = constant + ticks, sums + 1
+                rows += item.leads * item.vectors * self.sums.config.sublanes
+        return constant, sums, rows
+
+    def _plan(self, name: str, cores: int) -> Plan:
+        plans = [plan for plan in self.plans if plan.program == name and plan.cores <= cores
+                 and (plan.cores == 1) is (cores == 1)]
+        if not plans:
+            raise ValueError(f"there must be a plan of {name} on " + (
+                "1 core" if cores == 1 else f"some number of cores from {CORES + 1} to {cores}"))
+        return max(plans, key=lambda plan: plan.cores)
 
     @classmethod
-    def fitted(cls, sums: SumModel, programs: Mapping[str, Program],
-               samples: Sequence[StepSample]) -> "StepModel":
-        """Fit `exposed` to steps on several chips, by least squares of relative errors.
+    def fitted(cls, sums: SumModel, programs: Mapping[str, Program], samples: Sequence[StepSample],
+               plans: Sequence[Plan]) -> "StepModel":
+        """Fit `start` and `led` to steps on several chips, by least squares of relative errors.
 
         ``programs`` maps the name of each program in the samples to the program.
 
         Raises
         ------
         ValueError
-            If no sample has several chips.
+            If the samples do not determine the parameters, or if a plan is missing.
         """
-        one = cls(sums, {each.program: each.cycles for each in samples if each.cores == CORES}, 0)
+        chips = {each.program: each.cycles for each in samples if each.cores == CORES}
+        model = cls(sums, chips, plans, 0, 0)
         used = [sample for sample in samples if sample.cores > CORES]
-        [exposed] = non_negative(
-            [[sums.ticks(shape_of(each.cores), programs[each.program].sizes)] for each in used],
-            [each.cycles - one.cycles(programs[each.program], each.cores) for each in used],
+        parts = [model._parts(programs[each.program], each.cores) for each in used]
+        start, led = non_negative(
+            [[number, -rows] for _, number, rows in parts],
+            [each.cycles - constant for each, (constant, _, _) in zip(used, parts, strict=True)],
             [1 / each.cycles for each in used])
-        return replace(one, exposed=exposed)
+        return replace(model, start=start, led=led)

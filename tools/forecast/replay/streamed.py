@@ -4,33 +4,34 @@
 opposite directions, so the replay has one core, with a link along X and one along Y. What these
 links transfer comes from the core's two quarters (`tools.forecast.replay.events`).
 
-The model of the hardware has links, the time from one chip to the next, the cycles of a core for a
-piece, and the DMA engine that sends pieces to the other core, a row a cycle. This engine waits
-while vector memory takes rows that links bring.
+The model of the hardware has links, the time from one chip to the next, the cycles of a core's code
+(`tools.forecast.replay.work`) and of the checks of descriptors, and the DMA engine that sends
+pieces to the other core, a row a cycle. This engine waits while vector memory takes rows that links
+bring.
 """
 
 from functools import lru_cache
 
 from hdl.config import Config
+from hdl.dma.interface import CheckTimes
 from sim.compiler.collectives.schedule import Event, Goes, Tick, ticks
 from sim.compiler.collectives.shares import SumShares
 from tools.forecast.replay.events import LinkReplay, Transfer, Waits
+from tools.forecast.replay.work import tick_cycles
 from tools.forecast.torus import LINK_RATE
 
 __all__ = ["streamed"]
-
-_VECTOR, _SEND = 3, 10
-"""Cycles of a core for a piece, before it sends the piece: `_VECTOR` for each vector that it adds,
-and `_SEND` for the start of the send. Its other cycles for the piece come after the send."""
 
 
 class _Replay(LinkReplay):
     """Replays a core; times count from the first tick."""
 
-    def __init__(self, config: Config, shares: SumShares, latency: float,
-                 piece: float) -> None:
+    def __init__(self, config: Config, shares: SumShares, latency: float) -> None:
         super().__init__()
-        self._shares, self._latency, self._time = shares, latency, piece
+        self._shares, self._latency = shares, latency
+        self._work = tick_cycles(config, shares)
+        # A bundle that starts a transfer waits until the descriptor has been checked.
+        self._issue = CheckTimes.of(config).total()
         self._sublanes = config.sublanes
         self._vector = config.sublanes * config.row_bytes / LINK_RATE
         self._quarters = shares.quarters(0)
@@ -61,36 +62,35 @@ class _Replay(LinkReplay):
                 yield pairs[number]
         for number in tick.pairs:
             pairs[number] = self._move(number, self._shares.pieces)
+        share = self._work[tick] / (self._shares.pieces * len(tick.events))
         for _ in range(self._shares.pieces):
             for number, event in tick.events:
-                yield from self._piece(number, event)
+                yield from self._piece(number, event, share)
         for number, event in tick.events:
             if event.goes is Goes.FIRST:
                 yield from self._send(number, 0, self._shares.pieces)
 
-    def _piece(self, number: int, event: Event) -> Waits:
-        """Replay the work of a tick on a piece of a quarter."""
-        size = self._quarters[number].size
+    def _piece(self, number: int, event: Event, cycles: float) -> Waits:
+        """Replay the work of a tick on a piece of a quarter: ``cycles`` cycles, and transfers."""
         if event.goes is None:
             [axis] = event.arrives
             yield from self.wait(0, number, axis)
+            yield self.now + cycles
             for further in event.on:
-                yield self.now + _SEND
                 yield from self._send(number, further, 1)
-            self._move(number, 1)
-            yield self.now + self._time
-            return
-        if 1 in event.arrives:
-            yield from self.wait(0, number, 1)
-        yield self.now + _SEND + _VECTOR * size
-        if event.goes is Goes.SECOND:
-            yield from self._send(number, 1, 1)
-        elif event.goes is Goes.COMPLETE:
+        else:
+            if 1 in event.arrives:
+                yield from self.wait(0, number, 1)
+            yield self.now + cycles
+            if event.goes is Goes.SECOND:
+                yield from self._send(number, 1, 1)
+            if event.goes is not Goes.COMPLETE:
+                return
             for axis in (1, 0):
                 if self._quarters[number].sides[axis] > 1:
                     yield from self._send(number, axis, 1)
-            self._move(number, 1)
-        yield self.now + self._time
+        yield self.now + self._issue
+        self._move(number, 1)
 
     def _move(self, number: int, pieces: int) -> float:
         """Send pieces of a quarter to the other core; return the time when they have arrived."""
@@ -102,24 +102,23 @@ class _Replay(LinkReplay):
         """Send pieces to the next chip along an axis of a quarter."""
         quarter = self._quarters[number]
         vectors = pieces * quarter.size
+        yield self.now + self._issue
         # Both of a core's quarters bring as much, from one side each.
         yield from self.send(0, quarter.axes[axis], Transfer(
             number, axis, vectors * self._vector, self._latency, vectors * self._sublanes))
 
 
 @lru_cache(4096)
-def streamed(config: Config, shares: SumShares, latency: float, piece: float) -> float:
+def streamed(config: Config, shares: SumShares, latency: float) -> float:
     """Return the cycles of all ticks of a sum, from vector memory to vector memory.
 
     Parameters
     ----------
     config : Config
-        Configuration of each chip.
+        Configuration of each chip, with links.
     shares : SumShares
         How the sum is divided.
     latency : float
         `tools.forecast.replay.rings.Times.latency`.
-    piece : float
-        Cycles that a core takes for a piece, besides those for the piece's vectors.
     """
-    return _Replay(config, shares, latency, piece).cycles()
+    return _Replay(config, shares, latency).cycles()
