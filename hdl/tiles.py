@@ -19,6 +19,7 @@ from amaranth.lib.wiring import In, Out
 
 from . import yosys
 from .checks import instance, integer
+from .elaboration.netlist import speed_up
 from .target import Target
 
 __all__ = ["Chain", "Each", "Link", "ModuleInterface", "Shared", "TileGrid", "VerilogLibrary",
@@ -184,6 +185,7 @@ class VerilogLibrary:
         dict of str to str
             Verilog of each module written by this library so far, by module name.
         """
+        speed_up()
         described: dict[str, str] = {}
         self._pending[name] = make
         while self._pending:

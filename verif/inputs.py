@@ -77,6 +77,7 @@ REVIEWED: Mapping[str, tuple[str, ...]] = {
     "tools/jax_table/run.py": CODE,
     "tools/jax_table/worker.py": CODE,
     "verif/benches/runner.py": CODE,
+    "verif/hdl/elaboration/test_netlist.py": ("hdl/*",),
     "verif/hdl/test_store.py": CODE,
     "verif/hdl/test_yosys.py": ("hdl/*",),
     "verif/sim/apps/test_command.py": CODE,

@@ -1,0 +1,1 @@
+"""Amaranth's elaboration."""

@@ -1,0 +1,81 @@
+"""Tests of the faster netlist: what it writes, and the cycles that it finds."""
+
+import subprocess
+import sys
+
+import amaranth
+import pytest
+from amaranth import Cat, Module, Signal
+from amaranth.back import rtlil
+from amaranth.hdl._nir import CombinationalCycle
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.elaboration.netlist import VERSION, speed_up
+
+PROGRAM = """
+import amaranth
+from hdl import yosys
+from hdl.chip.arbiter import VectorPort
+from hdl.config import Config
+from hdl.elaboration.netlist import VERSION, speed_up
+from hdl.mxu.mxu import Mxu
+from hdl.tiles import VerilogLibrary
+
+written = []
+yosys.write_verilog = lambda modules: written[-1].update(modules) or modules
+for version in ("0.0", VERSION):
+    amaranth.__version__ = version
+    speed_up.cache_clear()
+    assert speed_up() == (version == VERSION)
+    written.append({})
+    VerilogLibrary().write("mxu", lambda: Mxu(Config.preset("tiny")))
+    VerilogLibrary().write("port", lambda: VectorPort(Config.preset("tiny"), 2))
+assert len(written[0]) > 10
+assert written[0] == written[1]
+"""
+
+
+def test_modules_are_the_same_as_without_it() -> None:
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True)
+
+
+def test_the_version_of_amaranth_is_known() -> None:
+    assert amaranth.__version__ == VERSION
+    assert speed_up()
+
+
+class Wires(wiring.Component):
+    """Three bits, of which each may depend on the one below it, or on the bit that ``to`` gives."""
+
+    def __init__(self, to: int | None, direct: bool) -> None:
+        super().__init__({"a": In(1), "y": Out(3)})
+        self.to = to
+        self.direct = direct
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        bits = Signal(3)
+        first = self.a if self.to is None else bits[self.to]
+        m.d.comb += self.y.eq(bits)
+        if self.direct:
+            m.d.comb += bits.eq(Cat(first, bits[:2]))
+        else:
+            with m.If(self.a):
+                m.d.comb += bits[0].eq(first & self.a)
+            m.d.comb += [bits[1].eq(~bits[0]), bits[2].eq(bits[1] ^ self.a)]
+        return m
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_bits_of_a_signal_may_depend_on_lower_bits(direct: bool) -> None:
+    speed_up()
+    assert "module" in rtlil.convert(Wires(None, direct))
+
+
+@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize("to", [0, 1, 2])
+def test_a_bit_that_depends_on_itself_is_found(to: int, direct: bool) -> None:
+    speed_up()
+    with pytest.raises(CombinationalCycle, match=rf"^Combinational cycle (.|\n)*bits bit {to}\n"):
+        rtlil.convert(Wires(to, direct))
