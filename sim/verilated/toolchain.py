@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 from hdl.store import cache_folder
 
-__all__ = ["SIZE_FLAGS", "Toolchain", "build_folder", "compile_for", "march"]
+__all__ = ["CLASS_STANDARD", "SIZE_FLAGS", "Toolchain", "build_folder", "compile_for", "march"]
 
 _INSTALL = "apt-get install -y g++"
 
@@ -57,12 +57,20 @@ ones in the tests compile three times as fast, and take two thirds more memory.
 
 _VERILATOR = 'ulimit -s unlimited 2>/dev/null; exec "$0" "$@"'
 
-_CXX_FLAGS = ("-std=c++20", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden",
+_CXX_FLAGS = ("-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden",
               "-DVL_TIME_CONTEXT", "-DVL_USER_FATAL", "-pthread")
 """Compiler arguments for every object of a model.
 
 They export only the model's C API, and turn Verilator's fatal errors into exceptions.
 """
+
+CLASS_STANDARD = "-std=c++17"
+"""Argument for a C++ file that includes Verilator's headers.
+
+With C++20, the standard library's headers are larger, and each file has its own code for strings:
+a small verilated class takes a third longer to compile.
+"""
+_STANDARD = "-std=c++20"
 
 
 def build_folder() -> pathlib.Path:
@@ -155,17 +163,20 @@ class Toolchain:
     @property
     def verilator_flags(self) -> tuple[str, ...]:
         """Verilator's arguments for a fast model."""
-        return (*_VERILATOR_FLAGS, "-CFLAGS", " ".join(_CXX_FLAGS))
+        return (*_VERILATOR_FLAGS, "-CFLAGS", " ".join(self.flags))
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The compiler's arguments for every object, without those from `optimisation`."""
-        return _CXX_FLAGS
+        """The compiler's arguments for an object that includes Verilator's headers.
+
+        Those from `optimisation` and `include_flags` are not among them.
+        """
+        return CLASS_STANDARD, *_CXX_FLAGS
 
     @property
     def cxx_flags(self) -> tuple[str, ...]:
-        """The compiler's arguments for an optimised object."""
-        return (*self.flags, *self.optimisation())
+        """The compiler's arguments for an optimised object without Verilator's headers."""
+        return (_STANDARD, *_CXX_FLAGS, *self.optimisation())
 
     @property
     def include_flags(self) -> tuple[str, ...]:
@@ -215,7 +226,7 @@ class Toolchain:
             output.
         """
         return (*self.cxx, *_compiler_identity(self.cxx, self.march),
-                _verilator_version(), *self.verilator_flags,
+                _verilator_version(), *self.verilator_flags, _STANDARD,
                 *self.optimisation(True), *self.optimisation(False), *self.optimisation(None))
 
 

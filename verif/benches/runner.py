@@ -37,7 +37,7 @@ from sim.verilated.objects import (
     run_tool,
     runtime_objects,
 )
-from sim.verilated.toolchain import SIZE_FLAGS, Toolchain, build_folder
+from sim.verilated.toolchain import CLASS_STANDARD, SIZE_FLAGS, Toolchain, build_folder
 from verif.benches.axi.tops import ControlTop, HbmPortTop
 from verif.benches.fpga.tops import SdramTop, SerialTop
 
@@ -64,7 +64,7 @@ _MODULES = {top: f"verif.benches.{folder}.bench_{top}"
 _VERILATOR_FLAGS = ("--vpi", "--timescale", "1ns/1ns", *SIZE_FLAGS, "--x-assign", "unique",
                     "--x-initial", "unique", "--no-timing")
 
-_CXX_FLAGS = ("-std=c++20", "-pthread")
+_CXX_FLAGS = (CLASS_STANDARD, "-pthread")
 _COCOTB_MAIN = cocotb_tools.config.share_dir / "lib" / "verilator" / "verilator.cpp"
 _HEADERS = ("libgen.h", "algorithm", "atomic", "cstring", "memory", "string", "vector",
             "verilated.h", "verilated_dpi.h", "verilated_vpi.h")

@@ -308,7 +308,10 @@ private:
     struct Address {
         uint64_t address = 0;
         uint32_t length = 0, size = 0, burst = 0, id = 0;
-        bool operator==(const Address&) const = default;
+        bool operator==(const Address& other) const {
+            return address == other.address && length == other.length && size == other.size &&
+                burst == other.burst && id == other.id;
+        }
     };
 
     struct Side {
