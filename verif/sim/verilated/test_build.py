@@ -282,6 +282,16 @@ def test_inout_port_is_rejected(own_folder: pathlib.Path) -> None:
         build_model("pin", {"pin": source}, optimise=None)
 
 
+def test_huge_pages_are_requested_unless_the_user_has_settings(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    for settings, expected in ((None, "glibc.malloc.hugetlb=1"), ("glibc.malloc.check=1",) * 2):
+        with monkeypatch.context() as patch:
+            patch.delenv("GLIBC_TUNABLES", raising=False)
+            if settings:
+                patch.setenv("GLIBC_TUNABLES", settings)
+            assert Toolchain.find().environment()["GLIBC_TUNABLES"] == expected
+
+
 def test_missing_compiler_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SYSTOLITH_CXX", "no-such-compiler -x")
     with pytest.raises(RuntimeError, match=r"no-such-compiler.*apt-get install -y g\+\+"):
