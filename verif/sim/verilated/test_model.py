@@ -46,12 +46,12 @@ endmodule
 
 @pytest.fixture(scope="module")
 def wide_path() -> pathlib.Path:
-    return build_model("wide", {"wide": wide_source()}, optimise=False)
+    return build_model("wide", {"wide": wide_source()}, optimise=None)
 
 
 @pytest.fixture(scope="module")
 def stopper_path() -> pathlib.Path:
-    return build_model("stopper", {"stopper": STOPPER}, optimise=False)
+    return build_model("stopper", {"stopper": STOPPER}, optimise=None)
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_ports_are_listed_in_full(wide: Model) -> None:
 
 
 def test_names_are_those_of_the_verilog() -> None:
-    with Model(build_model("names", {"names": NAMES}, optimise=False)) as model:
+    with Model(build_model("names", {"names": NAMES}, optimise=None)) as model:
         assert set(model.ports) == {"clk", "a__b", "_lead__", "weird.name", "a[3]", "y"}
         assert model.ports["a[3]"].width == 6
         for name in ("a__b", "_lead__", "weird.name", "a[3]"):
@@ -246,7 +246,7 @@ def test_negative_cycles_are_rejected(wide: Model) -> None:
 
 def test_model_without_clock_settles_but_does_not_tick() -> None:
     source = "module gate(input [3:0] a, output [3:0] y);\n  assign y = ~a;\nendmodule\n"
-    with Model(build_model("gate", {"gate": source}, optimise=False)) as model:
+    with Model(build_model("gate", {"gate": source}, optimise=None)) as model:
         model.poke("a", 5)
         assert model.peek("y") == 10
         with pytest.raises(RuntimeError, match="has no input clk"):

@@ -181,6 +181,6 @@ endmodule
 """
     files = FILES | {"twice.cpp": FILES["twice.cpp"].replace("int twice", 'extern "C" int twice')}
     logs = [(build_model(name, {name: source.format(name=name)}, cpp=files,
-                         optimise=False).parent / "build.log").read_text()
+                         optimise=None).parent / "build.log").read_text()
             for name in ("one", "two")]
     assert [" -c twice.cpp" in log for log in logs] == [True, False]
