@@ -74,8 +74,10 @@ _LONG = ("chip", "core")
 """Designs whose benches simulate so many cycles that a faster model pays off. The other benches are
 short: a faster model would not make up for the time that its build takes."""
 
-_BLOCKS = ("vpu_element", "mac_cell")
-"""Large modules with many instances in a design: each is verilated and compiled only once."""
+_BLOCKS = ("vpu_grid_row", "mac_grid_row")
+"""Large modules with many instances in a design: each is verilated and compiled only once.
+
+Rows of tiles, not tiles: a design with fewer blocks is simulated faster."""
 
 _WARNINGS = ",".join(["error", *(
     f"ignore::DeprecationWarning:cocotbext.axi.{module}"
