@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from hdl.config import Config
+from hdl.store import collecting_rarely
 from sim.compiler.executable import Executable, Queues
 from sim.compiler.graph.arrays import array_dtype
 from sim.compiler.graph.ir import Graph, Sharding, Value
@@ -160,6 +161,7 @@ def _pod_array(name: str, value: Value, division: Division | None, stacked: bool
                     array_dtype(value.dtype), division, stacked)
 
 
+@collecting_rarely()
 def _compiled(graph: Graph, config: Config, title: str, standard_inputs: bool = False,
               fed: Collection[int] = (), outfeed: bool = False) -> list[Compiled]:
     """Return the program of each chip; the parameters are those of `compile_graph`."""
