@@ -265,31 +265,27 @@ WRITTEN = (Kind.SCALAR_OUT, Kind.SCALAR_INOUT, Kind.VECTOR_OUT, Kind.MASK_OUT)
 """Kinds of operands that an operation writes."""
 _READ = (Kind.SCALAR_IN, Kind.SCALAR_INOUT, Kind.SOURCE, Kind.VECTOR_IN, Kind.VECTOR_SOURCE,
          Kind.MASK_IN)
-_POSITIONS = "_positions"
-"""Name under which an operation keeps the result of `_positions`."""
 
 
-def _positions(operation: isa.Operation) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the positions of the operands that an operation may read, and of those it may write.
+def _positions(operation: isa.Operation, kinds: tuple[Kind, ...]) -> tuple[int, ...]:
+    return tuple(position for position, operand in enumerate(operation.operands)
+                 if operand.kind in kinds)
 
-    The operation itself keeps them, because hashing it is slow.
-    """
-    kept = vars(operation)
-    found: tuple[tuple[int, ...], tuple[int, ...]] | None = kept.get(_POSITIONS)
-    if found is None:
-        reads, writes = (tuple(position for position, operand in enumerate(operation.operands)
-                               if operand.kind in kinds) for kinds in (_READ, WRITTEN))
-        found = kept[_POSITIONS] = reads, writes
-    return found
+
+_SHAPES = {id(operation): (operation.name, _positions(operation, _READ),
+                           _positions(operation, WRITTEN)) for operation in isa.OPERATIONS}
+"""For each operation, by its identity: its name, and the positions of the operands that it may read
+and of those that it may write."""
 
 
 @dataclass(slots=True, eq=False)
 class Op:
-    """An operation with its operands in the order of the text form.
+    """An operation with its operands in the order of the text form; it never changes.
 
     Attributes
     ----------
     operation : hdl.isa.Operation
+        One of `hdl.isa.OPERATIONS`.
     operands : tuple
     access : Access or None
         The address, if the operation has one. From it, `sim.compiler.machine.addresses` sets the
@@ -303,25 +299,35 @@ class Op:
     operands: tuple[Operand, ...]
     access: Access | None = None
     fence: Fence | None = None
+    _reads: tuple[Register, ...] | None = field(default=None, init=False, repr=False)
+    _writes: tuple[Register, ...] | None = field(default=None, init=False, repr=False)
 
     @property
     def name(self) -> str:
         """Name of the operation in the text form."""
-        return self.operation.name
+        return _SHAPES[id(self.operation)][0]
 
     @property
-    def writes(self) -> list[Register]:
+    def writes(self) -> tuple[Register, ...]:
         """Registers that the operation writes, except s0."""
-        return [value for position in _positions(self.operation)[1]
-                if isinstance(value := self.operands[position], (VReg, MReg, SReg))
-                and value is not ZERO]
+        if self._writes is None:
+            operands = self.operands
+            self._writes = tuple([
+                value for position in _SHAPES[id(self.operation)][2]
+                if isinstance(value := operands[position], (VReg, MReg, SReg))
+                and value is not ZERO])
+        return self._writes
 
     @property
-    def reads(self) -> list[Register]:
+    def reads(self) -> tuple[Register, ...]:
         """Registers that the operation reads, except s0 and m0."""
-        return [value for position in _positions(self.operation)[0]
-                if isinstance(value := self.operands[position], (VReg, MReg, SReg))
-                and value is not ZERO and value is not ALL_ONES]
+        if self._reads is None:
+            operands = self.operands
+            self._reads = tuple([
+                value for position in _SHAPES[id(self.operation)][1]
+                if isinstance(value := operands[position], (VReg, MReg, SReg))
+                and value is not ZERO and value is not ALL_ONES])
+        return self._reads
 
     def replaced(self, registers: Mapping[Register, Register]) -> "Op":
         """Return the operation with the keys of ``registers`` replaced by their values."""

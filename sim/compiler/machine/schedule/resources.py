@@ -5,7 +5,7 @@ bundle. A schedule that ignores any other resource gives the same results, but r
 holds a bundle until it can execute it.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from dataclasses import dataclass, field
 
 from amaranth.utils import ceil_log2
@@ -17,7 +17,9 @@ from sim.compiler.machine.ir import Op, Register, SReg
 
 __all__ = ["Node", "Table", "follows", "is_inline", "latency", "occupancy"]
 
-_SCALAR_LOAD = 2
+_LATENCIES = {**isa.LATENCIES, Unit.SMEM: 2}
+"""Latencies of units in which all operations take equally long; those of other units but the array
+and the cross-lane unit take a cycle."""
 _EAGER = 4
 """Cycles by which an eager operation (`Node.of`) may issue before the array can accept it."""
 _REDUCE = (MiscOp.SUM_LANES, MiscOp.MAX_LANES)
@@ -30,18 +32,13 @@ _PORTS = {slot: f"{slot}.port" for slot in Slot}
 def latency(op: Op, config: Config) -> int:
     """Return an operation's latency: cycles until a bundle can use its result without a wait."""
     operation = op.operation
-    if operation.unit in isa.LATENCIES:
-        return isa.LATENCIES[operation.unit]
-    if operation.unit is Unit.SMEM:
-        return _SCALAR_LOAD
     if operation.unit is Unit.XLU:
-        extra = _skipped(op, config)
         if operation.op in _REDUCE:
             return config.sublanes + 2 * ceil_log2(config.lanes) + 4
-        return config.sublanes + (ceil_log2(config.lanes) + 1) // 2 + 4 + extra
+        return config.sublanes + (ceil_log2(config.lanes) + 1) // 2 + 4 + _skipped(op, config)
     if operation.unit is Unit.MXU:
         return config.sublanes + 2
-    return 1
+    return _LATENCIES.get(operation.unit, 1)
 
 
 def _skipped(op: Op, config: Config) -> int:
@@ -65,9 +62,10 @@ def occupancy(op: Op, config: Config) -> tuple[str, int] | None:
 
     None for operations of other units.
     """
-    if op.operation.unit is Unit.XLU:
+    unit = op.operation.unit
+    if unit is Unit.XLU:
         return "xlu", config.sublanes + _skipped(op, config)
-    if op.operation.unit is Unit.MXU:
+    if unit is Unit.MXU:
         if Slot.POP in op.operation.slots:
             return "pop", config.sublanes
         weights = op.operation.op in (PushOp.WEIGHTS, PushOp.WEIGHTS_T)
@@ -90,10 +88,27 @@ def follows(op: Op, moving: Collection[Register]) -> SReg | None:
     return None
 
 
-def _constants(op: Op) -> set[int | str]:
-    return {value for operand, value in zip(op.operation.operands, op.operands, strict=True)
-            if isinstance(value, str) or (isinstance(value, int) and not is_inline(value)
-                                          and operand.kind in (Kind.SOURCE, Kind.VECTOR_SOURCE))}
+_NO_CONSTANTS: Set[int | str] = frozenset()
+_SOURCES = {id(operation): tuple(
+    (position, operand.kind in (Kind.SOURCE, Kind.VECTOR_SOURCE))
+    for position, operand in enumerate(operation.operands)
+    if operand.kind in (Kind.SOURCE, Kind.VECTOR_SOURCE, Kind.IMMEDIATE))
+    for operation in isa.OPERATIONS}
+"""For each operation, by its identity: the positions of the operands that may be words or symbols,
+and whether a word there needs an immediate if it is not inline."""
+
+
+def _constants(op: Op) -> Set[int | str]:
+    found: set[int | str] | None = None
+    for position, is_source in _SOURCES[id(op.operation)]:
+        value = op.operands[position]
+        if isinstance(value, str) or (is_source and isinstance(value, int)
+                                      and not is_inline(value)):
+            if found is None:
+                found = {value}
+            else:
+                found.add(value)
+    return _NO_CONSTANTS if found is None else found
 
 
 @dataclass(slots=True, eq=False)
@@ -103,7 +118,7 @@ class Node:
     Attributes
     ----------
     op : Op
-    reads, writes : list of Register
+    reads, writes : tuple of Register
         Registers that it reads, and that it writes.
     latency : int
         Number of cycles until its results can be read.
@@ -120,13 +135,13 @@ class Node:
     """
 
     op: Op
-    reads: list[Register]
-    writes: list[Register]
+    reads: tuple[Register, ...]
+    writes: tuple[Register, ...]
     latency: int
     unit: str | None
     busy: int
     port: bool
-    constants: set[int | str]
+    constants: Set[int | str]
 
     @staticmethod
     def of(op: Op, config: Config, moving: Collection[Register] = (), *,
@@ -141,7 +156,7 @@ class Node:
         if eager and op.operation.unit is Unit.MXU:
             busy = max(1, busy - _EAGER)
         constants = _constants(op)
-        if follows(op, moving) is not None:
+        if moving and follows(op, moving) is not None:
             constants = {f"offset {id(op)}"}
         return Node(op, op.reads, op.writes, latency(op, config), unit, busy,
                     op.operation.unit in _VECTOR_UNITS, constants)
@@ -171,7 +186,7 @@ class Table:
     period: int
     taken: dict[tuple[str, int], int] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
-    constants: dict[int, list[tuple[int, set[int | str]]]] = field(default_factory=dict)
+    constants: dict[int, list[tuple[int, Set[int | str]]]] = field(default_factory=dict)
     scheduled: dict[int, tuple[Node, Slot, int]] = field(default_factory=dict)
 
     def _keys(self, node: Node, slot: Slot, cycle: int) -> list[tuple[str, int]]:
@@ -250,7 +265,7 @@ class Table:
         others = self.constants.get(row)
         if not others:
             return True
-        return len(node.constants.union(*(held for _, held in others))) <= isa.IMMEDIATES
+        return len(set(node.constants).union(*(held for _, held in others))) <= isa.IMMEDIATES
 
     def put(self, number: int, node: Node, slot: Slot, cycle: int) -> None:
         """Put ``node``, operation ``number``, in a slot of a cycle; occupy its resources."""
