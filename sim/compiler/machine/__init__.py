@@ -12,7 +12,8 @@ Stages, in order:
   how the iterations of innermost loops overlap.
 - `registers` assigns physical registers; if there are too few, `spill` keeps some vectors in vector
   memory.
-- `emit` runs the stages and returns `Code`.
+- `emit` runs the stages and returns `Code`; by `reuse`, it does so once for code that differs only
+  in addresses.
 """
 
 from sim.compiler.machine.builder import Builder

@@ -1,8 +1,7 @@
 """Emission: machine code becomes bundles of operations on physical registers."""
 
-import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hdl.config import Config
@@ -11,12 +10,9 @@ from sim.asm.assembler import Assembler
 from sim.compiler.machine.addresses import lower_addresses
 from sim.compiler.machine.ahead import weights_ahead
 from sim.compiler.machine.ir import (
-    Block,
     Line,
-    Loop,
     MachineCode,
     MReg,
-    Op,
     SReg,
     VmemBuffer,
     VReg,
@@ -27,6 +23,7 @@ from sim.compiler.machine.loops import hoist, unroll
 from sim.compiler.machine.registers.coloring import Allocation, RegisterPressureError
 from sim.compiler.machine.registers.coloring import allocate as assign
 from sim.compiler.machine.registers.spill import spill
+from sim.compiler.machine.reuse.content import Content
 
 __all__ = ["JOINED", "LADDER", "Code", "Loops", "emit", "forget"]
 
@@ -50,6 +47,9 @@ class Code:
         All loops.
     live : tuple of frozenset of int
         Numbers of the scalar registers that are live before each bundle, and after the last.
+    cycles : dict of int to int
+        Results of `sim.compiler.machine.estimate.estimate` so far, by its parameter ``unknown``.
+        Code that differs only in addresses has the same dictionary.
     """
 
     config: Config
@@ -58,6 +58,7 @@ class Code:
     atoms: tuple[tuple[int, int], ...]
     loops: tuple[Loops, ...]
     live: tuple[frozenset[int], ...]
+    cycles: dict[int, int] = field(default_factory=dict, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.bundles)
@@ -100,10 +101,10 @@ JOINED = tuple(Options(joined=True, unrolled=most, lead=64, live=30)
 """Options to try, in order, for code of several kernels (`sim.compiler.machine.join.join`)."""
 
 
-_EMITTED: dict[tuple[bytes, tuple[Options, ...]], Code | RegisterPressureError] = {}
-"""Emitted code, or the error raised instead, by a digest of the machine code and the options.
+_EMITTED: dict[Hashable, "_Emitted | RegisterPressureError"] = {}
+"""Emitted code, or the error raised instead, by the content of the machine code and the options.
 
-Both cores run the same kernels, which are therefore emitted only once."""
+Both cores run the same kernels, and many kernels differ only in the addresses of their buffers."""
 
 
 _SPILLED = LADDER[-3:]
@@ -120,7 +121,8 @@ def emit(code: MachineCode, config: Config, *, schedule: bool = True,
     """Translate machine code to bundles.
 
     Code that equals earlier code, such as that of the other core, is not translated again, until
-    `forget` is called.
+    `forget` is called. Nor is code that differs from earlier code only in the addresses of its
+    buffers, if they only change offsets (`sim.compiler.machine.reuse.content`).
 
     Parameters
     ----------
@@ -146,17 +148,17 @@ def emit(code: MachineCode, config: Config, *, schedule: bool = True,
         raise ValueError(f"config must be {code.config!r}, for which the code was built, "
                          f"not {config!r}")
     ways = tuple(ladder) if schedule else (Options(schedule=False),)
-    content = code.config, code.registers, tuple(_content(code.body))
-    key = hashlib.sha256(repr(content).encode()).digest(), ways
+    content = Content(code)
+    key = content.key, ways
     found = _EMITTED.get(key)
     if found is None:
         try:
-            found = _emitted(code, ways)
+            found = _emitted(code, ways, content.buffers)
         except RegisterPressureError as error:
             found = error
         _EMITTED[key] = found
-    if isinstance(found, Code):
-        return found
+    if isinstance(found, _Emitted):
+        return found.at(list(content.buffers))
     if allocate is None or found.kind is not VReg:
         raise found
     return _with_spills(code, config, allocate, found)
@@ -182,27 +184,44 @@ def forget() -> None:
     _EMITTED.clear()
 
 
-def _content(block: Block) -> Iterator[object]:
-    """Yield the items of a block as values that can be compared and hashed."""
-    for item in block:
-        if isinstance(item, Op):
-            yield item.operation.slots, item.name, *map(str, item.operands), item.fence
-            if item.access is not None:
-                yield item.access.buffer, str(item.access.index)
-        elif isinstance(item, Loop):
-            yield (str(item.variable), str(item.count), str(item.again),
-                   *(f"{register} {step}" for register, step in item.steps))
-            yield from _content(item.body)
-            yield "end"
-        else:
-            yield str(item.condition)
-            yield from _content(item.then)
-            yield "else"
-            yield from _content(item.otherwise)
-            yield "end"
+@dataclass(frozen=True)
+class _Emitted:
+    """Code that `emit` has emitted.
+
+    Attributes
+    ----------
+    code : Code
+    buffers : list of VmemBuffer
+        The buffers of the code.
+    places : mapping of int to list of (int, int)
+        For each bundle that accesses buffers, pairs: the number of an operation in it, and the
+        number of the buffer that the operation accesses.
+    """
+
+    code: Code
+    buffers: Sequence[VmemBuffer]
+    places: Mapping[int, Sequence[tuple[int, int]]]
+
+    def at(self, buffers: Sequence[VmemBuffer]) -> Code:
+        """Return the code for other buffers, which correspond to `buffers` one by one."""
+        moves = [new.address - old.address
+                 for new, old in zip(buffers, self.buffers, strict=True)]
+        if not any(moves):
+            return self.code
+        bundles = list(self.code.bundles)
+        for number, places in self.places.items():
+            operations = list(bundles[number])
+            for place, buffer in places:
+                slot, name, (value, base, offset, *rest) = operations[place]
+                operations[place] = slot, name, (
+                    value, base, offset + moves[buffer] & 0xFFFFFFFF, *rest)
+            bundles[number] = tuple(operations)
+        return replace(self.code, bundles=tuple(bundles))
 
 
-def _emitted(code: MachineCode, ladder: Sequence[Options]) -> Code:
+def _emitted(code: MachineCode, ladder: Sequence[Options], buffers: Mapping[VmemBuffer, int]
+             ) -> _Emitted:
+    """Emit code; ``buffers`` numbers its buffers."""
     for options in ladder:
         try:
             layout = lay_out(_prepared(code, options), options)
@@ -210,8 +229,16 @@ def _emitted(code: MachineCode, ladder: Sequence[Options]) -> Code:
         except RegisterPressureError as failure:
             error = failure
             continue
-        return Code(code.config, tuple(_bundle(line, allocation) for line in layout.lines),
-                    layout.labels, tuple(layout.atoms), tuple(layout.loops), allocation.live)
+        places: dict[int, list[tuple[int, int]]] = {}
+        for number, line in enumerate(layout.lines):
+            for place, (_, op) in enumerate(line):
+                if op.access is not None and op.access.buffer is not None:
+                    buffer = op.access.extent or op.access.buffer
+                    places.setdefault(number, []).append((place, buffers[buffer]))
+        return _Emitted(Code(
+            code.config, tuple(_bundle(line, allocation) for line in layout.lines),
+            layout.labels, tuple(layout.atoms), tuple(layout.loops), allocation.live),
+            list(buffers), places)
     raise error
 
 

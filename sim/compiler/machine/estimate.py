@@ -187,6 +187,12 @@ def estimate(code: Code, unknown: int = 1) -> int:
     unknown : int
         Number of iterations to assume for a loop if the true number is known only at run time.
     """
+    if unknown not in code.cycles:
+        code.cycles[unknown] = _estimated(code, unknown)
+    return code.cycles[unknown]
+
+
+def _estimated(code: Code, unknown: int) -> int:
     bundles = []
     for operations in code.bundles:
         bundles.append(bundle := _Bundle())

@@ -34,12 +34,13 @@ from sim.compiler.machine.schedule.dependences import is_barrier
 from sim.compiler.machine.schedule.modulo import least_interval
 from sim.compiler.machine.schedule.resources import Node, is_inline
 
-__all__ = ["hoist", "sizes", "unroll"]
+__all__ = ["MOST_ITERATIONS", "hoist", "sizes", "unroll"]
 
 _SHORT = 8, 48
 """Maximum number of iterations of a loop that is unrolled, and of operations in all of them."""
-_ITERATIONS = 32
-"""In code of several kernels: maximum number of iterations of a loop that is unrolled."""
+MOST_ITERATIONS = 32
+"""Maximum number of iterations of a loop that is unrolled, in code of several kernels. In that of
+one kernel, the maximum is less."""
 _INVARIANTS: dict[type, int] = {VReg: 10, MReg: 2, SReg: 6}
 """Maximum number of registers, by kind, for results of operations moved out of a nest of loops."""
 _PURE = (Unit.SCALAR, Unit.SIMPLE, Unit.FLOAT, Unit.TRANSCENDENTAL)
@@ -55,7 +56,7 @@ def unroll(code: MachineCode, *, joined: int | None = None) -> MachineCode:
     overlap with the code before and after them. For such code, ``joined`` is the maximum number of
     operations of a loop that is unrolled, in all its iterations together.
     """
-    limits = _SHORT if joined is None else (_ITERATIONS, joined)
+    limits = _SHORT if joined is None else (MOST_ITERATIONS, joined)
     reads = Counter(register for op in operations(code.body) for register in op.reads)
     writes = Counter(register for op in operations(code.body) for register in op.writes)
     _count_control(code.body, reads)
@@ -110,7 +111,7 @@ def sizes(block: Block) -> set[int]:
 
 def _size(loop: Loop) -> int | None:
     """Return the size of a loop (`sizes`); None if it is never unrolled."""
-    if not isinstance(loop.count, int) or loop.count > _ITERATIONS:
+    if not isinstance(loop.count, int) or loop.count > MOST_ITERATIONS:
         return None
     total = 0
     for item in loop.body:

@@ -11,7 +11,6 @@ import pytest
 from sim.compiler.graph.ir import STACKED, Graph, Sharding, Value
 from sim.compiler.graph.torus import Torus
 from sim.compiler.machine.builder import Builder
-from sim.compiler.machine.emit import Code
 from sim.compiler.machine.ir import MachineCode, VmemBuffer
 from sim.compiler.machine.text import code_text
 from sim.compiler.program.code.reserved import LINKS
@@ -163,9 +162,9 @@ def test_kernels_of_both_cores_are_emitted_once(monkeypatch: pytest.MonkeyPatch)
     module = importlib.import_module("sim.compiler.machine.emit")
     emit_one, emitted = module._emitted, []
 
-    def count(code: MachineCode, ladder: Sequence[object]) -> Code:
+    def count(code: MachineCode, ladder: Sequence[object], buffers: object) -> object:
         emitted.append((code_text(code), *ladder))
-        return emit_one(code, ladder)
+        return emit_one(code, ladder, buffers)
 
     at = Maker(f32(3))
     [x] = at.inputs

@@ -1,0 +1,133 @@
+"""Code for buffers at other addresses is what emission would make, often without emission."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from hdl.config import Config
+from sim.compiler.machine import Builder, MachineCode, VmemBuffer, emit
+from sim.compiler.machine.emit import JOINED, LADDER, Code, forget
+from sim.compiler.machine.estimate import estimate
+from sim.compiler.machine.ir import Fence
+from sim.compiler.machine.join import join
+from sim.compiler.machine.layout import Options
+from sim.compiler.machine.registers.coloring import RegisterPressureError
+from verif.sim.compiler.machine.programs import SIZE, Writer
+
+TINY = Config.preset("tiny", imem_bundles=4096)
+WAYS = (LADDER, (JOINED[0], replace(LADDER[-1], joined=True)))
+
+
+def written(seed: int, addresses: Sequence[int]) -> MachineCode:
+    """Random code of up to 40 operations, with buffers at these addresses."""
+    writer = Writer(TINY, seed, 10 + seed % 30)
+    writer.buffers = [VmemBuffer(f"b{number}", address, SIZE)
+                      for number, address in enumerate(addresses)]
+    return writer.code()
+
+
+def places(rng: random.Random) -> list[int]:
+    """Addresses of four buffers: apart in any order, or anywhere near a number that matters."""
+    if rng.random() < 0.6:
+        return [5000 + 100 * number + rng.randrange(20) for number in rng.sample(range(50), 4)]
+    near = rng.choice((0, 12345 - SIZE, (1 << 31) - 2 * SIZE, (1 << 32) - 2 * SIZE))
+    return [near + rng.randrange(3 * SIZE) for _ in range(4)]
+
+
+def check(code: MachineCode, ladder: Sequence[Options] = LADDER) -> Code:
+    """Emit code, also with nothing to reuse: the result must be the same. Return it."""
+    found = emit(code, TINY, ladder=ladder)
+    cycles = estimate(found)
+    forget()
+    anew = emit(code, TINY, ladder=ladder)
+    assert found == anew
+    assert cycles == estimate(anew)
+    return found
+
+
+@pytest.mark.parametrize("ladder", WAYS)
+def test_random_code_at_other_addresses(ladder: Sequence[Options]) -> None:
+    reused = 0
+    for seed in range(16):
+        rng = random.Random(seed)
+        for _ in range(3):
+            code = emit(written(seed, places(rng)), TINY, ladder=ladder)
+            reused += check(written(seed, places(rng)), ladder).cycles is code.cycles
+    assert reused > 5
+
+
+def test_joined_code_at_other_addresses() -> None:
+    reused = 0
+    for seed in range(8):
+        rng = random.Random(seed)
+        before, after = (join([written(seed, addresses), written(seed + 1, addresses)])
+                         for addresses in (places(rng), places(rng)))
+        code = emit(before, TINY, ladder=WAYS[1])
+        reused += check(after, WAYS[1]).cycles is code.cycles
+    assert reused
+
+
+def sums(x: int, y: int, *, word: int = 1000, count: int = 4, first: int = 0) -> MachineCode:
+    """Code that adds ``word`` to ``count`` vectors from ``x`` on; the results go to ``y``."""
+    b = Builder(TINY)
+    with b.loop(count) as i:
+        b.store(b.vector("add", b.load(VmemBuffer("x", x, 8), i + first), word),
+                VmemBuffer("y", y, 8), i)
+    return b.finish()
+
+
+@pytest.mark.parametrize(("one", "other", "reused"), [
+    # Apart, in any order, however far.
+    (sums(100, 200), sums(100, 200), True),
+    (sums(100, 200), sums((1 << 31) - 8, 50), True),
+    # Buffers that overlap, by as much or not.
+    (sums(100, 104), sums(300, 304), True),
+    (sums(100, 104), sums(100, 105), False),
+    (sums(100, 104), sums(100, 108), False),
+    # Offsets that need no immediate, also negative ones; counters of loops.
+    (sums(100, 200), sums(15, 200), False),
+    (sums(100, 200), sums((1 << 32) - 8, 200), False),
+    (sums(100, 200, first=-3), sums(17, 200, first=-3), False),
+    (sums(100, 200, first=-3), sums(19, 200, first=-3), True),
+    (sums(300, 200, count=90), sums(300, 90, count=90), False),
+    # An offset that equals another word, or not.
+    (sums(100, 200), sums(1000, 200), False),
+    (sums(100, 200), sums(993, 200), False),
+    (sums(100, 200), sums(992, 200), True),
+    (sums(100, 200), sums(100, 200, word=1001), False),
+])
+def test_code_is_reused_where_addresses_make_no_other_difference(
+        one: MachineCode, other: MachineCode, reused: bool) -> None:
+    code = emit(one, TINY)
+    assert (check(other).cycles is code.cycles) == reused
+
+
+def test_fences_are_compared_by_number() -> None:
+    """What matters is which buffer a wait follows, not where it lies."""
+    def code(x: int, y: int, waits: str) -> MachineCode:
+        b, buffers = Builder(TINY), {"x": VmemBuffer("x", x, 8), "y": VmemBuffer("y", y, 8)}
+        b.store(b.load(buffers["x"], 1), buffers["y"], 1)
+        b.wait(3, 1, fence=Fence((buffers[waits],)))
+        return b.finish()
+
+    for (x, y), waits in product(((100, 200), (400, 300)), "xy"):
+        found = emit(code(100, 200, "x"), TINY)
+        assert (check(code(x, y, waits)).cycles is found.cycles) == (waits == "x")
+
+
+def test_an_error_is_kept() -> None:
+    """Code that needs too many registers does so at other addresses, and is spilled there."""
+    def code(x: int) -> MachineCode:
+        b, buffer = Builder(TINY), VmemBuffer("x", x, 80)
+        vectors = [b.load(buffer, number) for number in range(40)]
+        for number, vector in enumerate(reversed(vectors)):
+            b.store(b.vector("add", vector, vectors[number]), buffer, number + 40)
+        return b.finish()
+
+    for x in (100, 200):
+        for _ in range(2):
+            with pytest.raises(RegisterPressureError, match="vector registers must be at most 32"):
+                emit(code(x), TINY, ladder=(Options(ahead=False),))
