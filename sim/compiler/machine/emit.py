@@ -7,6 +7,7 @@ from typing import Any
 from hdl.config import Config
 from hdl.isa import Slot
 from sim.asm.assembler import Assembler
+from sim.compiler.machine import overlap
 from sim.compiler.machine.addresses import lower_addresses
 from sim.compiler.machine.ahead import weights_ahead
 from sim.compiler.machine.ir import (
@@ -24,6 +25,7 @@ from sim.compiler.machine.registers.coloring import Allocation, RegisterPressure
 from sim.compiler.machine.registers.coloring import allocate as assign
 from sim.compiler.machine.registers.spill import spill
 from sim.compiler.machine.reuse.content import Content
+from sim.compiler.machine.schedule import straight
 
 __all__ = ["JOINED", "LADDER", "Code", "Loops", "emit", "forget"]
 
@@ -180,8 +182,10 @@ def _with_spills(code: MachineCode, config: Config, allocate: Callable[[int], Vm
 
 
 def forget() -> None:
-    """Free the code that `emit` has kept; `compile_graph` calls this at its end."""
+    """Free what `emit` and its stages have kept; `compile_graph` calls this at its end."""
     _EMITTED.clear()
+    overlap.forget()
+    straight.forget()
 
 
 @dataclass(frozen=True)

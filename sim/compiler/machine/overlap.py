@@ -1,7 +1,7 @@
 """Chooses how the iterations of an innermost loop overlap."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 
 from hdl.config import Config
 from hdl.isa import ScalarOp
@@ -10,6 +10,7 @@ from sim.compiler.machine.ir import (
     Block,
     Condition,
     Loop,
+    LoopVariable,
     Op,
     Register,
     SReg,
@@ -17,18 +18,27 @@ from sim.compiler.machine.ir import (
     scalar_operation,
 )
 from sim.compiler.machine.registers.coloring import COLORS
-from sim.compiler.machine.schedule.dependences import block_graph, heights, is_barrier, loop_graph
+from sim.compiler.machine.schedule.dependences import (
+    Graph,
+    block_graph,
+    carried,
+    heights,
+    is_barrier,
+    loop_graph,
+)
 from sim.compiler.machine.schedule.modulo import (
+    Modulo,
     feasible_interval,
     least_interval,
     modulo_schedule,
     pressure,
 )
+from sim.compiler.machine.schedule.pattern import Pattern
 from sim.compiler.machine.schedule.pipeline import Pipeline, plan_pipeline
 from sim.compiler.machine.schedule.resources import Node, follows
 from sim.compiler.machine.schedule.straight import single_writes
 
-__all__ = ["Usage", "overlap"]
+__all__ = ["Usage", "forget", "overlap"]
 
 _OPERATIONS = 256
 """A loop with more operations is not pipelined: enough of them overlap within one iteration."""
@@ -39,6 +49,8 @@ _TRIES = 12
 _COUNTERS = 3
 """Number of scalar registers that are reserved for counters of loops."""
 _ADD = scalar_operation(ScalarOp.ADD)
+_SEARCHES: "dict[Hashable, _Search]" = {}
+"""Searches for modulo schedules, by all that they depend on, until `forget` is called."""
 
 
 class Usage:
@@ -128,23 +140,23 @@ def overlap(loop: Loop, config: Config, usage: "Usage", numbers: Iterator[int]) 
     moving = [register for register, _ in loop.steps]
     ops = single_writes(_own_offsets(ops, moving, numbers), numbers)
     nodes = [Node.of(op, config, moving) for op in ops]
-    kept = usage.read_elsewhere(loop)
+    kept = usage.read_elsewhere(loop) | carried(nodes)
     number = loop.count if isinstance(loop.count, int) else None
-    graph = loop_graph(nodes, loop.variable, number, kept)
-    longest = max(heights(block_graph(nodes)))
-    low = least_interval(nodes)
-    if low > longest:
-        return None
-    interval = feasible_interval(graph, low, longest)
+    pattern = Pattern(nodes)
+    key = pattern.key, pattern.numbers((loop.variable,)), pattern.numbers(kept), number
+    search = _SEARCHES.get(key)
+    if search is None:
+        search = _SEARCHES[key] = _Search(nodes, loop.variable, number, kept)
+    graph, interval = Graph(nodes), search.interval
     capacity = usage.capacity(loop)
 
     def new(kind: type[Register]) -> Register:
         return kind(next(numbers))
 
     for _ in range(_TRIES):
-        if interval is None or interval > longest:
+        if interval is None or interval > search.longest:
             return None
-        schedule = modulo_schedule(graph, interval)
+        schedule = search.schedule(interval)
         if schedule is not None and _fits(pressure(graph, schedule), capacity):
             pipeline = plan_pipeline(graph, schedule, loop.steps, kept, new,
                                      power=number is None)
@@ -154,6 +166,38 @@ def overlap(loop: Loop, config: Config, usage: "Usage", numbers: Iterator[int]) 
                 return pipeline
         interval += max(1, interval // 8)
     return None
+
+
+def forget() -> None:
+    """Free what `overlap` has kept."""
+    _SEARCHES.clear()
+
+
+class _Search:
+    """Search for modulo schedules of a loop; the parameters are those of `loop_graph`.
+
+    Attributes
+    ----------
+    longest : int
+        Length of the longest path of dependences within an iteration, in cycles.
+    interval : int or None
+        The least initiation interval to try; None if there is none up to ``longest``.
+    """
+
+    def __init__(self, nodes: list[Node], variable: LoopVariable, count: int | None,
+                 kept: set[Register]) -> None:
+        self._graph = loop_graph(nodes, variable, count, kept)
+        self._schedules: dict[int, Modulo | None] = {}
+        self.longest = max(heights(block_graph(nodes)))
+        low = least_interval(nodes)
+        self.interval = None if low > self.longest else feasible_interval(
+            self._graph, low, self.longest)
+
+    def schedule(self, interval: int) -> Modulo | None:
+        """Return a modulo schedule with an initiation interval; None if none is found."""
+        if interval not in self._schedules:
+            self._schedules[interval] = modulo_schedule(self._graph, interval)
+        return self._schedules[interval]
 
 
 def _fits(needed: dict[type, int], capacity: dict[type, int]) -> bool:

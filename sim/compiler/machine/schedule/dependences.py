@@ -19,8 +19,8 @@ from hdl.isa import MiscOp, Slot, Unit
 from sim.compiler.machine.ir import Fence, LoopVariable, Op, Register, SReg
 from sim.compiler.machine.schedule.resources import Node
 
-__all__ = ["Graph", "Results", "block_graph", "delay_loads", "heights", "is_barrier", "lifetimes",
-           "loop_graph"]
+__all__ = ["Graph", "Results", "block_graph", "carried", "delay_loads", "heights", "is_barrier",
+           "lifetimes", "loop_graph"]
 
 _BARRIERS = (Unit.SEMAPHORE, Unit.OTHER_CORE, Unit.LINKS, Unit.DMA)
 _MEMORY = (Unit.VMEM, Unit.SMEM)
@@ -373,6 +373,16 @@ def _may_meet(first: Op, second: Op) -> bool:
     return a.buffer is None or b.buffer is None or a.vectors.overlaps(b.vectors)
 
 
+def carried(nodes: Sequence[Node]) -> set[Register]:
+    """Return the registers that a loop's body reads before it writes them, or as it does."""
+    found: set[Register] = set()
+    read: set[Register] = set()
+    for node in nodes:
+        read.update(node.reads)
+        found.update(register for register in node.writes if register in read)
+    return found
+
+
 def loop_graph(nodes: list[Node], variable: LoopVariable, count: int | None,
                kept: set[Register]) -> Graph:
     """Build the dependences of a loop's body, which writes each register at most once.
@@ -385,8 +395,8 @@ def loop_graph(nodes: list[Node], variable: LoopVariable, count: int | None,
     count : int or None
         Number of iterations; None if it is known only at run time.
     kept : set of Register
-        Registers that must not be renamed from one iteration to the next: they are read outside the
-        loop. The function adds those that the next iteration reads.
+        Registers that must not be renamed from one iteration to the next: those that are read
+        outside the loop, and those that are `carried`.
     """
     graph = Graph(nodes)
     writer = {register: number for number, node in enumerate(nodes) for register in node.writes}
@@ -395,8 +405,6 @@ def loop_graph(nodes: list[Node], variable: LoopVariable, count: int | None,
             if register in writer:
                 distance = int(writer[register] >= number)
                 graph.edge(writer[register], number, nodes[writer[register]].latency, distance)
-                if distance:
-                    kept.add(register)
     for number, node in enumerate(nodes):
         for register in node.reads:
             if register in kept and register in writer:

@@ -3,7 +3,7 @@
 import sys
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
@@ -17,13 +17,17 @@ from sim.compiler.machine.schedule.dependences import (
     delay_loads,
     heights,
 )
+from sim.compiler.machine.schedule.pattern import Pattern
 from sim.compiler.machine.schedule.resources import Node
 
-__all__ = ["PRESSURE", "schedule_block", "single_writes"]
+__all__ = ["PRESSURE", "forget", "schedule_block", "single_writes"]
 
 PRESSURE: dict[type, int] = {VReg: 26, MReg: 5, SReg: 22}
 """Limit of the live registers of each kind. At this limit, an operation that needs another register
 no longer moves in front of earlier operations."""
+_TIMES: dict[Hashable, list[tuple[Slot, int]]] = {}
+"""The slot and cycle of each operation of a block, by all that they depend on, until `forget` is
+called."""
 
 
 def schedule_block(ops: Sequence[Op], config: Config, last: Op | None = None, *,
@@ -59,20 +63,29 @@ def schedule_block(ops: Sequence[Op], config: Config, last: Op | None = None, *,
              for op in (*ops, *([last] if last is not None else []))]
     results = None if outstanding is None or eager else Results(
         config.array_latency, outstanding, config.result_vregs)
-    graph = block_graph(nodes, paced=eager, results=results)
-    if last is not None:
-        for number in range(len(nodes) - 1):
-            graph.edge(number, len(nodes) - 1, 0)
-    if results is not None and lead is not None:
-        delay_loads(graph, lead)
     limits = {kind: limit // (2 if crowded else 1) for kind, limit in PRESSURE.items()}
     if live is not None:
         limits[VReg] = live
-    times = _Scheduler(graph, ahead, limits).run()
+    options = ahead, last is not None, eager, lead, *limits.values()
+    key = Pattern(nodes).key, results, options
+    times = _TIMES.get(key)
+    if times is None:
+        graph = block_graph(nodes, paced=eager, results=results)
+        if last is not None:
+            for number in range(len(nodes) - 1):
+                graph.edge(number, len(nodes) - 1, 0)
+        if results is not None and lead is not None:
+            delay_loads(graph, lead)
+        times = _TIMES[key] = _Scheduler(graph, ahead, limits).run()
     rows: dict[int, list[tuple[Slot, Op]]] = {}
     for number, (slot, cycle) in enumerate(times):
         rows.setdefault(cycle, []).append((slot, nodes[number].op))
     return [rows[cycle] for cycle in sorted(rows)]
+
+
+def forget() -> None:
+    """Free what `schedule_block` has kept."""
+    _TIMES.clear()
 
 
 def single_writes(ops: Sequence[Op], numbers: Iterator[int]) -> list[Op]:
