@@ -36,10 +36,10 @@ def values_to_keep(operation: Operation, tilings: Tilings, vectors: int) -> set[
         Numbers of the chosen carried values; the set is `closed`.
     """
     sizes = [tilings[value].vectors for value in operation.operands]
+    needs = [(region.inputs, _needs(region, tilings)) for region in operation.regions]
 
     def fit(numbers: set[int]) -> bool:
-        room = max(need(region, tilings, {region.inputs[number] for number in numbers})
-                   for region in operation.regions)
+        room = max(_most(found, {inputs[number] for number in numbers}) for inputs, found in needs)
         return sum(sizes[number] for number in numbers) + ROOM * room <= vectors
 
     sliced = _sliced_in_hbm(operation.regions[1])
@@ -62,10 +62,23 @@ def need(graph: Graph, tilings: Tilings, kept: Set[Value]) -> int:
     An operation needs vectors for its operands and results, except for values in ``kept``.
     ``tilings`` has the tiling of each value.
     """
-    return max((max(sum(tilings[value].vectors for value in _held(operation) - kept),
-                    *(need(region, tilings, set()) for region in operation.regions
-                      if operation.kind in CONTROL), 0)
-                for operation in graph.operations), default=0)
+    return _most(_needs(graph, tilings), kept)
+
+
+_Needs = list[tuple[dict[Value, int], int]]
+"""For each operation: the vectors of the values that it holds, and the need of its regions."""
+
+
+def _needs(graph: Graph, tilings: Tilings) -> _Needs:
+    return [({value: tilings[value].vectors for value in _held(operation)},
+             max((need(region, tilings, set()) for region in operation.regions
+                  if operation.kind in CONTROL), default=0)) for operation in graph.operations]
+
+
+def _most(needs: _Needs, kept: Set[Value]) -> int:
+    """Return the result of `need` from that of `_needs`."""
+    return max((max(inner, sum([vectors for value, vectors in held.items() if value not in kept]))
+                for held, inner in needs), default=0)
 
 
 def _held(operation: Operation) -> set[Value]:
