@@ -7,6 +7,7 @@ receives the next kernel's first weights, and independent reductions share the c
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from sim.compiler.graph.ir import Location
 from sim.compiler.machine.emit import JOINED, Code, emit
@@ -71,7 +72,7 @@ class Part:
         return (not any(isinstance(word, Rows) for word in self.symbols.values())
                 and self.cycles <= _CYCLES and self.operations <= _OPERATIONS)
 
-    @property
+    @cached_property
     def operations(self) -> int:
         """Number of operations, those of loops counted once."""
         return sum(1 for _ in operations(self.machine.body))
