@@ -96,7 +96,9 @@ class _Lowering:
             op = Op(op.operation, (op.operands[0], base, _word(address.constant), *op.operands[3:]),
                     op.access)
         scope.block.append(op)
-        self._forget(scope, {value for value in op.writes if isinstance(value, SReg)})
+        written = {value for value in op.writes if isinstance(value, SReg)}
+        if written:
+            self._forget(scope, written)
 
     def _loop(self, item: Loop, scope: _Scope) -> None:
         written = _written(item.body)

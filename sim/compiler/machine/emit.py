@@ -258,8 +258,9 @@ def _prepared(code: MachineCode, options: Options) -> MachineCode:
 
 
 def _bundle(line: Line, allocation: Allocation) -> tuple[tuple[Slot, str, tuple[Any, ...]], ...]:
-    return tuple(
-        (slot, op.name, tuple(
-            allocation.physical[operand] if isinstance(operand, (VReg, MReg, SReg)) else operand
-            for operand in op.operands))
-        for slot, op in line)
+    physical = allocation.physical
+    return tuple([
+        (slot, op.name, tuple([
+            physical[operand] if isinstance(operand, (VReg, MReg, SReg)) else operand
+            for operand in op.operands]))
+        for slot, op in line])

@@ -306,10 +306,7 @@ class _Hoisting:
             return ops
         needed = 1 + len(uses) + sum(len(node.constants) for node in nodes
                                      if node.op.access is not None)
-        bare = [Node.of(op, self._config) for op in ops]
-        for node in bare:
-            node.constants = set()
-        excess = needed - (isa.IMMEDIATES - 1) * least_interval(bare)
+        excess = needed - (isa.IMMEDIATES - 1) * least_interval(nodes, immediates=False)
         chosen = [value for value, _ in uses.most_common(max(0, excess))]
         table = {}
         for value in chosen:

@@ -5,7 +5,7 @@ bundle after which the other is live. A bundle reads before it writes. So its re
 register whose present value no later bundle reads.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -95,12 +95,14 @@ def allocate(lines: Sequence[Line], labels: Mapping[str, int]) -> Allocation:
     return Allocation(physical, tuple(sets[live & scalars] for live in graph.live))
 
 
-def _bits(word: int) -> Iterator[int]:
-    """Yield the positions of the bits of ``word`` that are 1."""
+def _bits(word: int) -> list[int]:
+    """Return the positions of the bits of ``word`` that are 1, in ascending order."""
+    found = []
     while word:
         low = word & -word
-        yield low.bit_length() - 1
+        found.append(low.bit_length() - 1)
         word ^= low
+    return found
 
 
 class _Interference:
@@ -112,10 +114,15 @@ class _Interference:
         self._partners: dict[int, set[int]] = {}
         reads, writes = [], []
         for line in lines:
-            reads.append(sum({1 << self._id(register) for _, op in line
-                              for register in op.reads}))
-            writes.append(sum({1 << self._id(register) for _, op in line
-                               for register in op.writes}))
+            read = written = 0
+            for _, op in line:
+                for register in op.reads:
+                    read |= 1 << self._id(register)
+            for _, op in line:
+                for register in op.writes:
+                    written |= 1 << self._id(register)
+            reads.append(read)
+            writes.append(written)
         self._note_copies(lines)
         follow = [successors(lines, labels, number) for number in range(len(lines))]
         self.live = self._liveness(reads, writes, follow)
@@ -198,9 +205,10 @@ class _Interference:
                 for bit in _bits(written):
                     edges[bit] |= after
         for first in range(len(edges)):
-            edges[first] &= ~(1 << first)
+            bit = 1 << first
+            edges[first] &= ~bit
             for second in _bits(edges[first]):
-                edges[second] |= 1 << first
+                edges[second] |= bit
         # A register that is read before it is written is live from the start.
         for first in _bits(self.live[0]):
             edges[first] |= self.live[0] & ~(1 << first)

@@ -46,11 +46,11 @@ class Modulo:
         return max(self.times) // self.interval + 1
 
 
-def least_interval(nodes: list[Node]) -> int:
+def least_interval(nodes: list[Node], *, immediates: bool = True) -> int:
     """Return the least initiation interval that slots, units and immediates allow for a loop.
 
     ``nodes`` are the operations of the loop's body, without the branch at its end. The result
-    allows for this branch, too.
+    allows for this branch, too. Without ``immediates``, only the branch needs one.
     """
     slots: Counter[tuple[Slot, ...]] = Counter(node.op.operation.slots for node in nodes)
     slots[Slot.S1,] += 1
@@ -62,6 +62,8 @@ def least_interval(nodes: list[Node]) -> int:
     for wide in list(slots):
         inside = sum(count for narrow, count in slots.items() if set(narrow) <= set(wide))
         bounds.append(-(-inside // len(wide)))
+    if not immediates:
+        return max(bounds)
     constants = 1 + sum(len(node.constants) for node in nodes)
     distinct = len(set().union(*(node.constants for node in nodes)))
     return max(*bounds, -(-min(constants, distinct + 1) // isa.IMMEDIATES))
