@@ -7,6 +7,7 @@ register whose present value no later bundle reads.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -126,10 +127,9 @@ class _Interference:
         self._note_copies(lines)
         follow = [successors(lines, labels, number) for number in range(len(lines))]
         self.live = self._liveness(reads, writes, follow)
-        self._edges = self._interferences(writes, follow)
+        self._writes, self._follow = writes, follow
         self._pushes = [(number, self._id(register)) for number, line in enumerate(lines)
                         for slot, op in line if slot is Slot.PUSH for register in op.reads]
-        self._writes, self._follow = writes, follow
 
     def registers_of(self, word: int) -> list[Register]:
         """Return the registers of a set: register n is in it if bit n of ``word`` is 1."""
@@ -144,6 +144,11 @@ class _Interference:
         """Return a physical register's number for each virtual register of class ``kind``."""
         members = [number for number, register in enumerate(self._registers)
                    if isinstance(register, kind)]
+        everything = self.set_of(kind)
+        pressure = max([(live & everything).bit_count() for live in self.live])
+        if pressure > len(COLORS[kind]):
+            # All of these registers interfere with each other.
+            raise RegisterPressureError(kind, pressure)
         colors = None
         if kind is VReg:
             colors = next((found for bundles in (*_LATE, 0) if (found := self._greedy(
@@ -153,9 +158,7 @@ class _Interference:
         if colors is None:
             colors = self._greedy(self._smallest_last(members), COLORS[kind])
         if colors is None:
-            everything = sum(1 << number for number in members)
-            raise RegisterPressureError(kind, max(
-                (live & everything).bit_count() for live in self.live))
+            raise RegisterPressureError(kind, pressure)
         return {self._registers[number]: color for number, color in colors.items()}
 
     def _id(self, register: Register) -> int:
@@ -195,15 +198,19 @@ class _Interference:
                     live[number], changed = before, True
         return live
 
-    def _interferences(self, writes: list[int], follow: list[list[int]]) -> list[int]:
+    @cached_property
+    def _edges(self) -> list[int]:
+        """For each register, the set of those of its kind with which it interferes."""
+        kinds = {kind: self.set_of(kind) for kind in COLORS}
+        own = [kinds[type(register)] for register in self._registers]
         edges = [0] * len(self._registers)
-        for number, written in enumerate(writes):
+        for number, written in enumerate(self._writes):
             if written:
                 after = written
-                for successor in follow[number]:
+                for successor in self._follow[number]:
                     after |= self.live[successor]
                 for bit in _bits(written):
-                    edges[bit] |= after
+                    edges[bit] |= after & own[bit]
         for first in range(len(edges)):
             bit = 1 << first
             edges[first] &= ~bit
@@ -211,7 +218,7 @@ class _Interference:
                 edges[second] |= bit
         # A register that is read before it is written is live from the start.
         for first in _bits(self.live[0]):
-            edges[first] |= self.live[0] & ~(1 << first)
+            edges[first] |= self.live[0] & own[first] & ~(1 << first)
         return edges
 
     def _late(self, bundles: int) -> dict[int, int]:
