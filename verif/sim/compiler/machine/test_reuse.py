@@ -8,13 +8,15 @@ from itertools import product
 import pytest
 
 from hdl.config import Config
-from sim.compiler.machine import Builder, MachineCode, VmemBuffer, emit
+from sim.compiler.machine import Builder, MachineCode, VmemBuffer, emit, overlap
 from sim.compiler.machine.emit import JOINED, LADDER, Code, forget
 from sim.compiler.machine.estimate import estimate
 from sim.compiler.machine.ir import Fence
 from sim.compiler.machine.join import join
 from sim.compiler.machine.layout import Options
 from sim.compiler.machine.registers.coloring import RegisterPressureError
+from sim.compiler.machine.schedule.dependences import Graph
+from sim.compiler.machine.schedule.modulo import Modulo
 from verif.sim.compiler.machine.programs import SIZE, Writer
 
 TINY = Config.preset("tiny", imem_bundles=4096)
@@ -70,11 +72,12 @@ def test_joined_code_at_other_addresses() -> None:
     assert reused
 
 
-def sums(x: int, y: int, *, word: int = 1000, count: int = 4, first: int = 0) -> MachineCode:
+def sums(x: int, y: int, *, word: int = 1000, count: int = 4, first: int = 0, stride: int = 1
+         ) -> MachineCode:
     """Code that adds ``word`` to ``count`` vectors from ``x`` on; the results go to ``y``."""
     b = Builder(TINY)
     with b.loop(count) as i:
-        b.store(b.vector("add", b.load(VmemBuffer("x", x, 8), i + first), word),
+        b.store(b.vector("add", b.load(VmemBuffer("x", x, 8), i * stride + first), word),
                 VmemBuffer("y", y, 8), i)
     return b.finish()
 
@@ -116,6 +119,25 @@ def test_fences_are_compared_by_number() -> None:
     for (x, y), waits in product(((100, 200), (400, 300)), "xy"):
         found = emit(code(100, 200, "x"), TINY)
         assert (check(code(x, y, waits)).cycles is found.cycles) == (waits == "x")
+
+
+def test_a_loop_is_scheduled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its schedule is also that of the loop in joined kernels, at other addresses."""
+    schedule, made = overlap.modulo_schedule, list[int]()
+
+    def count(graph: Graph, interval: int) -> Modulo | None:
+        made.append(interval)
+        return schedule(graph, interval)
+
+    monkeypatch.setattr(overlap, "modulo_schedule", count)
+    forget()
+    emit(sums(100, 200, count=40), TINY)
+    [interval] = made
+    joined = emit(join([sums(300, 500, count=40), sums(500, 700, count=40)]), TINY, ladder=JOINED)
+    assert made == [interval]
+    assert [loop.unroll > 0 for loop in joined.loops] == [True, True]
+    emit(sums(100, 200, count=40, stride=2), TINY)
+    assert len(made) > 1
 
 
 def test_an_error_is_kept() -> None:
