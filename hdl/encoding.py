@@ -1,10 +1,28 @@
 """Packs the fields of a bundle into an integer, and unpacks them, in the format of `hdl.isa`."""
 
 from collections.abc import Mapping
+from itertools import accumulate
 
 from .isa import BUNDLE_BITS, BUNDLE_WORDS, IMMEDIATES, RESERVED_BITS, SLOTS, Slot
 
 __all__ = ["bundle_words", "pack", "unpack"]
+
+
+def _fields(widths: Mapping[str, int]) -> tuple[tuple[str, int, int], ...]:
+    """Return each field's name, position in its slot, and a mask of its width."""
+    ends = accumulate(widths.values())
+    return tuple((name, end - width, (1 << width) - 1)
+                 for (name, width), end in zip(widths.items(), ends, strict=True))
+
+
+_ENDS = list(accumulate(sum(widths.values()) for widths in SLOTS.values()))
+_SLOT_BITS = _ENDS[-1]
+_LAYOUT = {slot: (end - sum(widths.values()), (1 << sum(widths.values())) - 1, _fields(widths),
+                  dict.fromkeys(widths, 0))
+           for (slot, widths), end in zip(SLOTS.items(), _ENDS, strict=True)}
+"""For each slot: its position in a bundle, a mask of its width, its fields, and all of them 0."""
+_IMMEDIATES = range(0, 32 * IMMEDIATES, 32)
+"""Positions of the immediates, after the reserved bits."""
 
 
 def pack(slots: Mapping[Slot, Mapping[str, int]], imm: tuple[int, ...] = ()) -> int:
@@ -61,16 +79,16 @@ def unpack(bundle: int) -> tuple[dict[Slot, dict[str, int]], tuple[int, ...], in
     if not 0 <= bundle < 1 << BUNDLE_BITS:
         raise ValueError(f"bundle must fit {BUNDLE_BITS} bits, not {bundle:#x}")
 
-    def take(width: int) -> int:
-        nonlocal bundle
-        value = bundle & ((1 << width) - 1)
-        bundle >>= width
-        return value
-
-    slots = {slot: {name: take(width) for name, width in widths.items()}
-             for slot, widths in SLOTS.items()}
-    reserved = take(RESERVED_BITS)
-    return slots, tuple(take(32) for _ in range(IMMEDIATES)), reserved
+    slots = {}
+    for slot, (position, mask, fields, empty) in _LAYOUT.items():
+        bits = bundle >> position & mask
+        # Most slots are empty; integers of one slot are small.
+        slots[slot] = ({name: bits >> low & ones for name, low, ones in fields} if bits
+                       else empty.copy())
+    rest = bundle >> _SLOT_BITS
+    imm = rest >> RESERVED_BITS
+    return (slots, tuple([imm >> position & 0xFFFFFFFF for position in _IMMEDIATES]),
+            rest & (1 << RESERVED_BITS) - 1)
 
 
 def bundle_words(bundle: int) -> tuple[int, ...]:
