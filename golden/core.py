@@ -6,6 +6,7 @@ program, the architectural state of a core equals that of the golden core, bit f
 """
 
 from collections.abc import Iterable
+from operator import call
 from typing import Any
 
 from numpy.typing import NDArray
@@ -204,29 +205,31 @@ class GoldenCore(ArchitecturalState):
         return self._execute(integer("max_bundles", max_bundles, 0))
 
     def _execute(self, max_bundles: int) -> int:
-        executed = 0
-        while executed < max_bundles and self.running:
+        program, decoded = self.program, self._cache.get
+        for executed in range(max_bundles):
+            if not self.running:
+                return executed
             self.waiting = False
-            if self.pc >= len(self.program):
+            if self.pc >= len(program):
                 self.stop(Fault.PC_RANGE)
-                break
-            bundle = self.program[self.pc]
-            decoded = self._cache.get(bundle) or self._decode(bundle)
-            for fault, failed in decoded.checks:
+                return executed
+            bundle = program[self.pc]
+            checks, wait, computes, commits = decoded(bundle) or self._decode(bundle)
+            for fault, failed in checks:
                 if failed():
                     self.stop(fault)
                     return executed
-            if decoded.wait is not None:
-                index, least = decoded.wait
+            if wait is not None:
+                index, least = wait
                 if self.semaphores.item(index) < least():
                     self.waiting = True
-                    break
-            values = [compute() for compute in decoded.computes]
+                    return executed
+            # `map` takes half the time of a list comprehension and a loop.
+            values = list(map(call, computes))
             self.pc += 1
-            for commit, value in zip(decoded.commits, values, strict=True):
-                commit(value)
-            executed += 1
-        return executed
+            for _ in map(call, commits, values):
+                pass
+        return max_bundles
 
     def read_state(self, *, array: bool = True) -> dict[str, Any]:
         """Copy the parts of the core's state that are named under *Returns*.

@@ -16,8 +16,8 @@ function of the operation's unit, which adds to the `Decoded`
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,23 +32,24 @@ from hdl.isa import Fault, Kind, LoadOp, MiscOp, Operation, PushOp, ScalarOp, Sl
 
 __all__ = ["Decoded", "Decoder"]
 
+_CACHED_BUNDLES = 1 << 14
+"""Number of bundles whose operations are kept for all cores."""
+
 # Arrays of uint32. Type checkers take uint32 with a Python integer for signed; numpy does not.
 _Words = NDArray[Any]
 # Named, because the annotations of a nested function are evaluated at each call of the outer one.
 _Bits = NDArray[np.bool_]
-_Rows = NDArray[Any]
 _SmemStore = tuple[int, int]
 _VmemStore = tuple[int, _Words, _Bits]
 _WholeStore = tuple[int, _Words]
 _Target = int | None
 _Number = Callable[[], int]
-_Register = Callable[[], _Words]
 _Check = tuple[Fault, Callable[[], bool]]
 _Fields = Mapping[str, int]
+_Parsed = tuple[Fault, tuple[tuple["_Form", _Fields], ...], tuple[int, ...]]
 
 
-@dataclass(frozen=True)
-class Decoded:
+class Decoded(NamedTuple):
     """A bundle, ready to be executed.
 
     Attributes
@@ -77,43 +78,17 @@ def _scalar_in(state: ArchitecturalState, number: int) -> _Number:
 
 
 def _scalar_out(state: ArchitecturalState, number: int) -> Callable[[int], None]:
+    scalars = state.scalars
+
     def write(value: int) -> None:
-        state.scalars[number] = value
+        scalars[number] = value
 
     return write if number else lambda value: None
 
 
-def _splat(state: ArchitecturalState, number: int) -> _Register:
-    """Return a function that reads scalar register ``number`` as an array of one element.
-
-    The array broadcasts to all elements of a vector.
-    """
-    if number == 0:
-        zero = np.zeros(1, np.uint32)
-        return lambda: zero
-    return lambda: state.scalars[number:number + 1]
-
-
-def _vector_in(state: ArchitecturalState, number: int) -> _Register:
-    return lambda: state.vectors[number]
-
-
-def _vector_out(state: ArchitecturalState, number: int) -> Callable[[_Words], None]:
-    def write(value: _Words) -> None:
-        state.vectors[number] = value
-
-    return write
-
-
-def _mask_out(state: ArchitecturalState, number: int) -> Callable[[_Bits], None]:
-    def write(value: _Bits) -> None:
-        state.masks[number] = value
-
-    return write
-
-
-class _IllegalError(Exception):
-    """The bundle has an invalid encoding."""
+def _writers(registers: _Words) -> list[Callable[[_Words], None]]:
+    """Return a function for each register that assigns an array to it."""
+    return [partial(register.__setitem__, ...) for register in registers]
 
 
 class Decoder:
@@ -132,14 +107,16 @@ class Decoder:
         self.lane = np.broadcast_to(np.arange(config.lanes, dtype=np.uint32), shape)
         self.sublane = np.broadcast_to(np.arange(config.sublanes, dtype=np.uint32)[:, None], shape)
         self.limits = {int(op): limit for op, limit in isa.index_limits(config).items()}
-        # Functions that access each register; all bundles use them.
-        scalars, vectors = range(isa.SCALAR_REGISTERS), range(isa.VECTOR_REGISTERS)
+        # Functions that access each register, and views of registers; all bundles use them.
+        scalars = range(isa.SCALAR_REGISTERS)
         self.scalar_in = [_scalar_in(state, number) for number in scalars]
         self.scalar_out = [_scalar_out(state, number) for number in scalars]
-        self.splat = [_splat(state, number) for number in scalars]
-        self.vector_in = [_vector_in(state, number) for number in vectors]
-        self.vector_out = [_vector_out(state, number) for number in vectors]
-        self.mask_out = [_mask_out(state, number) for number in range(isa.MASKS)]
+        # Of one element each, which broadcasts to all elements of a vector. s0 is always zero.
+        self.splats = [state.scalars[number:number + 1] for number in scalars]
+        self.vectors = list(state.vectors)
+        self.vector_out = _writers(state.vectors)
+        self.masks = list(state.masks)
+        self.mask_out = _writers(state.masks)
         # Results of the bundle that is being decoded.
         self.imm: tuple[int, ...] = ()
         self._checks: list[_Check] = []
@@ -149,41 +126,16 @@ class Decoder:
 
     def decode(self, bundle: int) -> Decoded:
         """Translate ``bundle``, an integer in the format of `hdl.encoding.pack`."""
-        slots, self.imm, reserved = unpack(bundle)
+        state = self.state
+        fault, operations, self.imm = _operations(bundle, state.cores,
+                                                  bool(state.config.link_bytes))
+        if fault is not Fault.NONE:
+            return _always(fault)
         self._checks, self._computes, self._commits, self._wait = [], [], [], None
-        try:
-            if reserved:
-                raise _IllegalError
-            operations = self._operations(slots)
-        except _IllegalError:
-            return _always(Fault.ILLEGAL)
-        if _conflict(operations):
-            return _always(Fault.CONFLICT)
         for form, fields in operations:
             form.execute(self, form.operation, fields)
-        checks = sorted(self._checks, key=lambda check: check[0])
+        checks = sorted(self._checks, key=_priority)
         return Decoded(tuple(checks), self._wait, tuple(self._computes), tuple(self._commits))
-
-    def _operations(self, slots: Mapping[Slot, _Fields]) -> list[tuple["_Form", _Fields]]:
-        """Return the operations in ``slots``, each with its slot's fields.
-
-        Raises `_IllegalError` if an operation or one of its fields is invalid.
-        """
-        operations = []
-        for slot, fields in slots.items():
-            code = fields["op"]
-            if code == 0:
-                continue
-            form = _FORMS[slot].get(code)
-            if form is None or form.operation.cores > self.state.cores:
-                raise _IllegalError
-            if form.operation.links and not self.state.config.link_bytes:
-                raise _IllegalError
-            for field, exists in form.limited:
-                if not exists(fields[field]):
-                    raise _IllegalError
-            operations.append((form, fields))
-        return operations
 
     # Operands
 
@@ -203,30 +155,45 @@ class Decoder:
         value = self.constant(code)
         return lambda: value
 
-    def address(self, fields: _Fields) -> _Number:
+    def applied(self, function: Callable[[int, int], Any], fields: _Fields) -> Callable[[], Any]:
+        """Return a function that applies ``function`` to operands a and b, which are scalars."""
+        a, code = self.scalar_in[fields["a"]], fields["b"]
+        if code < isa.SCALAR_REGISTERS:
+            b = self.scalar_in[code]
+            return lambda: function(a(), b())
+        value = self.constant(code)
+        return lambda: function(a(), value)
+
+    def address(self, fields: _Fields, fault: Fault, size: int) -> _Number:
         """Return a function that computes an address: the sum of operands a and b, modulo 2**32.
 
-        ``fields`` are those of the slot of the load or store.
+        Add a check for ``fault``: the address must be less than ``size``. ``fields`` are those of
+        the slot of the load or store.
         """
         a, b = self.scalar_in[fields["a"]], self.source(fields["b"])
+        constant = fields["b"] >= isa.SCALAR_REGISTERS
+        offset = b() if constant else 0
         if not fields["a"]:
+            if not constant or offset >= size:
+                self.check(fault, lambda: b() >= size)
             return b
-        if fields["b"] < isa.SCALAR_REGISTERS:
-            return lambda: (a() + b()) & WORD_MASK
-        offset = b()
-        return lambda: (a() + offset) & WORD_MASK
 
-    def vector_source(self, code: int) -> _Register:
-        """Return a function that reads the vector source that ``code`` names.
+        def address() -> int:
+            return (a() + offset if constant else a() + b()) & WORD_MASK
 
-        If the source is a scalar, the function returns an array of one element, which broadcasts.
+        self.check(fault, lambda: address() >= size)
+        return address
+
+    def vector_source(self, code: int) -> _Words:
+        """Return the vector source that ``code`` names: a view of registers, or a constant.
+
+        If the source is a scalar, it is an array of one element, which broadcasts.
         """
         if code & isa.VECTOR_FLAG:
-            return self.vector_in[code ^ isa.VECTOR_FLAG]
+            return self.vectors[code ^ isa.VECTOR_FLAG]
         if code < isa.SCALAR_REGISTERS:
-            return self.splat[code]
-        value = np.array([self.constant(code)], np.uint32)
-        return lambda: value
+            return self.splats[code]
+        return np.array([self.constant(code)], np.uint32)
 
     # Parts of the bundle's translation
 
@@ -245,22 +212,20 @@ class Decoder:
 
 
 def _scalar(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
-    function = _SCALAR[operation.op]
-    a, b = decoder.scalar_in[fields["a"]], decoder.source(fields["b"])
-    decoder.do(lambda: function(a(), b()), decoder.scalar_out[fields["d"]])
+    decoder.do(decoder.applied(_SCALAR[operation.op], fields), decoder.scalar_out[fields["d"]])
 
 
 def _scalar_memory(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
-    op, state = operation.op, decoder.state
-    address = decoder.address(fields)
-    decoder.check(Fault.SMEM_RANGE, lambda: address() >= state.smem.size)
-    if op == ScalarOp.LOAD:
-        decoder.do(lambda: state.smem.item(address()), decoder.scalar_out[fields["d"]])
+    smem = decoder.state.smem
+    address = decoder.address(fields, Fault.SMEM_RANGE, smem.size)
+    if operation.op == ScalarOp.LOAD:
+        item = smem.item
+        decoder.do(lambda: item(address()), decoder.scalar_out[fields["d"]])
         return
     d = decoder.scalar_in[fields["d"]]
 
     def store(value: _SmemStore) -> None:
-        state.smem[value[0]] = value[1]
+        smem[value[0]] = value[1]
 
     decoder.do(lambda: (address(), d()), store)
 
@@ -279,10 +244,9 @@ def _branch(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
 
         decoder.do(lambda: state.pc, halt)
     elif op in _CONDITIONS:
-        condition = _CONDITIONS[op]
-        a, b = decoder.scalar_in[fields["a"]], decoder.source(fields["b"])
+        holds = decoder.applied(_CONDITIONS[op], fields)
         target = decoder.imm[fields["d"]]
-        decoder.do(lambda: target if condition(a(), b()) else None, go)
+        decoder.do(lambda: target if holds() else None, go)
     elif op == ScalarOp.LOOP:
         d, b = decoder.scalar_in[fields["d"]], decoder.source(fields["b"])
         decoder.do(lambda: b() if d() != 1 else None, go)
@@ -296,20 +260,17 @@ def _branch(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
 def _vector(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
     op = operation.op
     assert isinstance(op, VectorOp)
-    state = decoder.state
     if op in _MASK_OPERATIONS:
-        function = _MASK_OPERATIONS[op]
-        m, n = fields["a"], fields["b"]
-        decoder.do(lambda: function(state.masks[m], state.masks[n]), decoder.mask_out[fields["d"]])
+        m, n = decoder.masks[fields["a"]], decoder.masks[fields["b"]]
+        decoder.do(partial(_MASK_OPERATIONS[op], m, n), decoder.mask_out[fields["d"]])
         return
-    a = decoder.vector_in[fields["a"]]
+    a = decoder.vectors[fields["a"]]
     # If b is not an operand, its field is ignored and may hold any value.
     has_b = any(operand.field == "b" for operand in operation.operands)
     b = decoder.vector_source(fields["b"]) if has_b else None
     if operation.operands[0].kind is Kind.MASK_OUT:
         assert b is not None
-        compare = vpu.comparison(op)
-        decoder.do(lambda: compare(a(), b()), decoder.mask_out[fields["d"]])
+        decoder.do(partial(vpu.comparison(op), a, b), decoder.mask_out[fields["d"]])
         return
     d = decoder.vector_out[fields["d"]]
     if op == VectorOp.LANE:
@@ -317,40 +278,40 @@ def _vector(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
     elif op == VectorOp.SUBLANE:
         decoder.do(lambda: decoder.sublane, d)
     elif b is None:
-        unary = vpu.unary(op)
-        decoder.do(lambda: unary(a()), d)
+        decoder.do(partial(vpu.unary(op), a), d)
     elif op == VectorOp.SELECT:
-        m = fields["m"]
-        decoder.do(lambda: np.where(state.masks[m], a(), b()), d)
+        decoder.do(partial(np.where, decoder.masks[fields["m"]], a, b), d)
     elif op in vpu.SHIFTS and isa.FIRST_IMMEDIATE <= fields["b"] < isa.VECTOR_FLAG:
-        shift = vpu.shift(op, decoder.constant(fields["b"]))
-        decoder.do(lambda: shift(a()), d)
+        decoder.do(partial(vpu.shift(op, decoder.constant(fields["b"])), a), d)
     else:
-        binary = vpu.binary(op)
-        decoder.do(lambda: binary(a(), b()), d)
+        decoder.do(partial(vpu.binary(op), a, b), d)
 
 
 def _vector_memory(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
-    state = decoder.state
-    address = decoder.address(fields)
+    vmem = decoder.state.vmem
+    address = decoder.address(fields, Fault.VMEM_RANGE, len(vmem))
     d = fields["d"]
-    decoder.check(Fault.VMEM_RANGE, lambda: address() >= len(state.vmem))
-    if isinstance(operation.op, LoadOp):
+
+    def load() -> _Words:
         # A copy, because a store in the same bundle may be committed first.
-        decoder.do(lambda: np.array(state.vmem[address()]), decoder.vector_out[d])
+        return vmem[address()].copy()
+
+    if isinstance(operation.op, LoadOp):
+        decoder.do(load, decoder.vector_out[d])
         return
-    m = fields["m"]
+    # Copies, because operations of the same bundle may be committed first.
+    copy, mask = decoder.vectors[d].copy, decoder.masks[fields["m"]]
 
     def store(value: _VmemStore) -> None:
-        np.copyto(state.vmem[value[0]], value[1], where=value[2])
+        np.copyto(vmem[value[0]], value[1], where=value[2])
 
     def store_all(value: _WholeStore) -> None:
-        state.vmem[value[0]] = value[1]
+        vmem[value[0]] = value[1]
 
-    if m == 0:
-        decoder.do(lambda: (address(), state.vectors[d].copy()), store_all)
+    if fields["m"] == 0:
+        decoder.do(lambda: (address(), copy()), store_all)
     else:
-        decoder.do(lambda: (address(), state.vectors[d].copy(), state.masks[m].copy()), store)
+        decoder.do(lambda: (address(), copy(), mask.copy()), store)
 
 
 def _array(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
@@ -363,12 +324,8 @@ def _array(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
 def _push(decoder: Decoder, op: PushOp, fields: _Fields) -> None:
     state = decoder.state
     config = state.config
-    a = decoder.vector_in[fields["a"]]
-
-    def rows() -> _Rows:
-        # The array rounds the rows when it multiplies, and the register may change before that.
-        return a().view(np.float32).copy()
-
+    # The array rounds the rows when it multiplies, and the register may change before that.
+    rows = decoder.vectors[fields["a"]].view(np.float32).copy
     if op in (PushOp.WEIGHTS, PushOp.WEIGHTS_T):
         transposed = op == PushOp.WEIGHTS_T
         decoder.check(Fault.WEIGHT_LOAD, lambda: state.loaded == config.tile_vregs or (
@@ -385,36 +342,35 @@ def _push(decoder: Decoder, op: PushOp, fields: _Fields) -> None:
 
 
 def _pop(decoder: Decoder, fields: _Fields) -> None:
-    state = decoder.state
-    d = fields["d"]
+    state, write = decoder.state, decoder.vector_out[fields["d"]]
     decoder.check(Fault.FIFO_UNDERFLOW, lambda: state.held == 0)
 
     def pop(value: _Words) -> None:
         state.drop_result()
-        state.vectors[d] = value
+        write(value)
 
     decoder.do(state.oldest_result, pop)
 
 
 def _cross(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
     op, state = operation.op, decoder.state
-    a, d = decoder.vector_in[fields["a"]], decoder.vector_out[fields["d"]]
+    a, d = decoder.vectors[fields["a"]], decoder.vector_out[fields["d"]]
     if op == MiscOp.SUM_LANES:
-        decoder.do(lambda: xlu.sum_lanes(a()), d)
+        decoder.do(partial(xlu.sum_lanes, a), d)
         return
     if op == MiscOp.MAX_LANES:
-        decoder.do(lambda: xlu.max_lanes(a()), d)
+        decoder.do(partial(xlu.max_lanes, a), d)
         return
     b, limit, sublanes = decoder.source(fields["b"]), decoder.limits[op], state.config.sublanes
     decoder.check(Fault.INDEX_RANGE, lambda: b() >= limit)
     if op == MiscOp.TRANSPOSE_IN:
-        decoder.do(lambda: (a().copy(), b()),
+        decoder.do(lambda: (a.copy(), b()),
                    lambda value: xlu.transpose_in(state.transposer, *value))
     elif op == MiscOp.TRANSPOSE_OUT:
         decoder.do(lambda: xlu.transpose_out(state.transposer, b(), sublanes), d)
     else:
         function = _MOVES[op]
-        decoder.do(lambda: function(a(), b()), d)
+        decoder.do(lambda: function(a, b()), d)
 
 
 def _semaphore(decoder: Decoder, operation: Operation, fields: _Fields) -> None:
@@ -532,6 +488,45 @@ def _form(operation: Operation) -> _Form:
         tuple((_FILES[operand.kind], operand.field) for operand in operands
               if operand.kind in _FILES),
         _UNITS[operation.unit])
+
+
+@lru_cache(_CACHED_BUNDLES)
+def _operations(bundle: int, cores: int, links: bool) -> _Parsed:
+    """Return the fault of a bundle's encoding, its operations with their fields, its immediates.
+
+    The cores of a pod run the same bundles, so they share the results.
+
+    Parameters
+    ----------
+    bundle : int
+        An integer in the format of `hdl.encoding.pack`.
+    cores : int
+        Number of cores of the chip.
+    links : bool
+        Whether the chip has links.
+    """
+    slots, imm, reserved = unpack(bundle)
+    illegal = Fault.ILLEGAL, (), imm
+    if reserved:
+        return illegal
+    operations = []
+    for slot, fields in slots.items():
+        code = fields["op"]
+        if code == 0:
+            continue
+        form = _FORMS[slot].get(code)
+        if form is None or form.operation.cores > cores or (form.operation.links and not links):
+            return illegal
+        for field, exists in form.limited:
+            if not exists(fields[field]):
+                return illegal
+        operations.append((form, fields))
+    fault = Fault.CONFLICT if _conflict(operations) else Fault.NONE
+    return fault, tuple(operations), imm
+
+
+def _priority(check: _Check) -> int:
+    return check[0]
 
 
 def _conflict(operations: Iterable[tuple[_Form, _Fields]]) -> bool:

@@ -52,6 +52,7 @@ F32_MIN_NORMAL = 0x00800000
 _F32 = np.dtype(np.float32)
 # Arrays, because numpy would convert a Python number to an array in each call.
 _TINY = np.array(2.0**-126, np.float32)
+_LARGE_SUM = np.array(2.0**-99, np.float32)
 
 
 def _checked(name: str, value: ArrayLike, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -108,7 +109,10 @@ def canonical(a: ArrayLike) -> NDArray[np.float32]:
 
 def _canonical(a: NDArray[np.float32]) -> NDArray[np.float32]:
     """Replace the pattern of each NaN in ``a`` by `F32_NAN`, in place, and return ``a``."""
-    a.view(np.uint32)[np.isnan(a)] = F32_NAN
+    nan = np.isnan(a)
+    # Most arrays have none, and an assignment takes longer than a count.
+    if np.count_nonzero(nan):
+        a.view(np.uint32)[nan] = F32_NAN
     return a
 
 
@@ -127,7 +131,9 @@ def to_bf16(x: ArrayLike) -> NDArray[Any]:
     with np.errstate(all="ignore"):
         # `astype` rounds to nearest, ties to even; from halfway to 2**128 on, to infinity.
         y = flushed(x).astype(bf16)
-    y.view(np.uint16)[np.isnan(x)] = BF16_NAN
+    nan = np.isnan(x)
+    if np.count_nonzero(nan):
+        y.view(np.uint16)[nan] = BF16_NAN
     return y
 
 
@@ -178,7 +184,13 @@ def add_f32(a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
     """
     a, b = _checked("a", a, _F32), _checked("b", b, _F32)
     with np.errstate(all="ignore"):
-        return _canonical(flushed(flushed(a) + flushed(b)))
+        total = np.asarray(a + b)
+        # A subnormal operand is less than half an ulp of a sum from 2**-99 on, and so does not
+        # change it. A sum is 0 only if the operands are opposites, or both 0, flushed or not.
+        small = np.count_nonzero(np.abs(total) < _LARGE_SUM)
+        if small and small != np.count_nonzero(total == 0):
+            total = flushed(flushed(a) + flushed(b))
+        return _canonical(total)
 
 
 def mac(acc: ArrayLike, x: ArrayLike, w: ArrayLike) -> NDArray[np.float32]:

@@ -153,8 +153,9 @@ def _number(u: _Words) -> NDArray[np.float32]:
 
 def _pattern(y: NDArray[np.float32]) -> _Words:
     """Replace NaNs of ``y``, which has no subnormals, by `F32_NAN`; return the bit patterns."""
-    u = y.view(np.uint32)
-    u[np.isnan(y)] = F32_NAN
+    u, nan = y.view(np.uint32), np.isnan(y)
+    if np.count_nonzero(nan):
+        u[nan] = F32_NAN
     return u
 
 
@@ -183,7 +184,9 @@ def fmul(a: _Words, b: _Words) -> _Words:
         # Signalling NaNs and infinity times zero are valid operands.
         exact = np.asarray(_number(a).astype(np.float64) * _number(b))
         # The product with zero is the zero of the factor's sign.
-        exact[np.abs(exact) < _LEAST_KEPT] *= 0.0
+        small = np.abs(exact) < _LEAST_KEPT
+        if np.count_nonzero(small):
+            exact[small] *= 0.0
         return _pattern(exact.astype(np.float32))
 
 
@@ -228,8 +231,9 @@ def _extreme(choose: np.ufunc, sign: np.ufunc, a: _Words, b: _Words) -> _Words:
         x, y = _number(a), _number(b)
         chosen = np.asarray(choose(x, y))
         zeros = chosen == 0
-        signs = sign(x.view(np.uint32), y.view(np.uint32)) & _SIGN
-        chosen.view(np.uint32)[zeros] = np.asarray(signs)[zeros]
+        if np.count_nonzero(zeros):
+            signs = sign(x.view(np.uint32), y.view(np.uint32)) & _SIGN
+            chosen.view(np.uint32)[zeros] = np.asarray(signs)[zeros]
         return _pattern(chosen)
 
 
