@@ -146,6 +146,19 @@ def test_sum_matches_oracle_on_corners() -> None:
     assert_bits(add_f32(from_bits(a), from_bits(b)), expected, a, b)
 
 
+def test_sum_of_large_and_subnormal_numbers_matches_oracle() -> None:
+    """Alone, because the golden model flushes less if no sum in an array is small."""
+    # Around 2**-99, even and odd: a subnormal number must not decide a tie.
+    large = [power + step for power in range(0x0C800000, 0x0F800000, 0x00800000)
+             for step in (-2, -1, 0, 1, 2)]
+    small = [0x00000001, 0x003FFFFF, 0x00400000, 0x007FFFFF, 0x00800000]
+    signs = 0, 0x80000000
+    for pair in [*product(large, small), *product(F32_CORNERS, F32_CORNERS)]:
+        for a, b in product(*([pattern ^ sign for sign in signs] for pattern in pair)):
+            assert_bits(add_f32(f32([a]), f32([b])), [oracle.add(a, b).pattern], a, b)
+            assert_bits(add_f32(f32([b]), f32([a])), [oracle.add(b, a).pattern], b, a)
+
+
 def test_mac_matches_oracle_on_corners() -> None:
     cases = list(product(F32_CORNERS, BF16_CORNERS, BF16_CORNERS))
     acc, x, w = np.array(cases, np.uint32).T
@@ -214,15 +227,17 @@ def assert_conversion_of_upper_halves(first: int, last: int, lower: NDArray[np.u
     x = upper << 16 | lower
     got = bits(to_bf16(from_bits(x)))
     field, fraction = (upper[:, 0] >> 7) & 0xFF, upper[:, 0] & 0x7F
-    tie, above = np.searchsorted(lower, [0x8000, 0x8001])
+    # Of the type of `lower`, which would be converted as a whole otherwise.
+    tie, above = np.searchsorted(lower, np.array([0x8000, 0x8001], lower.dtype))
+    half = upper.astype(np.uint16)
     expected = np.empty_like(got)
-    expected[:, :tie] = upper
-    expected[:, tie:above] = upper + upper % 2
-    expected[:, above:] = upper + 1
-    expected[field == 0] = upper[field == 0] & 0x8000
+    expected[:, :tie] = half
+    expected[:, tie:above] = half + half % 2
+    expected[:, above:] = half + 1
+    expected[field == 0] = half[field == 0] & 0x8000
     expected[field == 255] = BF16_NAN
     infinite = (field == 255) & (fraction == 0)
-    expected[infinite, 0] = upper[infinite, 0]
+    expected[infinite, 0] = half[infinite, 0]
     if not np.array_equal(got, expected):
         assert_bits(from_bits(got), expected, x)
 
