@@ -8,13 +8,14 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 import pytest
-from amaranth.sim import Simulator, SimulatorContext
+from amaranth.sim import SimulatorContext
 
 from golden.mxu import tile_matmul
 from hdl.config import Config
 from hdl.mxu.mxu import Mxu
 from tools.pictures.frames import CONFIG, NEXT_WEIGHTS, WEIGHTS, Cell, Frame, X, record
 from tools.pictures.wavefront import PATH, draw
+from verif.hdl.simulator import fast_simulator
 
 W = np.array(WEIGHTS, np.float32)
 V = np.array(NEXT_WEIGHTS, np.float32)
@@ -121,7 +122,7 @@ def test_lanes_queue_what_the_schedule_says(frames: Sequence[Frame]) -> None:
 
 def test_streams_transfer_in_the_recorded_cycles(frames: Sequence[Frame]) -> None:
     unit = Mxu(CONFIG)
-    simulator = Simulator(unit)
+    simulator = fast_simulator(unit)
     simulator.add_clock(1e-6)
     rows = [(W[:, k], False) for k in range(SIZE)] + [(V[:, k], False) for k in range(SIZE)]
     batch = [(np.array(X, np.float32)[:, b], b == 0) for b in range(SIZE)]
@@ -160,7 +161,7 @@ def test_loads_chase_the_swap_through_the_array(latency: int, transpose: bool) -
     size = 4
     config = Config(array=size, sublanes=1, vmem_bytes=4 * size, mac_latency=latency)
     unit = Mxu(config)
-    simulator = Simulator(unit)
+    simulator = fast_simulator(unit)
     simulator.add_clock(1e-6)
     swaps = []
 

@@ -10,7 +10,7 @@ import pytest
 from amaranth import Module
 from amaranth.lib import wiring
 from amaranth.lib.wiring import Component, In, Out, PureInterface
-from amaranth.sim import Simulator, SimulatorContext
+from amaranth.sim import SimulatorContext
 
 from hdl.axi.fifo import Fifo
 from hdl.axi.interface import (
@@ -28,6 +28,7 @@ from hdl.axi.interface import (
 from hdl.axi.master import BURSTS, WRITES, BurstCutter, HbmPort
 from hdl.config import PRESETS, Config
 from hdl.tiles import port_widths
+from verif.hdl.simulator import fast_simulator
 from verif.models.axi import SIGNALS, SIGNALS_LITE, AxiChecker
 
 TINY = Config.preset("tiny")
@@ -38,7 +39,7 @@ PATIENCE = 2000
 
 def simulate(dut: Component,
              process: Callable[[SimulatorContext], Awaitable[None]]) -> None:
-    simulator = Simulator(dut)
+    simulator = fast_simulator(dut)
     simulator.add_clock(1e-6)
     simulator.add_testbench(process)
     simulator.run()
@@ -91,7 +92,7 @@ def test_flat_ports_are_joined_with_those_inside() -> None:
             twin = f"{prefix}_{name.split('_')[-1]}"
             assert ctx.get(getattr(top, name)) == ctx.get(getattr(top, twin)), name
 
-    simulator = Simulator(top)
+    simulator = fast_simulator(top)
     simulator.add_testbench(process)
     simulator.run()
 

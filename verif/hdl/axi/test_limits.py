@@ -4,12 +4,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from amaranth.lib import wiring
-from amaranth.sim import Simulator
 from amaranth.sim._async import SimulatorContext
 
 from hdl.axi.interface import Resp, max_beats
 from hdl.axi.master import BURSTS, HbmPort, HbmReader, HbmWriter
 from hdl.config import Config
+from verif.hdl.simulator import fast_simulator
 
 TINY = Config.preset("tiny")
 
@@ -22,7 +22,7 @@ def simulate(dut: wiring.Component,
         await process(ctx)
         ended.append(True)
 
-    simulator = Simulator(dut)
+    simulator = fast_simulator(dut)
     simulator.add_clock(1e-6)
     simulator.add_testbench(whole)
     simulator.run()

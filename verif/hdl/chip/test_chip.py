@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from amaranth.hdl import Value
 from amaranth.lib.wiring import Component
-from amaranth.sim import Simulator, SimulatorContext
+from amaranth.sim import SimulatorContext
 
 from hdl.chip.arbiter import RequestArbiter, RoundRobin, SignalArbiter, VectorPort
 from hdl.chip.chip import Chip
@@ -18,13 +18,14 @@ from hdl.config import Config
 from hdl.tiles import VerilogLibrary
 from hdl.verilog import Export, export
 from tools import verilog
+from verif.hdl.simulator import fast_simulator
 
 FIELDS = ("write", "space", "address", "data")
 """Fields of a request to a core."""
 
 
 def simulate(dut: Component, process: Callable[..., Any]) -> None:
-    simulator = Simulator(dut)
+    simulator = fast_simulator(dut)
     simulator.add_clock(1e-6)
     simulator.add_testbench(process)
     simulator.run()

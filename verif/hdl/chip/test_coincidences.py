@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from amaranth.lib import wiring
-from amaranth.sim import Simulator
 from amaranth.sim._async import SimulatorContext
 
 from hdl.chip.arbiter import VectorPort
@@ -18,11 +17,12 @@ from hdl.chip.registers import (
 from hdl.config import Config
 from hdl.isa import Fault
 from verif.hdl.chip.test_registers import RegistersBench
+from verif.hdl.simulator import fast_simulator
 
 
 def simulate(dut: wiring.Component,
              process: Callable[[SimulatorContext], Awaitable[None]]) -> None:
-    simulator = Simulator(dut)
+    simulator = fast_simulator(dut)
     simulator.add_clock(1e-6)
     simulator.add_testbench(process)
     simulator.run()

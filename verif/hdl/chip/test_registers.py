@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from amaranth.lib.wiring import PureInterface
-from amaranth.sim import Simulator, SimulatorContext
+from amaranth.sim import SimulatorContext
 
 from hdl.axi.interface import Resp
 from hdl.axi.lite import AxiLiteSlave
@@ -38,6 +38,7 @@ from hdl.core.interface import Space
 from hdl.dma.format import DESCRIPTOR_WORDS
 from hdl.isa import BUNDLE_WORDS, Fault
 from tools.docs import registers as register_doc
+from verif.hdl.simulator import fast_simulator
 from verif.models.axi import AxiChecker
 
 TINY = Config.preset("tiny")
@@ -203,6 +204,8 @@ class RegistersBench:
         self.config = config
         self.dut = ControlSlave(config)
         self.sides = [Side() for _ in range(config.cores)]
+        axi = self.dut.axi
+        self.pins = {name: getattr(axi, name) for name in axi.signature.members}
         self.checker = AxiChecker("s_axil", 4, 0)
         self.now = 0
 
@@ -210,8 +213,7 @@ class RegistersBench:
         """Runs a cycle; returns the port's signals."""
         for side, core in zip(self.sides, self.dut.core, strict=True):
             side.cycle(ctx, core)
-        axi = self.dut.axi
-        pins = {name: ctx.get(getattr(axi, name)) for name in axi.signature.members}
+        pins = {name: ctx.get(pin) for name, pin in self.pins.items()}
         self.checker.cycle(pins)
         self.now += 1
         await ctx.tick()
@@ -271,7 +273,7 @@ class RegistersBench:
             await process(ctx)
             self.checker.finish()
 
-        simulator = Simulator(self.dut)
+        simulator = fast_simulator(self.dut)
         simulator.add_clock(1e-6)
         simulator.add_testbench(whole)
         simulator.run()

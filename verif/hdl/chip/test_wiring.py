@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 import pytest
 from amaranth import Value
 from amaranth.lib.wiring import Out
-from amaranth.sim import Simulator
 from amaranth.sim._async import SimulatorContext
 
 from hdl.chip import chip as chip_module
@@ -15,6 +14,7 @@ from hdl.chip.chip import Chip
 from hdl.chip.node import RESET_CYCLES, CoreNode
 from hdl.chip.registers import CORE_REGISTERS
 from hdl.config import Config
+from verif.hdl.simulator import fast_simulator
 from verif.hdl.stubs import Stub, stub_out
 
 Process = Callable[[SimulatorContext, CoreNode, Stub, Stub, Stub], Awaitable[None]]
@@ -36,7 +36,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Run:
             await process(ctx, dut, *(stubs[0] for stubs in placed.values()))
             ended.append(True)
 
-        simulator = Simulator(dut)
+        simulator = fast_simulator(dut)
         simulator.add_clock(1e-6)
         simulator.add_testbench(whole)
         simulator.run()
@@ -148,7 +148,7 @@ def test_a_chip_connects_its_cores_and_shows_their_status(monkeypatch: pytest.Mo
             assert ctx.get(getattr(dut, f"pc_{number}")) == 7 + number
         ended.append(True)
 
-    simulator = Simulator(dut)
+    simulator = fast_simulator(dut)
     simulator.add_testbench(process)
     simulator.run()
     assert ended

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from amaranth import Signal
 from amaranth.lib import wiring
-from amaranth.sim import Simulator
 from amaranth.sim._async import SimulatorContext
 
 from hdl.config import Config
@@ -17,6 +16,7 @@ from hdl.encoding import bundle_words
 from hdl.isa import Fault
 from sim.asm.assembler import Assembler
 from sim.asm.operands import s, sem
+from verif.hdl.simulator import fast_simulator
 
 CONFIG = Config(array=4, sublanes=2, vmem_bytes=32 * 8, smem_words=16, imem_bundles=4,
                 hbm_bytes=4096, hbm_channels=1)
@@ -24,7 +24,7 @@ CONFIG = Config(array=4, sublanes=2, vmem_bytes=32 * 8, smem_words=16, imem_bund
 
 def simulate(dut: wiring.Component,
              process: Callable[[SimulatorContext], Awaitable[None]]) -> None:
-    simulator = Simulator(dut)
+    simulator = fast_simulator(dut)
     simulator.add_clock(1e-6)
     simulator.add_testbench(process)
     simulator.run()

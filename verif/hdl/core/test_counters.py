@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from amaranth.sim import Simulator, SimulatorContext
+from amaranth.sim import SimulatorContext
 
 from hdl.core.counters import COUNTERS, CoreCounters
 from hdl.core.interface import WAITS
+from verif.hdl.simulator import fast_simulator
 
 CAUSES = ("x_accepted", "w_accepted", *(f"waiting_{wait}" for wait in WAITS))
 
@@ -39,7 +40,7 @@ def test_counters_charge_each_cycle_once_and_sum_to_all(seed: int) -> None:
             assert ctx.get(dut.cycles) == sum(wanted)
         assert clears > 2
 
-    simulator = Simulator(dut)
+    simulator = fast_simulator(dut)
     simulator.add_clock(1e-6)
     simulator.add_testbench(process)
     simulator.run()

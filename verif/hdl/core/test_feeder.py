@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 import pytest
 from amaranth.lib.wiring import Component
-from amaranth.sim import Simulator, SimulatorContext
+from amaranth.sim import SimulatorContext
 
 from hdl.config import Config
 from hdl.core.feeder import RowCollector, RowFeeder
+from verif.hdl.simulator import fast_simulator
 
 
 def config_with(sublanes: int) -> Config:
@@ -18,7 +19,7 @@ def config_with(sublanes: int) -> Config:
 
 def simulate(dut: Component,
              process: Callable[[SimulatorContext], Awaitable[None]]) -> None:
-    simulator = Simulator(dut)
+    simulator = fast_simulator(dut)
     simulator.add_clock(1e-6)
     simulator.add_testbench(process)
     simulator.run()

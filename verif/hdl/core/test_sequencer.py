@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from amaranth.sim import Simulator
 from amaranth.sim._async import SimulatorContext
 
 from golden.core import GoldenCore
@@ -41,6 +40,7 @@ from hdl.isa import (
 )
 from sim.verilated.model import Model
 from verif.hdl.core.verilated import VerilatedSequencer, open_sequencer
+from verif.hdl.simulator import fast_simulator
 from verif.models.sequencer import SequencerUnits, TracingCore, UnitTiming
 from verif.models.sequencer_oracle import SCALAR, WORD, Oracle, Parts, descriptor_fault
 from verif.models.sequencer_programs import CONFIG, HALT, SequencerPrograms, bundle, i, s, v
@@ -229,7 +229,7 @@ def test_scalar_operations_give_what_the_oracle_says() -> None:
                 ctx.set(alu.b, b)
                 assert ctx.get(alu.result) == int(compute(a, b)) & WORD, (op, hex(a), hex(b))
 
-    simulator = Simulator(alu)
+    simulator = fast_simulator(alu)
     simulator.add_testbench(process)
     simulator.run()
 

@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import pytest
 from amaranth import Value
-from amaranth.sim import Simulator
 from amaranth.sim._async import SimulatorContext
 
 from hdl.config import Config
 from hdl.core import core as core_module
 from hdl.core.core import Core
+from verif.hdl.simulator import fast_simulator
 from verif.hdl.stubs import Stub, stub_out
 
 UNITS = ("Sequencer", "Vpu", "Mxu", "Xlu", "RowFeeder", "RowCollector", "CoreCounters")
@@ -36,7 +36,7 @@ def wiring(monkeypatch: pytest.MonkeyPatch) -> Run:
             check(dut, placed, ctx.set, ctx.get)
             checked.append(True)
 
-        simulator = Simulator(dut)
+        simulator = fast_simulator(dut)
         simulator.add_testbench(process)
         simulator.run()
         assert checked

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from amaranth.lib.wiring import Component
-from amaranth.sim import Simulator, SimulatorContext
+from amaranth.sim import SimulatorContext
 
 from golden.dma import Descriptor, Side
 from hdl.dma.descriptor import SideCheck
@@ -13,6 +13,7 @@ from hdl.dma.interface import BLOCK_BITS, DIVISION_STEP_BITS, address_bits
 from hdl.dma.writer import Completion
 from hdl.isa import Fault
 from verif.hdl.dma.engine import CONFIG, AgentTiming, VerilatedDma, open_engine
+from verif.hdl.simulator import fast_simulator
 
 ROW = CONFIG.row_bytes
 
@@ -49,7 +50,7 @@ def check_sides(*sides: tuple[Side, int]) -> list[tuple[bool, int]]:
 
 def simulate(dut: Component,
              process: Callable[[SimulatorContext], Awaitable[None]]) -> None:
-    simulator = Simulator(dut)
+    simulator = fast_simulator(dut)
     simulator.add_clock(1e-6)
     simulator.add_testbench(process)
     simulator.run()

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from amaranth.sim import Simulator, SimulatorContext
+from amaranth.sim import SimulatorContext
 
 from hdl.config import Config
 from hdl.fpga.board import CRYSTAL_HZ, Board, pll_divisors
@@ -26,6 +26,7 @@ from hdl.fpga.protocol import (
 )
 from hdl.fpga.system import SerialSystem
 from hdl.fpga.uart import UartReceiver, UartTransmitter
+from verif.hdl.simulator import fast_simulator
 
 FPGA = Config.preset("fpga")
 
@@ -48,7 +49,7 @@ def receive(divisor: int, line: Sequence[int]) -> list[int | None]:
             if ctx.get(dut.valid):
                 found.append(None if ctx.get(dut.error) else ctx.get(dut.data))
 
-    simulator = Simulator(dut)
+    simulator = fast_simulator(dut)
     simulator.add_clock(1e-6)
     simulator.add_testbench(process)
     simulator.run()
@@ -86,7 +87,7 @@ def test_transmitter_sends_bytes_without_pause(divisor: int) -> None:
             if taken:
                 waiting.pop(0)
 
-    simulator = Simulator(dut)
+    simulator = fast_simulator(dut)
     simulator.add_clock(1e-6)
     simulator.add_testbench(process)
     simulator.run()
@@ -116,7 +117,7 @@ def test_requests_whose_checksums_are_equal_by_chance_are_executed() -> None:
                 if read:
                     ctx.set(dut.read_data, payload[place])
 
-    simulator = Simulator(dut)
+    simulator = fast_simulator(dut)
     simulator.add_clock(1e-6)
     simulator.add_testbench(process)
     simulator.run()
@@ -157,7 +158,7 @@ def execute(payload: bytes,
             if read and place < len(payload):
                 ctx.set(dut.read_data, payload[place])
 
-    simulator = Simulator(dut)
+    simulator = fast_simulator(dut)
     simulator.add_clock(1e-6)
     simulator.add_testbench(process)
     simulator.run()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from amaranth import Cat, Const, Module, Signal
 from amaranth.hdl import Elaboratable
-from amaranth.sim import Simulator, SimulatorContext
+from amaranth.sim import SimulatorContext
 
 from golden.fpga.sdram import Edge, GoldenSdram, Rule
 from hdl.config import Config
@@ -21,6 +21,7 @@ from hdl.fpga.host import SerialHost
 from hdl.fpga.memory import SdramMemory
 from hdl.fpga.sdram import SdramController, SdramTiming
 from hdl.fpga.system import SerialSystem
+from verif.hdl.simulator import fast_simulator
 
 START_US = 1
 FAST = SdramTiming(100_000_000, start_us=START_US)
@@ -110,7 +111,7 @@ def check(timing: SdramTiming, *, beats: int = 40, seed: int = 1,
                 await ctx.tick().repeat(rng.randint(1, 40))
         await ctx.tick().repeat(pause or 40)
 
-    simulator = Simulator(dut)
+    simulator = fast_simulator(dut)
     simulator.add_clock(1e-6)
     simulator.add_testbench(memory, background=True)
     simulator.add_testbench(master)

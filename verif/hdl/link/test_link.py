@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from amaranth.sim import Simulator, SimulatorContext
+from amaranth.sim import SimulatorContext
 
 from golden.torus.route import wraps
 from hdl.link.fabric import Fabric
@@ -31,6 +31,7 @@ from verif.hdl.link.torus import (
     flits_by_channel,
     open_fabric,
 )
+from verif.hdl.simulator import fast_simulator
 
 CONFIG = LinkConfig(payload_bytes=16, depth=128, retry_cycles=256)
 HOP_CYCLES = 3
@@ -325,7 +326,7 @@ def test_rate_is_limited_in_every_window(flits: int, cycles: int) -> None:
             used.append(use)
             await ctx.tick()
 
-    simulator = Simulator(dut)
+    simulator = fast_simulator(dut)
     simulator.add_clock(1e-6)
     simulator.add_testbench(process)
     simulator.run()

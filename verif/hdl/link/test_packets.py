@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from amaranth import Module
 from amaranth.lib import data, wiring
-from amaranth.sim import Simulator, SimulatorContext
+from amaranth.sim import SimulatorContext
 
 from hdl.config import Config
 from hdl.dma.format import DmaSpace
@@ -17,6 +17,7 @@ from hdl.link.egress import Egress
 from hdl.link.eject import Arrivals, Ejection
 from hdl.link.format import Direction, LinkConfig, flit_layout
 from hdl.link.packet import link_config, payload_layout
+from verif.hdl.simulator import fast_simulator
 
 CONFIG = Config.preset("tiny", link_bytes=8)
 HERE = (3, 1)
@@ -111,7 +112,7 @@ class Order:
 
 
 def run(component: wiring.Component, *processes: Any) -> None:
-    simulator = Simulator(component)
+    simulator = fast_simulator(component)
     simulator.add_clock(1e-6)
     for process in processes:
         simulator.add_testbench(process)

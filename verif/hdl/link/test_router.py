@@ -4,12 +4,13 @@ from itertools import product
 from typing import NamedTuple
 
 import pytest
-from amaranth.sim import Simulator, SimulatorContext
+from amaranth.sim import SimulatorContext
 
 from golden.torus.route import Hop, channel_graph, check_hops, route, wraps
 from hdl.link.format import CHANNELS, MAX_SIDE, Direction, LinkConfig
 from hdl.link.router import Router
 from verif.golden.torus.test_route import has_cycle
+from verif.hdl.simulator import fast_simulator
 
 CONFIG = LinkConfig(payload_bytes=1, depth=4)
 _FAR = MAX_SIDE - 1
@@ -92,7 +93,7 @@ def table() -> dict[Arrival, Departure]:
             ctx.set(offer, 0)
             assert not departures(ctx)
 
-    simulator = Simulator(dut)
+    simulator = fast_simulator(dut)
     simulator.add_clock(1e-6)
     simulator.add_testbench(process)
     simulator.run()

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from amaranth import Module, Signal, Value
 from amaranth.lib import wiring
-from amaranth.sim import Simulator, SimulatorContext
+from amaranth.sim import SimulatorContext
 
 from hdl.config import Config
 from hdl.mxu.cell import MacCell
 from hdl.mxu.mxu import Mxu
+from verif.hdl.simulator import fast_simulator
 
 pytestmark = pytest.mark.slow
 
@@ -151,7 +152,7 @@ def test_any_traffic_gives_the_rows_in_order_and_no_more(integer_cells: None, ar
             await ctx.tick()
         assert ctx.get(mxu.mxu_active_cycles) == len(work.activations)
 
-    simulator = Simulator(mxu)
+    simulator = fast_simulator(mxu)
     simulator.add_clock(1e-6)
     simulator.add_testbench(testbench)
     simulator.run()
@@ -184,7 +185,7 @@ def test_a_straight_load_waits_no_longer_than_it_must(integer_cells: None, array
                 break
             await ctx.tick()
 
-    simulator = Simulator(mxu)
+    simulator = fast_simulator(mxu)
     simulator.add_clock(1e-6)
     simulator.add_testbench(testbench)
     simulator.run()

@@ -6,20 +6,20 @@ from dataclasses import replace
 import pytest
 from amaranth import Signal
 from amaranth.lib import wiring
-from amaranth.sim import Simulator
 from amaranth.sim._async import SimulatorContext
 
 from hdl.config import Config
 from hdl.vpu.control import HOST_PATIENCE, HostControl
 from hdl.vpu.interface import HostSpace
 from hdl.vpu.vpu import Vpu
+from verif.hdl.simulator import fast_simulator
 
 CONFIG = Config(array=4, sublanes=2, vmem_bytes=32 * 8)
 
 
 def simulate(dut: wiring.Component,
              process: Callable[[SimulatorContext], Awaitable[None]]) -> None:
-    simulator = Simulator(dut)
+    simulator = fast_simulator(dut)
     simulator.add_clock(1e-6)
     simulator.add_testbench(process)
     simulator.run()

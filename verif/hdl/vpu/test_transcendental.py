@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from amaranth.sim import Simulator, SimulatorContext
+from amaranth.sim import SimulatorContext
 from numpy.typing import NDArray
 
 import verif.accuracy.transcendental as error_sweep
@@ -32,6 +32,7 @@ from hdl.vpu.transcendental import Transcendental
 from sim.models.kernels import with_kernels
 from sim.verilated.build import build_model
 from sim.verilated.model import Model
+from verif.hdl.simulator import fast_simulator
 from verif.sim.kernel.lockstep import packed
 
 SEED = 20250917
@@ -416,7 +417,7 @@ def test_mixed_functions_with_bubbles(unit: tuple[Model, int], density: float) -
 
 def test_the_python_simulator_agrees() -> None:
     dut = Transcendental()
-    simulator = Simulator(dut)
+    simulator = fast_simulator(dut)
     simulator.add_clock(1e-6)
     rng = np.random.default_rng(SEED)
     count = 400

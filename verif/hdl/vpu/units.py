@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 from amaranth.lib import wiring
-from amaranth.sim import Simulator
 
 from hdl.lint import LINT_WAIVERS
 from hdl.tiles import VerilogLibrary
 from sim.verilated.build import build_model
 from sim.verilated.model import Model
+from verif.hdl.simulator import fast_simulator
 
 Words = np.ndarray[Any, Any]
 
@@ -161,7 +161,7 @@ def in_python(make: Callable[[], wiring.Component], inputs: Mapping[str, Words],
             await ctx.tick()
             seen[cycle] = ctx.get(getattr(unit, output))
 
-    simulator = Simulator(unit)
+    simulator = fast_simulator(unit)
     simulator.add_clock(1e-6)
     simulator.add_testbench(bench)
     simulator.run()
