@@ -30,6 +30,7 @@ _STEP, _LATENCY = 65, 300
 _WORK, _FILL = (1 / 5, 2 / 5), (1, 1 / 2)
 """Estimates: for what share of the cores' time for all pieces, and of a link's time for the largest
 piece, the links wait. The second numbers are for a sum that is divided into steps."""
+_LINK = LinkConfig()
 
 
 @dataclass(frozen=True)
@@ -193,13 +194,13 @@ class SumShares:
 
     def cycles(self, config: Config, *, apart: bool = False) -> float:
         """Estimate the cycles of the sum; with ``apart``, it is divided into steps."""
-        link = LinkConfig()
-        vector = config.sublanes * config.row_bytes * link.rate_cycles / (
-            link.rate_flits * config.link_bytes)
+        vector = config.sublanes * config.row_bytes * _LINK.rate_cycles / (
+            _LINK.rate_flits * config.link_bytes)
         # Vector memory takes a row a cycle of the other core's numbers, and of what arrives.
-        ports = (2 * self.half + sum(self.loads())) * config.sublanes
+        loads = self.loads()
+        ports = (2 * self.half + sum(loads)) * config.sublanes
         steps = self.chips * self.pieces * (3 * sum(self.sizes) + len(WAYS) * _STEP)
         hops, biggest = 2 * (sum(self.shape) - 2), max(self.sizes)
-        return (max(max(self.loads()) * vector, ports, steps) + steps * _WORK[apart] + self.padded
+        return (max(max(loads) * vector, ports, steps) + steps * _WORK[apart] + self.padded
                 + hops * max(0, _LATENCY + biggest * vector - biggest * self.pieces * vector)
                 + biggest * vector * _FILL[apart] + 4 * _LATENCY)
