@@ -1,5 +1,7 @@
 """The test run: how processes share the tests, time limits, garbage collection, and Ctrl-C."""
 
+import atexit
+import functools
 import gc
 import json
 import os
@@ -7,10 +9,13 @@ import pathlib
 import platform
 import signal
 import sys
+import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from importlib.metadata import version
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -26,6 +31,9 @@ QUICK_LIMIT, SLOW_LIMIT = 900, 1800
 """Time limits of quick and of slow tests, in seconds. They include builds, and are many times what
 a test takes on a machine that does nothing else."""
 
+
+COLLECTION_LIMIT = 60
+"""Seconds that processes wait at most until the first one has collected the tests."""
 
 # JAX on the CPU is a reference: it runs once, and takes longer to compile than to run. JAX reads
 # this when it is imported, in the processes that tests start, too.
@@ -50,6 +58,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    worker = getattr(config, "workerinput", {})
+    if worker.get("workerid", "gw0") != "gw0":
+        wait_for_bytecode(pathlib.Path(worker["collecting"]))
     # Collecting the tests makes hardly any garbage, and many objects that stay.
     gc.disable()
     # Of several processes, only the first has all results.
@@ -57,6 +68,32 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Recorder())
     if config.getoption("--unchanged"):
         config.pluginmanager.register(Unchanged(config))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["collecting"] = str(collecting())
+
+
+@functools.cache
+def collecting() -> pathlib.Path:
+    """Makes a file that exists until the first process has collected the tests."""
+    handle, name = tempfile.mkstemp(prefix="systolith-collecting-")
+    os.close(handle)
+    path = pathlib.Path(name)
+    atexit.register(path.unlink, missing_ok=True)
+    return path
+
+
+def wait_for_bytecode(path: pathlib.Path) -> None:
+    """Waits until the first process has removed the file that `collecting` made.
+
+    In a new checkout, it compiles all modules that it imports. The others then load its bytecode,
+    instead of compiling the same modules at the same time.
+    """
+    end = time.monotonic() + COLLECTION_LIMIT
+    while not sys.dont_write_bytecode and path.exists() and time.monotonic() < end:
+        time.sleep(0.05)
 
 
 class Recorder:
@@ -89,11 +126,13 @@ def model_of(item: pytest.Item) -> str:
     return "-".join([path, *shared])
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Lets Python collect garbage less often, which shortens compilations by a sixth.
 
     Python no longer examines the modules and tests that exist now, because they live to the end.
     """
+    if path := getattr(session.config, "workerinput", {}).get("collecting"):
+        pathlib.Path(path).unlink(missing_ok=True)
     if jax := sys.modules.get("jax"):
         keep_references(jax)
     gc.collect()
