@@ -2,7 +2,8 @@
 
 Amaranth describes a module as a netlist of single bits. Most of the time goes into creating and
 looking up these bits, one by one, in a few small functions. `speed_up` replaces these functions by
-others that do the same with fewer steps: they do not check that Amaranth itself is right.
+others that do the same with fewer steps. They check what a design can make wrong, but not that
+Amaranth itself is right.
 """
 
 import functools
@@ -17,6 +18,8 @@ __all__ = ["VERSION", "speed_up"]
 VERSION = "0.5.10"
 """The version of Amaranth whose functions are known here; `speed_up` leaves others unchanged."""
 
+_BITS = 16
+"""Number of low bits of a net's number; they are the number of a bit of its cell."""
 _SOURCES = (_nir.Operator, _nir.Part, _nir.Matches, _nir.PriorityMatch, _nir.AssignmentList,
             _nir.AsyncReadPort, _nir.IOBuffer)
 """The types of cells whose outputs depend on inputs in the same cycle."""
@@ -40,12 +43,14 @@ def _from_const(cls: type, value: int, width: int) -> _nir.Value:
 
 def _from_cell(cls: type, cell: int, bit: int) -> _nir.Net:
     """Replace `Net.from_cell`."""
-    return cls(cell << 16 | bit)
+    assert 0 <= bit < 1 << _BITS
+    return cls(cell << _BITS | bit)
 
 
 def _add_value_cell(self: _nir.Netlist, width: int, cell: _nir.Cell) -> _nir.Value:
     """Replace `Netlist.add_value_cell`."""
-    return _run(self.add_cell(cell) << 16, width)
+    assert width <= 1 << _BITS
+    return _run(self.add_cell(cell) << _BITS, width)
 
 
 def _alloc_late_value(self: _nir.Netlist, signal: _ast.Signal) -> _nir.Value:
@@ -76,12 +81,9 @@ def _resolve_value(self: _nir.Netlist, value: _nir.Value) -> _nir.Value:
     return tuple.__new__(_nir.Value, nets)
 
 
-def _shorten(netlist: _nir.Netlist) -> bool:
-    """Connect each net to the end of its chain of connections.
-
-    Return False, with some nets unchanged, if a chain has no end.
-    """
-    connections = netlist.connections
+def _ends(netlist: _nir.Netlist) -> dict[_nir.Net, _nir.Net] | None:
+    """Return the end of each net's chain of connections; None if a chain has no end."""
+    connections = dict(netlist.connections)
     for start, following in connections.items():
         if following < 0:
             end, length = following, 1
@@ -89,16 +91,16 @@ def _shorten(netlist: _nir.Netlist) -> bool:
                 end = connections[end]
                 length += 1
                 if length > len(connections):
-                    return False
+                    return None
             connections[start] = end
-    return True
+    return connections
 
 
 def _has_no_cycle(netlist: _nir.Netlist) -> bool:
     """Return whether no cell depends on itself in the same cycle, even through other bits."""
-    if not _shorten(netlist):
+    ends = _ends(netlist)
+    if ends is None:
         return False
-    ends = netlist.connections
     left: dict[int, Iterator[int]] = {}
     """Cells whose sources are being visited, outermost first, each with the sources that remain."""
     done: set[int] = set()
@@ -111,7 +113,7 @@ def _has_no_cycle(netlist: _nir.Netlist) -> bool:
             nets = found.input_nets()
         else:
             return iter(())
-        return iter({ends.get(net, net) >> 16 for net in nets})
+        return iter({ends.get(net, net) >> _BITS for net in nets})
 
     for start in range(len(netlist.cells)):
         if start in done:
@@ -127,6 +129,8 @@ def _has_no_cycle(netlist: _nir.Netlist) -> bool:
                 return False
             elif source not in done:
                 left[source] = sources(source)
+    # Later steps follow the chains again.
+    netlist.connections = ends
     return True
 
 

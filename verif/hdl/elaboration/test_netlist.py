@@ -79,3 +79,39 @@ def test_a_bit_that_depends_on_itself_is_found(to: int, direct: bool) -> None:
     speed_up()
     with pytest.raises(CombinationalCycle, match=rf"^Combinational cycle (.|\n)*bits bit {to}\n"):
         rtlil.convert(Wires(to, direct))
+
+
+CYCLE = """
+import amaranth
+from amaranth import Module, Signal
+from amaranth.back import rtlil
+from hdl.elaboration.netlist import VERSION, speed_up
+
+messages = []
+for version in ("0.0", VERSION):
+    amaranth.__version__ = version
+    speed_up.cache_clear()
+    speed_up()
+    m, x, w, z = Module(), Signal(name="x"), Signal(name="w"), Signal(name="z")
+    m.d.comb += [x.eq(~z), z.eq(w), w.eq(x)]
+    try:
+        rtlil.convert(m, ports=[z])
+    except amaranth.hdl._nir.CombinationalCycle as error:
+        messages.append(str(error))
+assert all(f"signal {name} bit 0" in messages[0] for name in "xwz"), messages
+assert messages[0] == messages[1], messages
+"""
+
+
+def test_cycles_are_reported_with_all_signals() -> None:
+    subprocess.run([sys.executable, "-c", CYCLE], check=True)
+
+
+@pytest.mark.parametrize("width", [1 << 16, 1 << 17])
+def test_ports_that_netlists_cannot_number_are_refused(width: int) -> None:
+    speed_up()
+    m, wide = Module(), Signal(width)
+    total = Signal()
+    m.d.comb += total.eq(wide.xor())
+    with pytest.raises(AssertionError):
+        rtlil.convert(m, ports=[wide, total])
