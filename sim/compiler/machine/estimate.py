@@ -13,12 +13,12 @@ from typing import Any
 
 from hdl import isa
 from hdl.config import Config
-from hdl.isa import Slot, Unit
+from hdl.isa import Slot
 from sim.asm.operands import Mask, Scalar, Vector
 from sim.compiler.machine.emit import Code
 from sim.compiler.machine.ir import WRITTEN, Op
 from sim.compiler.machine.layout import Loops
-from sim.compiler.machine.schedule.resources import latency, occupancy
+from sim.compiler.machine.schedule.resources import VECTOR_UNITS, latency, occupancy
 
 __all__ = ["estimate", "vector_operations"]
 
@@ -35,7 +35,6 @@ _OPERATIONS = {(slot, operation.name): (operation, tuple(
     for operation in isa.OPERATIONS for slot in operation.slots}
 """For each operation, by slot and name: the positions of its operands, and whether it writes them.
 """
-_PORTED = (Unit.SIMPLE, Unit.FLOAT, Unit.TRANSCENDENTAL)
 
 
 @dataclass(slots=True)
@@ -104,7 +103,7 @@ class _Bundle:
             self.uses.append(_Use(*use, name == "rows_swap", written, cycles))
         else:
             self.results += [(register, cycles) for register in written]
-        if operation.unit in _PORTED:
+        if operation.unit in VECTOR_UNITS:
             self.ports.append((slot, cycles))
         if name == "jump":
             self.jump = operands[-1]

@@ -5,12 +5,12 @@ offsets of loads and stores. There are two other differences that addresses can 
 
 - Accesses may be to the same vector. So the content has the addresses of buffers whose accesses may
   meet, relative to each other.
-- An offset may need an immediate, and may share it with an equal word. So the content has the
-  address itself of a buffer to which an access may have the offset of another word of the code, or
-  of a number that needs no immediate.
+- An offset may need an immediate, and may share it with an equal word. So the content has a
+  buffer's address if an access to it may have an offset that equals another word of the code, or
+  that needs no immediate.
 
-Offsets in pipelined loops are left out of this: each is scheduled as if it needed an immediate of
-its own (`sim.compiler.machine.schedule.resources.Node`).
+Offsets from registers that a pipelined loop advances are left out of this: each is scheduled as if
+it needed an immediate of its own (`sim.compiler.machine.schedule.resources.Node`).
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -144,7 +144,9 @@ class Content:
             low, high = low + min(span, 0), high + max(span, 0)
             terms += _FIRST[type(term)] + term.number, factor
         if access.buffer is None:
-            self._ranges.append((low, high))
+            # Words are numbers modulo 2**32.
+            self._ranges.append((low, high) if -(1 << 31) <= low <= high < 1 << 32 else (
+                0, 1 << 32))
             return None, access.index.constant, *terms
         number = self._number(access.buffer)
         extent = number if access.extent is None else self._number(access.extent)

@@ -15,7 +15,7 @@ from hdl.config import Config
 from hdl.isa import Kind, MiscOp, PushOp, Slot, Unit
 from sim.compiler.machine.ir import Op, Register, SReg
 
-__all__ = ["Node", "Table", "follows", "is_inline", "latency", "occupancy"]
+__all__ = ["VECTOR_UNITS", "Node", "Table", "follows", "is_inline", "latency", "occupancy"]
 
 _LATENCIES = {**isa.LATENCIES, Unit.SMEM: 2}
 """Latencies of units in which all operations take equally long; those of other units but the array
@@ -24,7 +24,8 @@ _EAGER = 4
 """Cycles by which an eager operation (`Node.of`) may issue before the array can accept it."""
 _REDUCE = (MiscOp.SUM_LANES, MiscOp.MAX_LANES)
 _ADDING = ("add", "load", "store")
-_VECTOR_UNITS = (Unit.SIMPLE, Unit.FLOAT, Unit.TRANSCENDENTAL)
+VECTOR_UNITS = (Unit.SIMPLE, Unit.FLOAT, Unit.TRANSCENDENTAL)
+"""Units whose results are written through the write port of a slot."""
 _PORTS = {slot: f"{slot}.port" for slot in Slot}
 """For each slot, the name in `Table` of the write port through which its results are written."""
 
@@ -159,7 +160,7 @@ class Node:
         if moving and follows(op, moving) is not None:
             constants = {f"offset {id(op)}"}
         return Node(op, op.reads, op.writes, latency(op, config), unit, busy,
-                    op.operation.unit in _VECTOR_UNITS, constants)
+                    op.operation.unit in VECTOR_UNITS, constants)
 
 
 @dataclass(slots=True)

@@ -1,9 +1,11 @@
 """Code for buffers at other addresses is what emission would make, often without emission."""
 
 import random
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from sim.compiler.machine.schedule.dependences import Graph
 from sim.compiler.machine.schedule.modulo import Modulo
 from verif.sim.compiler.machine.programs import SIZE, Writer
 
+module = sys.modules["sim.compiler.machine.emit"]
 TINY = Config.preset("tiny", imem_bundles=4096)
 WAYS = (LADDER, (JOINED[0], replace(LADDER[-1], joined=True)))
 
@@ -32,7 +35,13 @@ def written(seed: int, addresses: Sequence[int]) -> MachineCode:
 
 
 def places(rng: random.Random) -> list[int]:
-    """Addresses of four buffers: apart in any order, or anywhere near a number that matters."""
+    """Addresses of four buffers: apart in any order, or anywhere near a number that matters.
+
+    Some overlap always in the same way.
+    """
+    if rng.random() < 0.3:
+        first = 5000 + rng.randrange(4000)
+        return [first, first + 3, first + 500, first + 500 + SIZE // 2]
     if rng.random() < 0.6:
         return [5000 + 100 * number + rng.randrange(20) for number in rng.sample(range(50), 4)]
     near = rng.choice((0, 12345 - SIZE, (1 << 31) - 2 * SIZE, (1 << 32) - 2 * SIZE))
@@ -140,8 +149,31 @@ def test_a_loop_is_scheduled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(made) > 1
 
 
-def test_an_error_is_kept() -> None:
-    """Code that needs too many registers does so at other addresses, and is spilled there."""
+def test_words_beyond_32_bits_equal_offsets() -> None:
+    """Modulo 2**32, a word is the offset at the first address, but not at the second one."""
+    def code(x: int) -> MachineCode:
+        b = Builder(TINY)
+        p, q, word = b.splat(1000), b.splat(2000), b.value((1 << 32) + 100)
+        b.store(b.vector("add", p, q), VmemBuffer("y", 500, 8), word)
+        b.store(b.load(VmemBuffer("x", x, 8), 0), VmemBuffer("y", 500, 8), 1)
+        return b.finish()
+
+    found = emit(code(100), TINY)
+    assert check(code(200)).cycles is not found.cycles
+
+
+def test_an_error_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code that needs too many registers does so at other addresses, and is not tried there."""
+    tried = list[MachineCode]()
+    original = module.lay_out
+
+    def counted(code: MachineCode, *arguments: Any) -> Any:
+        tried.append(code)
+        return original(code, *arguments)
+
+    monkeypatch.setattr(module, "lay_out", counted)
+    forget()
+
     def code(x: int) -> MachineCode:
         b, buffer = Builder(TINY), VmemBuffer("x", x, 80)
         vectors = [b.load(buffer, number) for number in range(40)]
@@ -153,3 +185,4 @@ def test_an_error_is_kept() -> None:
         for _ in range(2):
             with pytest.raises(RegisterPressureError, match="vector registers must be at most 32"):
                 emit(code(x), TINY, ladder=(Options(ahead=False),))
+    assert len(tried) == 1
