@@ -1,6 +1,7 @@
 """Flits and frames: what routers pass on, and what travels over a wire between two chips."""
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 
@@ -11,7 +12,8 @@ from amaranth.utils import ceil_log2, exact_log2
 from ..checks import integer
 
 __all__ = ["CHANNELS", "CHECK_BITS", "COORDINATE_BITS", "HOP_BITS", "MAX_SIDE", "SIDE_BITS",
-           "Direction", "LinkConfig", "flit_layout", "frame_body", "frame_check", "frame_layout"]
+           "Direction", "LinkConfig", "flit_layout", "frame_body", "frame_check", "frame_layout",
+           "torus_sides"]
 
 CHANNELS = 2
 """Virtual channels of a link."""
@@ -25,6 +27,22 @@ HOP_BITS = COORDINATE_BITS + 1
 """Width of a signed number of hops."""
 CHECK_BITS = 32
 """Width of a frame's checksum."""
+
+
+def torus_sides(shape: object) -> tuple[int, int]:
+    """Return the number of chips along X and along Y from a parameter ``shape``.
+
+    Raises
+    ------
+    TypeError
+        If it is not a pair of integers.
+    ValueError
+        If a side is not in 1 to `MAX_SIDE`.
+    """
+    if not isinstance(shape, Sequence) or len(shape) != 2:
+        raise TypeError(f"shape must be a pair of integers, not {shape!r}")
+    columns, rows = (integer("side of the torus", side, 1, MAX_SIDE) for side in shape)
+    return columns, rows
 
 
 class Direction(IntEnum):

@@ -22,7 +22,7 @@ from golden.torus.pod import GoldenPod, Place
 from hdl.checks import instance, integer
 from hdl.config import Config
 from hdl.isa import Fault
-from hdl.link.format import MAX_SIDE, Direction
+from hdl.link.format import Direction, torus_sides
 from sim.asm.assembler import Program
 from sim.closing import Closeable
 from sim.compiler.pod import PodExecutable
@@ -124,9 +124,7 @@ class PodCores(Closeable):
         RuntimeError
             If the simulation cannot be built.
         """
-        if not isinstance(shape, Sequence) or len(shape) != 2:
-            raise TypeError(f"shape must be a pair of integers, not {shape!r}")
-        width, height = (integer("side of the torus", side, 1, MAX_SIDE) for side in shape)
+        width, height = torus_sides(shape)
         if backend not in SIMULATED:
             raise ValueError(f"backend must be one of {', '.join(SIMULATED)}, not {backend!r}")
         linked = chip_config(with_links(chip_config(config)))

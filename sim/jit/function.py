@@ -7,9 +7,9 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
-from hdl.checks import instance, integer
+from hdl.checks import instance
 from hdl.config import Config
-from hdl.link.format import MAX_SIDE
+from hdl.link.format import torus_sides
 from sim.compiler.graph.ir import Graph
 from sim.compiler.graph.torus import Torus
 from sim.compiler.importer.importer import import_stablehlo
@@ -162,8 +162,6 @@ class JitFunction:
         if isinstance(chosen, Pod):
             if outfeed is not None:
                 raise TypeError("outfeed must be None on a pod")
-            if any(isinstance(leaf, Infeed) for leaf in jax.tree.leaves((arguments, named))):
-                raise TypeError(f"on a pod, {self._name} must be given arrays, not an Infeed")
             return self._on_pod(chosen, arguments, named)
         stage, program, leaves = self._stage(arguments, named, chosen.config, outfeed is not None)
         avals = jax.tree.leaves(stage.in_avals)
@@ -261,7 +259,8 @@ class JitFunction:
         Parameters
         ----------
         arguments, named
-            As for `compile`.
+            Arguments as in a call on a pod; ``jax.ShapeDtypeStruct`` is accepted in place of
+            arrays.
         shape : tuple of int
             Chips along X and along Y; at least two chips in all.
         config : str or Config
@@ -276,7 +275,8 @@ class JitFunction:
         Raises
         ------
         TypeError
-            If ``config`` has another type, or the function itself raises a TypeError.
+            If ``shape`` or ``config`` has another type, an argument is an `Infeed`, or the function
+            itself raises a TypeError.
         ValueError
             If there is no such preset, or ``shape`` has another number of chips.
         MemoryError, UnsupportedError
@@ -284,8 +284,7 @@ class JitFunction:
         """
         chip = Config.preset(config) if isinstance(config, str) else config
         instance("config", chip, Config)
-        width, height = (integer("side of the torus", side, 1, MAX_SIDE) for side in shape)
-        torus = Torus(width, height)
+        torus = Torus(*torus_sides(shape))
         if torus.chips == 1:
             raise ValueError("shape must have at least two chips, not one: use compile")
         return self._pod_program(arguments, named, torus, with_links(chip))[1]
@@ -296,6 +295,10 @@ class JitFunction:
 
         ``config`` has links. Return the traced function, and its program.
         """
+        import jax
+
+        if any(isinstance(leaf, Infeed) for leaf in jax.tree.leaves((arguments, named))):
+            raise TypeError(f"on a pod, {self._name} must be given arrays, not an Infeed")
         stage = self._jitted.trace(*arguments, **named)
         key = (stage.jaxpr, config, torus)
         with self._lock:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from hdl.checks import instance, integer
 from hdl.chip.registers import COUNTER_REGISTERS, address
 from hdl.config import Config
-from hdl.link.format import MAX_SIDE, Direction, frame_body, frame_layout
+from hdl.link.format import Direction, frame_body, frame_layout, torus_sides
 from hdl.link.packet import link_config
 from sim.closing import Closeable
 from sim.models.chip.library import chip_library
@@ -178,7 +178,7 @@ class _TorusSimulation(Closeable):
         file = None if trace is None else trace_paths(trace)[0]
         bits = _frame_bits(config)
         self.config = config
-        columns, rows = (integer("side of the torus", side, 1, MAX_SIDE) for side in shape)
+        columns, rows = torus_sides(shape)
         self.shape = columns, rows
         cycles = wire_cycles(config, latencies, columns * rows)
         shortest = int(cycles.min())

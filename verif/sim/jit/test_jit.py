@@ -141,6 +141,10 @@ def test_functions_are_compiled_for_a_pod_before_there_is_one(monkeypatch: pytes
         total.compile_pod(x, shape=(1, 1), config="tiny")
     with pytest.raises(ValueError, match="side of the torus must be from 1 to 32, not 33"):
         total.compile_pod(x, shape=(33, 1), config="tiny")
+    with pytest.raises(TypeError, match=r"shape must be a pair of integers, not \(2, 1, 1\)"):
+        total.compile_pod(x, shape=(2, 1, 1), config="tiny")
+    with pytest.raises(TypeError, match=r"on a pod, .* must be given arrays, not an Infeed"):
+        total.compile_pod(systolith.Infeed([x], 1), shape=(2, 1), config="tiny")
     with pytest.raises(TypeError, match="config must be a Config, not 3"):
         total.compile_pod(x, shape=(2, 1), config=3)
 
