@@ -226,8 +226,7 @@ def _codes(parts: Sequence[_Part], config: Config, torus: Torus, title: str,
             places = part.planner.context.places
             shared[key] = CoreCode(overlays, places.scratch_rows,
                                    launcher.records.finish(code, loads),
-                                   times(code, places.memory.reads, *counts),
-                                   tuple(sums for _, sums in launcher.sums.agreed.values()))
+                                   times(code, places.memory.reads, *counts), launcher.sums.made)
         own = *key, constants.tobytes()
         if own not in made:
             made[own] = shared[key].with_constants(constants)

@@ -608,9 +608,14 @@ class PodSums:
         return self._sums[number].base
 
     @property
-    def agreed(self) -> dict[int, tuple[SumShares, SumRecord]]:
-        """What all devices must decide alike: each sum's division, and how it is written."""
-        return {number: (item.shares, item.record) for number, item in self._sums.items()}
+    def agreed(self) -> dict[int, tuple[SumShares, bool]]:
+        """What all devices must decide alike: for each sum, its division, and whether it leads."""
+        return {number: (item.shares, item.record.leads) for number, item in self._sums.items()}
+
+    @property
+    def made(self) -> tuple[SumRecord, ...]:
+        """Facts about all sums, in the order of the code."""
+        return tuple(item.record for item in self._sums.values())
 
 
 def connect_sums(plans: Sequence[PodSums], torus: Torus) -> None:
