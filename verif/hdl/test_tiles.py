@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth.sim import SimulatorContext
 
 from hdl.tiles import Chain, Each, Link, Shared, TileGrid, VerilogLibrary, instantiate
-from verif.hdl.simulator import fast_simulator
+from verif.hdl.simulation.simulator import fast_simulator
 
 
 class Adder(wiring.Component):

@@ -15,7 +15,7 @@ from hdl.config import Config
 from hdl.mxu.mxu import Mxu
 from tools.pictures.frames import CONFIG, NEXT_WEIGHTS, WEIGHTS, Cell, Frame, X, record
 from tools.pictures.wavefront import PATH, draw
-from verif.hdl.simulator import fast_simulator
+from verif.hdl.simulation.simulator import fast_simulator
 
 W = np.array(WEIGHTS, np.float32)
 V = np.array(NEXT_WEIGHTS, np.float32)

@@ -28,7 +28,7 @@ from hdl.axi.interface import (
 from hdl.axi.master import BURSTS, WRITES, BurstCutter, HbmPort
 from hdl.config import PRESETS, Config
 from hdl.tiles import port_widths
-from verif.hdl.simulator import fast_simulator
+from verif.hdl.simulation.simulator import fast_simulator
 from verif.models.axi import SIGNALS, SIGNALS_LITE, AxiChecker
 
 TINY = Config.preset("tiny")

@@ -9,7 +9,7 @@ from amaranth.sim._async import SimulatorContext
 from hdl.axi.interface import Resp, max_beats
 from hdl.axi.master import BURSTS, HbmPort, HbmReader, HbmWriter
 from hdl.config import Config
-from verif.hdl.simulator import fast_simulator
+from verif.hdl.simulation.simulator import fast_simulator
 
 TINY = Config.preset("tiny")
 

@@ -18,7 +18,7 @@ from hdl.config import Config
 from hdl.tiles import VerilogLibrary
 from hdl.verilog import Export, export
 from tools import verilog
-from verif.hdl.simulator import fast_simulator
+from verif.hdl.simulation.simulator import fast_simulator
 
 FIELDS = ("write", "space", "address", "data")
 """Fields of a request to a core."""

@@ -17,7 +17,7 @@ from hdl.chip.registers import (
 from hdl.config import Config
 from hdl.isa import Fault
 from verif.hdl.chip.test_registers import RegistersBench
-from verif.hdl.simulator import fast_simulator
+from verif.hdl.simulation.simulator import fast_simulator
 
 
 def simulate(dut: wiring.Component,

@@ -38,7 +38,7 @@ from hdl.core.interface import Space
 from hdl.dma.format import DESCRIPTOR_WORDS
 from hdl.isa import BUNDLE_WORDS, Fault
 from tools.docs import registers as register_doc
-from verif.hdl.simulator import fast_simulator
+from verif.hdl.simulation.simulator import fast_simulator
 from verif.models.axi import AxiChecker
 
 TINY = Config.preset("tiny")

@@ -14,7 +14,7 @@ from hdl.chip.chip import Chip
 from hdl.chip.node import RESET_CYCLES, CoreNode
 from hdl.chip.registers import CORE_REGISTERS
 from hdl.config import Config
-from verif.hdl.simulator import fast_simulator
+from verif.hdl.simulation.simulator import fast_simulator
 from verif.hdl.stubs import Stub, stub_out
 
 Process = Callable[[SimulatorContext, CoreNode, Stub, Stub, Stub], Awaitable[None]]

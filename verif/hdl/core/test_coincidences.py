@@ -16,7 +16,7 @@ from hdl.encoding import bundle_words
 from hdl.isa import Fault
 from sim.asm.assembler import Assembler
 from sim.asm.operands import s, sem
-from verif.hdl.simulator import fast_simulator
+from verif.hdl.simulation.simulator import fast_simulator
 
 CONFIG = Config(array=4, sublanes=2, vmem_bytes=32 * 8, smem_words=16, imem_bundles=4,
                 hbm_bytes=4096, hbm_channels=1)

@@ -6,7 +6,7 @@ from amaranth.sim import SimulatorContext
 
 from hdl.core.counters import COUNTERS, CoreCounters
 from hdl.core.interface import WAITS
-from verif.hdl.simulator import fast_simulator
+from verif.hdl.simulation.simulator import fast_simulator
 
 CAUSES = ("x_accepted", "w_accepted", *(f"waiting_{wait}" for wait in WAITS))
 

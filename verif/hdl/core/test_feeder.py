@@ -10,7 +10,7 @@ from amaranth.sim import SimulatorContext
 
 from hdl.config import Config
 from hdl.core.feeder import RowCollector, RowFeeder
-from verif.hdl.simulator import fast_simulator
+from verif.hdl.simulation.simulator import fast_simulator
 
 
 def config_with(sublanes: int) -> Config:

@@ -40,7 +40,7 @@ from hdl.isa import (
 )
 from sim.verilated.model import Model
 from verif.hdl.core.verilated import VerilatedSequencer, open_sequencer
-from verif.hdl.simulator import fast_simulator
+from verif.hdl.simulation.simulator import fast_simulator
 from verif.models.sequencer import SequencerUnits, TracingCore, UnitTiming
 from verif.models.sequencer_oracle import SCALAR, WORD, Oracle, Parts, descriptor_fault
 from verif.models.sequencer_programs import CONFIG, HALT, SequencerPrograms, bundle, i, s, v

@@ -10,7 +10,7 @@ from amaranth.sim._async import SimulatorContext
 from hdl.config import Config
 from hdl.core import core as core_module
 from hdl.core.core import Core
-from verif.hdl.simulator import fast_simulator
+from verif.hdl.simulation.simulator import fast_simulator
 from verif.hdl.stubs import Stub, stub_out
 
 UNITS = ("Sequencer", "Vpu", "Mxu", "Xlu", "RowFeeder", "RowCollector", "CoreCounters")

@@ -13,7 +13,7 @@ from hdl.dma.interface import BLOCK_BITS, DIVISION_STEP_BITS, address_bits
 from hdl.dma.writer import Completion
 from hdl.isa import Fault
 from verif.hdl.dma.engine import CONFIG, AgentTiming, VerilatedDma, open_engine
-from verif.hdl.simulator import fast_simulator
+from verif.hdl.simulation.simulator import fast_simulator
 
 ROW = CONFIG.row_bytes
 

@@ -26,7 +26,7 @@ from hdl.fpga.protocol import (
 )
 from hdl.fpga.system import SerialSystem
 from hdl.fpga.uart import UartReceiver, UartTransmitter
-from verif.hdl.simulator import fast_simulator
+from verif.hdl.simulation.simulator import fast_simulator
 
 FPGA = Config.preset("fpga")
 

@@ -21,7 +21,7 @@ from hdl.fpga.host import SerialHost
 from hdl.fpga.memory import SdramMemory
 from hdl.fpga.sdram import SdramController, SdramTiming
 from hdl.fpga.system import SerialSystem
-from verif.hdl.simulator import fast_simulator
+from verif.hdl.simulation.simulator import fast_simulator
 
 START_US = 1
 FAST = SdramTiming(100_000_000, start_us=START_US)

@@ -31,7 +31,7 @@ from verif.hdl.link.torus import (
     flits_by_channel,
     open_fabric,
 )
-from verif.hdl.simulator import fast_simulator
+from verif.hdl.simulation.simulator import fast_simulator
 
 CONFIG = LinkConfig(payload_bytes=16, depth=128, retry_cycles=256)
 HOP_CYCLES = 3

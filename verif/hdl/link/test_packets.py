@@ -17,7 +17,7 @@ from hdl.link.egress import Egress
 from hdl.link.eject import Arrivals, Ejection
 from hdl.link.format import Direction, LinkConfig, flit_layout
 from hdl.link.packet import link_config, payload_layout
-from verif.hdl.simulator import fast_simulator
+from verif.hdl.simulation.simulator import fast_simulator
 
 CONFIG = Config.preset("tiny", link_bytes=8)
 HERE = (3, 1)

@@ -10,7 +10,7 @@ from golden.torus.route import Hop, channel_graph, check_hops, route, wraps
 from hdl.link.format import CHANNELS, MAX_SIDE, Direction, LinkConfig
 from hdl.link.router import Router
 from verif.golden.torus.test_route import has_cycle
-from verif.hdl.simulator import fast_simulator
+from verif.hdl.simulation.simulator import fast_simulator
 
 CONFIG = LinkConfig(payload_bytes=1, depth=4)
 _FAR = MAX_SIDE - 1

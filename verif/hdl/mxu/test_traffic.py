@@ -15,7 +15,7 @@ from amaranth.sim import SimulatorContext
 from hdl.config import Config
 from hdl.mxu.cell import MacCell
 from hdl.mxu.mxu import Mxu
-from verif.hdl.simulator import fast_simulator
+from verif.hdl.simulation.simulator import fast_simulator
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from hdl.config import Config
 from hdl.vpu.control import HOST_PATIENCE, HostControl
 from hdl.vpu.interface import HostSpace
 from hdl.vpu.vpu import Vpu
-from verif.hdl.simulator import fast_simulator
+from verif.hdl.simulation.simulator import fast_simulator
 
 CONFIG = Config(array=4, sublanes=2, vmem_bytes=32 * 8)
 

@@ -32,7 +32,7 @@ from hdl.vpu.transcendental import Transcendental
 from sim.models.kernels import with_kernels
 from sim.verilated.build import build_model
 from sim.verilated.model import Model
-from verif.hdl.simulator import fast_simulator
+from verif.hdl.simulation.simulator import fast_simulator
 from verif.sim.kernel.lockstep import packed
 
 SEED = 20250917

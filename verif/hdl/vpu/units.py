@@ -10,7 +10,7 @@ from hdl.lint import LINT_WAIVERS
 from hdl.tiles import VerilogLibrary
 from sim.verilated.build import build_model
 from sim.verilated.model import Model
-from verif.hdl.simulator import fast_simulator
+from verif.hdl.simulation.simulator import fast_simulator
 
 Words = np.ndarray[Any, Any]
 

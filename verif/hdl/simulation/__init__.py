@@ -1,0 +1,1 @@
+"""Amaranth's simulator for benches in Python, and its test."""
