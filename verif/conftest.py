@@ -89,8 +89,10 @@ def wait_for_bytecode(path: pathlib.Path) -> None:
     """Waits until the first process has removed the file that `collecting` made.
 
     In a new checkout, it compiles all modules that it imports. The others then load its bytecode,
-    instead of compiling the same modules at the same time.
+    instead of compiling the same modules at the same time. They do not wait if there is bytecode.
     """
+    if pathlib.Path(__file__).with_name("models").joinpath("__pycache__").is_dir():
+        return
     end = time.monotonic() + COLLECTION_LIMIT
     while not sys.dont_write_bytecode and path.exists() and time.monotonic() < end:
         time.sleep(0.05)

@@ -62,7 +62,8 @@ class StepModel:
     On several chips, a step takes the cycles of its kernels, of sums while no kernel runs, and of
     whatever else a step on one core takes besides its kernels. The compiler predicts the cycles of
     kernels (`Plan`). A sum during which kernels run for longer than the sum takes no cycles of its
-    own. Otherwise, it takes the cycles of its ticks, `start`, and, if it leads a kernel, `led`.
+    own. Otherwise, it takes the cycles of its ticks and `start`, and saves `led` if it leads a
+    kernel.
 
     Attributes
     ----------

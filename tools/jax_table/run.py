@@ -48,8 +48,8 @@ def run(wanted: list[str], limit: float) -> Iterator[tuple[str, str, str]]:
             bufsize=0, stderr=subprocess.DEVNULL, env={
                 **os.environ, "JAX_PLATFORMS": "systolith,cpu", "SYSTOLITH_CONFIG": "tiny",
                 "SYSTOLITH_BACKEND": "golden",
-                "XLA_FLAGS": "--xla_force_host_platform_device_count=2 "
-                             + os.environ.get("XLA_FLAGS", "")})
+                "XLA_FLAGS": os.environ.get("XLA_FLAGS", "")
+                             + " --xla_force_host_platform_device_count=2"})
         assert worker.stdout is not None
         with worker, selectors.DefaultSelector() as ready:
             ready.register(worker.stdout, selectors.EVENT_READ)

@@ -290,9 +290,12 @@ def test_stored_calibration_predicts_more_chips_than_it_was_fitted_to(stored: Mo
 
 def test_stored_plan_is_that_of_the_compiler(stored: Model) -> None:
     pytest.importorskip("jax")
-    from tools.forecast.measure import perceptron_plan
+    from tools.forecast.measure import GROUPS, perceptron_plan
 
-    found = perceptron_plan("perceptron", SIZES[0], 256, 4, V2)
+    assert set(GROUPS) == set(command._GROUPS) == set(stored.samples.revisions)
+    # It has an early sum, and one that leads the last kernel.
+    found = perceptron_plan("large", SIZES[1], 256, 4, V2)
+    assert [(item.apart, item.leads) for item in found.sums] == [(True, False), (True, True)]
     assert found in stored.samples.plans, (
         "the plans and steps of the calibration must be measured again")
 
