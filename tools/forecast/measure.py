@@ -217,22 +217,28 @@ def _state(work: Task) -> Any:
 
 
 def _plans(samples: Samples, config: Config) -> Samples:
-    """Plan the steps of the perceptrons and of the transformer, on 1 core and on several chips.
-
-    The transformer is planned on few chips only, because each plan takes a minute or more.
-    """
-    most = {name: [1, *(cores for cores in CHARTED if cores > CORES and streams(
-        config, shape_of(cores), _sizes(sizes)))] for name, sizes, _, _ in _STEPS}
-    wanted = [(name, sizes, batch, most[name]) for name, sizes, batch, _ in _STEPS]
+    """Plan the steps of the perceptrons and of the transformer, on 1 core and on several chips."""
+    wanted = [(name, sizes, batch, _charted(_sizes(sizes), config))
+              for name, sizes, batch, _ in _STEPS]
     wanted += [(_strong_name(batch), SIZES[1], batch, [1, STRONG_BATCH // batch])
                for batch in _STRONG if STRONG_BATCH // batch > CORES]
     found = [_shown(perceptron_plan(name, sizes, batch, cores, config))
              for name, sizes, batch, numbers in wanted for cores in numbers]
-    for cores in 1, 2 * CORES:
+    for cores in _charted(_gradients(transformer(_TEXTS)), config):
         work = transformer(_TEXTS * cores)
         found.append(_shown(_planned("transformer", cores, jit(work.train(cores)),
                                      (_state(work), work.batches(0, 1)), config)))
     return replace(samples, plans=tuple(found))
+
+
+def _charted(sizes: Sequence[int], config: Config) -> list[int]:
+    """Return the numbers of cores for which the charts need a plan.
+
+    They are 1, and those of several chips on which the compiler streams the sum of arrays of
+    ``sizes`` bytes.
+    """
+    return [1, *(cores for cores in CHARTED if cores > CORES
+                 and streams(config, shape_of(cores), sizes))]
 
 
 def perceptron_plan(name: str, sizes: Sequence[int], batch: int, cores: int, config: Config

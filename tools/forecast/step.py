@@ -73,8 +73,7 @@ class StepModel:
         Measured cycles of a step on one chip, by the program's name. For other programs, they are
         assumed to be those on one core.
     plans : sequence of Plan
-        Plans of the programs, on 1 core and on several chips. For numbers of cores without a plan,
-        the plan for the next smaller number counts.
+        Plans of the programs, on 1 core and on several chips.
     start : float
         Cycles of a sum besides its ticks.
     led : float
@@ -94,7 +93,7 @@ class StepModel:
         Raises
         ------
         ValueError
-            If there is no plan of the program on one core, or on several chips.
+            If there is no plan of the program on one core, or on ``cores`` cores.
         """
         if cores == 1:
             return program.cycles
@@ -119,12 +118,10 @@ class StepModel:
         return constant, sums, rows
 
     def _plan(self, name: str, cores: int) -> Plan:
-        plans = [plan for plan in self.plans if plan.program == name and plan.cores <= cores
-                 and (plan.cores == 1) is (cores == 1)]
-        if not plans:
-            raise ValueError(f"there must be a plan of {name} on " + (
-                "1 core" if cores == 1 else f"some number of cores from {CORES + 1} to {cores}"))
-        return max(plans, key=lambda plan: plan.cores)
+        for plan in self.plans:
+            if (plan.program, plan.cores) == (name, cores):
+                return plan
+        raise ValueError(f"there must be a plan of {name} on {cores} core{'s' * (cores > 1)}")
 
     @classmethod
     def fitted(cls, sums: SumModel, programs: Mapping[str, Program], samples: Sequence[StepSample],
