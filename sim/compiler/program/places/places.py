@@ -84,7 +84,7 @@ class Places:
         self.homes: dict[Value, Home] = {}
         self._resident: dict[Value, VmemBuffer] = {}
         self._locked: set[Value] = set()
-        self._pinned: set[Value] = set()  # they stay in their buffers while a loop runs
+        self._pinned: dict[Value, None] = {}  # In the order in which `restore` loads them.
         # Number of the last transfer that reads each buffer, and that writes each value's home.
         self._reading: dict[VmemBuffer, int] = {}
         self._stored: dict[Value, int] = {}
@@ -118,7 +118,7 @@ class Places:
             if self.memory.exchanged:
                 self.memory.wait_exchanges()
                 continue
-            fixed = self._locked | self._pinned
+            fixed = self._locked | self._pinned.keys()
             movable = [value for value in self._resident if value not in fixed]
             if not movable:
                 raise VectorMemoryError(
@@ -164,7 +164,7 @@ class Places:
     def unmake(self, value: Value) -> None:
         """Undo `make` for a value that has not been computed: free or unpin its vectors."""
         if value in self.assigned:
-            self._pinned.discard(value)
+            self._pinned.pop(value, None)
             self._resident.pop(value, None)
         else:
             self.drop(value)
@@ -231,7 +231,7 @@ class Places:
 
     def trial(self) -> Trial:
         """Return a copy of the map of vector memory, on which allocations can be tried."""
-        return Trial(self.memory, self._resident, self._pinned, self._tilings, self.is_home)
+        return Trial(self.memory, self._resident, self._pinned.keys(), self._tilings, self.is_home)
 
     def _fetch(self, value: Value, buffer: VmemBuffer) -> VmemBuffer:
         home = self.homes[value]
@@ -362,12 +362,12 @@ class Places:
     def pin(self, value: Value, buffer: VmemBuffer) -> None:
         """Record that a value is in a buffer, where it stays until `unpin`."""
         self._resident[value] = buffer
-        self._pinned.add(value)
+        self._pinned[value] = None
 
     def unpin(self, buffer: VmemBuffer) -> None:
         """Forget the value that is pinned to a buffer; the buffer stays allocated."""
         [value] = [value for value in self._pinned if self._resident[value] == buffer]
-        self._pinned.remove(value)
+        del self._pinned[value]
         del self._resident[value]
 
     def inherit(self, value: Value, result: Value) -> None:
@@ -379,8 +379,8 @@ class Places:
         self.memory.wait(self._reading.pop(buffer, 0))
         self._resident[result] = buffer
         if value in self._pinned:
-            self._pinned.remove(value)
-            self._pinned.add(result)
+            del self._pinned[value]
+            self._pinned[result] = None
 
     def rename(self, value: Value, result: Value) -> bool:
         """Give a value's buffer to a result with equal vectors; the value must not be used again.
