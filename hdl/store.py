@@ -115,9 +115,9 @@ def keep_text(kind: str, name: str, key: str, text: str) -> None:
     """
     path = _path(kind, name, key)
     _make_folder(path.parent)
-    with _building(path):
+    with _building(path) as first:
         if not path.exists():
-            _make(path, lambda partial: partial.write_text(text, encoding="utf-8"))
+            _make(path, lambda partial: partial.write_text(text, encoding="utf-8"), first)
             _count(path)
 
 
@@ -130,11 +130,11 @@ def change_text(kind: str, name: str, key: str, change: Callable[[str], str]) ->
     """
     path = _path(kind, name, key)
     _make_folder(path.parent)
-    with _building(path):
+    with _building(path) as first:
         old = path.read_text(encoding="utf-8") if path.exists() else ""
         new = change(old)
         if new != old:
-            _make(path, lambda partial: partial.write_text(new, encoding="utf-8"))
+            _make(path, lambda partial: partial.write_text(new, encoding="utf-8"), first)
             _count(path)
 
 
@@ -178,9 +178,9 @@ def entry(kind: str, name: str, key: str,
             with contextlib.suppress(FileNotFoundError):
                 use.enter_context(_held(path, fcntl.LOCK_SH))
                 break
-            with _building(path):
+            with _building(path) as first:
                 if not path.exists():
-                    _make(path, make)
+                    _make(path, make, first)
                     _count(path)
         _touch(path)
         yield path
@@ -225,9 +225,13 @@ def _make_folder(folder: pathlib.Path) -> None:
         folder.chmod(folder.parent.stat().st_mode & 0o7777)
 
 
-def _make(path: pathlib.Path, make: Callable[[pathlib.Path], object]) -> None:
-    """Create the entry ``path`` by ``make``, as in `entry`; the caller holds its lock."""
-    for left in path.parent.glob(f"{path.name}{_PARTIAL}*"):
+def _make(path: pathlib.Path, make: Callable[[pathlib.Path], object], first: bool) -> None:
+    """Create the entry ``path`` by ``make``, as in `entry`; the caller holds its lock.
+
+    Unless this is the ``first`` attempt, remove what earlier attempts left.
+    """
+    # Reading a folder of thousands of entries takes longer than writing a small one.
+    for left in () if first else path.parent.glob(f"{path.name}{_PARTIAL}*"):
         _remove(left)
     # A new name: compilers that outlived a killed build may still write to the old one.
     partial = _partial(path)
@@ -285,8 +289,10 @@ def _held(file: pathlib.Path, operation: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _building(path: pathlib.Path, wait: bool = True) -> Iterator[None]:
+def _building(path: pathlib.Path, wait: bool = True) -> Iterator[bool]:
     """Hold the lock under which the entry ``path`` may be made or removed.
+
+    Return whether nobody held it before, as far as is known.
 
     Raises
     ------
@@ -294,14 +300,16 @@ def _building(path: pathlib.Path, wait: bool = True) -> Iterator[None]:
         If ``wait`` is false, and another holder has the lock.
     """
     file = _lock_file(path)
+    first = False
     with contextlib.ExitStack() as lock:
         while True:
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(file, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o666))
+                first = True
             with contextlib.suppress(FileNotFoundError):
                 lock.enter_context(_held(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)))
                 break
-        yield
+        yield first
 
 
 def _count(path: pathlib.Path) -> None:
