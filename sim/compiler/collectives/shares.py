@@ -14,7 +14,7 @@ have different sizes: on tori that are not square, this balances links along X a
 """
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 from hdl.config import Config
 from hdl.link.format import LinkConfig
@@ -111,14 +111,7 @@ class SumShares:
         as possible: cores execute fewer operations, but pieces reach the next chip later. With
         ``apart``, the sum is divided into steps.
         """
-        found = set[SumShares]()
-        most = _MOST_APART if few or apart else _MOST_PIECE
-        for first in range(1, most + 1):
-            for second in range(1, most + 1):
-                unit = CORES * shape[0] * shape[1] * (first + second)
-                found.add(cls(shape, vectors, -(-vectors // unit), (first, second)))
-        return min(found, key=lambda shares: (
-            few and shares.pieces, shares.cycles(config, apart=apart), shares.padded, shares.sizes))
+        return _best(config, shape, vectors, few, apart)
 
     @classmethod
     def in_steps(cls, config: Config, shape: tuple[int, int], vectors: int, kernels: float
@@ -204,3 +197,17 @@ class SumShares:
         return (max(max(loads) * vector, ports, steps) + steps * _WORK[apart] + self.padded
                 + hops * max(0, _LATENCY + biggest * vector - biggest * self.pieces * vector)
                 + biggest * vector * _FILL[apart] + 4 * _LATENCY)
+
+
+@cache
+def _best(config: Config, shape: tuple[int, int], vectors: int, few: bool, apart: bool
+          ) -> SumShares:
+    """Return the result of `SumShares.of`. Calls are cached, because compilers repeat them."""
+    most = _MOST_APART if few or apart else _MOST_PIECE
+    found = set[SumShares]()
+    for first in range(1, most + 1):
+        for second in range(1, most + 1):
+            unit = CORES * shape[0] * shape[1] * (first + second)
+            found.add(SumShares(shape, vectors, -(-vectors // unit), (first, second)))
+    return min(found, key=lambda shares: (
+        few and shares.pieces, shares.cycles(config, apart=apart), shares.padded, shares.sizes))
