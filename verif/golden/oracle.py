@@ -48,7 +48,7 @@ class Format:
         if exponent == 0:
             return "zero", sign, Fraction(0)
         significand = Fraction(fraction + (1 << self.fraction_bits), 1 << self.fraction_bits)
-        return "finite", sign, significand * Fraction(2) ** (exponent - 127)
+        return "finite", sign, significand * _power(exponent - 127)
 
     def deliver(self, value: Fraction) -> tuple[int, str]:
         """Round an exact nonzero value; return its pattern, and how it was rounded.
@@ -58,27 +58,34 @@ class Format:
         """
         sign, magnitude = int(value < 0), abs(value)
         exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
-        if magnitude < Fraction(2) ** exponent:
+        if magnitude < _power(exponent):
             exponent -= 1
-        unit = Fraction(2) ** (exponent - self.fraction_bits)
-        count, rest = divmod(magnitude, unit)
+        units = magnitude / _power(exponent - self.fraction_bits)
+        # The fraction that rounding removes is rest / units.denominator.
+        count, rest = divmod(units.numerator, units.denominator)
         if rest == 0:
             how = "exact"
-        elif 2 * rest == unit:
+        elif 2 * rest == units.denominator:
             how = "tie up" if count % 2 else "tie down"
         else:
-            how = "up" if 2 * rest > unit else "down"
+            how = "up" if 2 * rest > units.denominator else "down"
         if how.endswith("up"):
             count += 1
-        rounded = count * unit
-        if rounded >= Fraction(2) ** 128:
+        rounded = count * _power(exponent - self.fraction_bits)
+        if rounded >= _power(128):
             return self.infinity(sign), how + " infinity"
-        if rounded < Fraction(2) ** -126:
+        if rounded < _power(-126):
             return self.zero(sign), how + " flush"
         if count == 1 << self.precision:
             count, exponent = count // 2, exponent + 1
         return (self.zero(sign) | ((exponent + 127) << self.fraction_bits)
                 | (count - (1 << self.fraction_bits))), how
+
+
+@cache
+def _power(exponent: int) -> Fraction:
+    """Return 2 ** ``exponent``. Calls are cached, because fractions are slow."""
+    return Fraction(2) ** exponent
 
 
 BF16 = Format(8)
