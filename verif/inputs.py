@@ -310,10 +310,10 @@ def _recipe() -> list[object]:
 
 
 def _names(tree: ast.Module, folder: str) -> set[str]:
-    names = set(imported_names(tree, tuple(folder.split("/"))))
+    nodes = [*ast.walk(tree)]
+    names = set(imported_names(nodes, tuple(folder.split("/"))))
     if _USERS_OF_JAX & {name.partition(".")[0] for name in names}:
         names.add(_PLUGIN)
-    nodes = [*ast.walk(tree)]
     documents = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     for node in nodes:
         if (isinstance(node, ast.Constant) and isinstance(node.value, str)

@@ -9,7 +9,7 @@ import os
 import pathlib
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from typing import Any
 
@@ -66,7 +66,7 @@ def _read(path: pathlib.Path, _modified: int) -> tuple[str, tuple[str, ...]]:
     kept = kept_text("code", "module.json", key)
     if kept is None:
         tree = _parse(text)
-        kept = json.dumps([digest(_dump(tree)), list(imported_names(tree, folder))])
+        kept = json.dumps([digest(_dump(tree)), list(imported_names(ast.walk(tree), folder))])
         with contextlib.suppress(OSError):  # the cache may be read-only
             keep_text("code", "module.json", key, kept)
     code, imported = json.loads(kept)
@@ -79,9 +79,12 @@ def _reader() -> list[object]:
     return [sys.version_info[:3], inspect.getsource(_dump), inspect.getsource(imported_names)]
 
 
-def imported_names(tree: ast.Module, folder: tuple[str, ...]) -> Iterator[str]:
-    """Names that a module in ``folder`` imports; some of them may be functions or classes."""
-    for node in ast.walk(tree):
+def imported_names(nodes: Iterable[ast.AST], folder: tuple[str, ...]) -> Iterator[str]:
+    """Names that a module in ``folder`` imports; some of them may be functions or classes.
+
+    ``nodes`` are all nodes of the module's syntax tree.
+    """
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
