@@ -222,9 +222,9 @@ class VpuChecker:
         """
         for name, value in want.items():
             found = np.asarray(got(name))
-            wrong = np.argwhere(found != value)
-            if len(wrong):
-                lane = int(wrong[0][0])
+            wrong = found != value
+            if wrong.any():
+                lane = int(np.argwhere(wrong)[0][0])
                 place = f" lane {lane}" if len(value) > 1 else ""
                 raise AssertionError(f"{name}{place} after cycle {where} is {found[lane]:#x}, not "
                                      f"{int(value[lane]):#x}")
