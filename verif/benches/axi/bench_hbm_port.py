@@ -15,7 +15,7 @@ from cocotbext.axi import AxiBus, AxiRam
 from hdl.axi.interface import hbm_prefix, max_beats
 from hdl.config import Config
 from verif.benches.axi.memory import BadMemory
-from verif.benches.axi.pauses import set_pauses
+from verif.benches.axi.pauses import Pauses
 from verif.benches.axi.watch import AxiWatch, check_watched
 from verif.benches.clocking import ClockDomain, config_argument, pin
 from verif.benches.streams import StreamMonitor, StreamPins, StreamSink, StreamSource
@@ -69,6 +69,7 @@ class HbmBench:
             for side in (self.rams[-1].write_if, self.rams[-1].read_if):
                 side.log.setLevel(logging.ERROR)
         check_watched(dut, self.watches)
+        self._pauses = Pauses(self.domain, self.rng)
 
     @classmethod
     async def started(cls, dut: HierarchyObject) -> "HbmBench":
@@ -127,7 +128,7 @@ class HbmBench:
         for ram in self.rams:
             for name in _CHANNELS:
                 side = ram.read_if if name in ("ar", "r") else ram.write_if
-                set_pauses([getattr(side, f"{name}_channel")], choose(name), self.rng)
+                self._pauses.set([getattr(side, f"{name}_channel")], choose(name))
         for source in self._sources.values():
             source.gap = gap
         for sink in self._sinks:

@@ -1,24 +1,43 @@
 """Random pauses of AXI channels."""
 
 import random
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable
 
-__all__ = ["set_pauses"]
+from cocotbext.axi.stream import StreamPause
+
+from verif.benches.clocking import ClockDomain
+
+__all__ = ["Pauses"]
 
 
-def set_pauses(channels: Iterable[Any], probability: float, rng: random.Random) -> None:
-    """Set the probability with which each of some channels of cocotbext-axi pauses in a cycle.
+class Pauses:
+    """Lets channels of cocotbext-axi pause in random cycles.
 
-    ``rng`` decides in each cycle, unless the probability is 0 or 1.
+    One function decides for all channels. Each generator of cocotbext-axi would be a task of its
+    own, and cocotb takes longer to resume a task than this for a cycle.
+
+    Parameters
+    ----------
+    domain : ClockDomain
+        The clock.
+    rng : random.Random
+        Decides in each cycle, unless the probability of a pause is 0 or 1.
     """
-    for channel in channels:
-        channel.clear_pause_generator()
-        channel.pause = probability == 1
-        if 0 < probability < 1:
-            channel.set_pause_generator(_pauses(probability, rng))
 
+    def __init__(self, domain: ClockDomain, rng: random.Random) -> None:
+        self._rng = rng
+        self._random: dict[StreamPause, float] = {}
+        domain.at_each_edge(self._cycle)
 
-def _pauses(probability: float, rng: random.Random) -> Iterator[bool]:
-    while True:
-        yield rng.random() < probability
+    def set(self, channels: Iterable[StreamPause], probability: float) -> None:
+        """Set the probability with which each of some channels pauses in a cycle."""
+        for channel in channels:
+            self._random.pop(channel, None)
+            channel.pause = probability == 1
+            if 0 < probability < 1:
+                self._random[channel] = probability
+
+    def _cycle(self) -> None:
+        draw = self._rng.random
+        for channel, probability in self._random.items():
+            channel.pause = draw() < probability

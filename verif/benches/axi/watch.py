@@ -72,10 +72,15 @@ class AxiWatch:
 
     def _check(self) -> None:
         resetting = self._domain.resetting
-        # Most ports are idle in most cycles.
-        if (resetting or any(read() != "0" for read in self._valids)
-                or not self.checker.idle_cycle()):
-            self.checker.cycle(_Cycle(self._readers), resetting=resetting)
+        # Most ports are idle in most cycles. A generator for `any` would double the time.
+        if not resetting:
+            for read in self._valids:
+                if read() != "0":
+                    break
+            else:
+                if self.checker.idle_cycle():
+                    return
+        self.checker.cycle(_Cycle(self._readers), resetting=resetting)
 
 
 def check_watched(dut: HierarchyObject, watches: Iterable[AxiWatch]) -> None:

@@ -28,7 +28,7 @@ from hdl.core.counters import COUNTERS
 from hdl.core.interface import REQUEST_ADDRESS_BITS, Space
 from hdl.dma.format import DESCRIPTOR_WORDS
 from hdl.isa import BUNDLE_WORDS, SCALAR_REGISTERS, SEMAPHORES, Fault
-from verif.benches.axi.pauses import set_pauses
+from verif.benches.axi.pauses import Pauses
 from verif.benches.axi.watch import AxiWatch, check_watched
 from verif.benches.clocking import ClockDomain, Pin, config_argument, int_reader, pin
 
@@ -176,6 +176,7 @@ class ControlBench:
                       for k in range(self.config.cores)]
         self._watch = AxiWatch(self.domain, dut, CONTROL_PREFIX, 4, 0)
         check_watched(dut, [self._watch])
+        self._pauses = Pauses(self.domain, self.rng)
         self._master = AxiLiteMaster(AxiLiteBus.from_prefix(dut, CONTROL_PREFIX), dut.clk, dut.rst)
         # A line for each access would bury what a failing test says.
         for side in (self._master.write_if, self._master.read_if):
@@ -193,8 +194,8 @@ class ControlBench:
     def set_pauses(self, probability: float) -> None:
         """Sets the probability of a pause of each channel, and of the cores."""
         write, read = self._master.write_if, self._master.read_if
-        set_pauses((write.aw_channel, write.w_channel, write.b_channel, read.ar_channel,
-                    read.r_channel), probability, self.rng)
+        self._pauses.set((write.aw_channel, write.w_channel, write.b_channel, read.ar_channel,
+                          read.r_channel), probability)
         for core in self.cores:
             core.pause = probability
 

@@ -191,7 +191,7 @@ class ChipBench:
 
     def stored(self) -> NDArray[np.uint32]:
         """Contents of memory, an array of shape (hbm_rows, lanes)."""
-        parts = [np.frombuffer(bytes(memory), "<u4").reshape(self.config.hbm_rows, -1)
+        parts = [np.frombuffer(memory, "<u4").reshape(self.config.hbm_rows, -1)
                  for memory in self.memories]
         return np.concatenate(parts, axis=1)
 
@@ -404,8 +404,10 @@ class ChipBench:
 
     def compare_memory(self) -> None:
         """Compares all of HBM with the golden chip's."""
-        wrong = np.argwhere(self.stored() != self.golden.hbm)
-        assert not len(wrong), f"{len(wrong)} words differ, the first at {wrong[0].tolist()}"
+        differ = self.stored() != self.golden.hbm
+        if differ.any():
+            wrong = np.argwhere(differ)
+            raise AssertionError(f"{len(wrong)} words differ, the first at {wrong[0].tolist()}")
 
     def port(self, core: int, channel: int = 0) -> AxiChecker:
         """The `AxiChecker` of a core's port to one channel of memory."""

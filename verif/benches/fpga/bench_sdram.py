@@ -14,7 +14,7 @@ from cocotbext.axi import AxiBurstType, AxiBus, AxiMaster
 
 from golden.fpga.sdram import Edge, GoldenSdram
 from hdl.axi.interface import Resp
-from verif.benches.axi.pauses import set_pauses
+from verif.benches.axi.pauses import Pauses
 from verif.benches.axi.watch import AxiWatch
 from verif.benches.clocking import ClockDomain, int_reader, pin
 from verif.benches.fpga.tops import SDRAM_BITS, START_US, TIMING
@@ -55,6 +55,7 @@ class SdramBench:
         self.write_channels = [self.master.write_if.aw_channel, self.master.write_if.w_channel,
                                self.master.write_if.b_channel]
         self.read_channels = [self.master.read_if.ar_channel, self.master.read_if.r_channel]
+        self._pauses = Pauses(self.domain, self.rng)
         for part in (self.master.write_if, self.master.read_if):
             part.log.setLevel(logging.ERROR)
         self._watches = [AxiWatch(self.domain, dut, "s_axi", _BEAT, 256)] if watched else []
@@ -78,7 +79,7 @@ class SdramBench:
 
     def set_pauses(self, probability: float) -> None:
         """Set the probability of a pause in all channels."""
-        set_pauses((*self.write_channels, *self.read_channels), probability, self.rng)
+        self._pauses.set((*self.write_channels, *self.read_channels), probability)
 
     async def write(self, address: int, data: bytes) -> None:
         """Write bytes at any address."""

@@ -17,7 +17,7 @@ from golden.fpga.bridge import GoldenBridge
 from hdl.axi.interface import CONTROL_ADDRESS_BITS, Resp
 from hdl.fpga.protocol import FLAG, MAX_WORDS, MEMORY_BASE, Operation, Request, frame
 from verif.benches.axi.memory import BadMemory
-from verif.benches.axi.pauses import set_pauses
+from verif.benches.axi.pauses import Pauses
 from verif.benches.axi.watch import AxiWatch
 from verif.benches.clocking import ClockDomain, pin, reader
 from verif.benches.fpga.line import Line
@@ -86,6 +86,7 @@ class HostBench:
         for side in (slave, self.master):
             for part in (side.write_if, side.read_if):
                 part.log.setLevel(logging.ERROR)
+        self._pauses = Pauses(self.domain, self.rng)
         self.watch = AxiWatch(self.domain, dut, "m_axil", 4, 0)
         self._reset_chip = reader(pin(dut, "reset_chip"))
         self._was_reset = False
@@ -106,7 +107,7 @@ class HostBench:
 
     def set_pauses(self, probability: float) -> None:
         """Sets the probability of a pause in all channels of AXI."""
-        set_pauses(self._channels, probability, self.rng)
+        self._pauses.set(self._channels, probability)
 
     def _count_resets(self) -> None:
         now = self._reset_chip() == "1"
