@@ -84,17 +84,20 @@ def test_installed_package_multiplies_on_both_backends(wheel: pathlib.Path,
     venv, home = tmp_path / "venv", tmp_path / "home"
     run(sys.executable, "-m", "venv", "--without-pip", venv, cwd=tmp_path)
     run(sys.executable, "-m", "pip", "--disable-pip-version-check", "--python",
-        venv / "bin" / "python", "install", "--quiet", "--no-deps", wheel, cwd=tmp_path)
+        venv / "bin" / "python", "install", "--quiet", "--no-compile", "--no-deps", wheel,
+        cwd=tmp_path)
     # Dependencies come from the environment that runs the tests. Files that extend the path, such
     # as that of an editable installation, have no effect in a folder that is itself such an entry.
     (site,) = (venv / "lib").glob("python3*/site-packages")
     (site / "dependencies.pth").write_text("".join(
         f"{path}\n" for path in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))
-    # Only object files, so that the package elaborates, synthesises and builds a chip itself.
+    # Only object files, and what modules import, so that the package elaborates, synthesises and
+    # builds a chip itself.
     cache = home / ".cache" / "systolith"
     cache.mkdir(parents=True)
-    (cache_folder() / "objects").mkdir(parents=True, exist_ok=True)
-    (cache / "objects").symlink_to(cache_folder() / "objects")
+    for name in ("objects", "code"):
+        (cache_folder() / name).mkdir(parents=True, exist_ok=True)
+        (cache / name).symlink_to(cache_folder() / name)
     (tmp_path / "script.py").write_text(SCRIPT)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
