@@ -226,7 +226,7 @@ def _build(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
         shared = shared_objects(units, cpp, tools, log)
         # A model spends hardly any time in them: what it often calls is in Verilator's headers.
         runtime = runtime_objects(classes.listed("GLOBAL_FAST", "GLOBAL_SLOW"),
-                                  [*tools.flags, "-O1", *MACROS], tools, log)
+                                  [*tools.flags, "-Og", *MACROS], tools, log)
         compiled.result()
     objects = [*(target for _, target, _ in joined), *blocks, *shared.values(), *runtime]
     run_tool([*tools.cxx, "-shared", "-pthread", "-o", _LIBRARY, *map(str, objects),

@@ -66,11 +66,14 @@ _VERILATOR_FLAGS = ("--vpi", "--timescale", "1ns/1ns", *SIZE_FLAGS, "--x-assign"
 
 _CXX_FLAGS = (CLASS_STANDARD, "-pthread")
 _COCOTB_MAIN = cocotb_tools.config.share_dir / "lib" / "verilator" / "verilator.cpp"
-_ACCESS = "verilated_vpi.cpp"
-"""Unit of Verilator's run-time library by which cocotb reads and drives signals."""
 _HEADERS = ("libgen.h", "algorithm", "atomic", "cstring", "memory", "string", "vector",
             "verilated.h", "verilated_dpi.h", "verilated_vpi.h")
 """Headers that the C++ files of every design include."""
+
+_SIGNALS = "verilated_vpi.cpp"
+"""The part of Verilator's run-time library through which cocotb reads and writes signals.
+
+It takes a large part of each bench's time; the other parts take hardly any."""
 
 _LONG = ("chip", "core")
 """Designs whose benches simulate so many cycles that a faster model pays off. The other benches are
@@ -206,9 +209,8 @@ def _build(folder: pathlib.Path, tools: Toolchain, bench: Bench, verilog: Design
             objects += [block.compile(part, names, flags[part], headers[part], tools, log)
                         for part, names in block.parts([f"{name}.cpp"]).items()]
         runtime = top.listed("GLOBAL_FAST", "GLOBAL_SLOW")
-        # The access to signals takes a part of each bench's time; the other units hardly run.
-        for level, chosen in (("-O2", [name for name in runtime if name == _ACCESS]),
-                              ("-O1", [name for name in runtime if name != _ACCESS])):
+        for level, chosen in (("-O2", [name for name in runtime if name == _SIGNALS]),
+                              ("-Og", [name for name in runtime if name != _SIGNALS])):
             objects += runtime_objects(chosen, [*_CXX_FLAGS, *defines, level], tools, log)
         libraries = cocotb_tools.config.libs_dir
         run_tool([*tools.cxx, "-pthread", "-o", bench.top, *map(str, objects),
