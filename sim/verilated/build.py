@@ -67,9 +67,10 @@ def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] 
         Statements of a Verilator configuration file. All warnings are errors, except those that a
         ``lint_off`` here names.
     optimise : bool or None
-        True for a fast model, False for a faster build. None for the fastest build, if the model
-        will run for only a few thousand cycles. Files of ``cpp`` that include none of the three
-        headers are always optimised.
+        True for a fast model, False for a faster build. None for the fastest build of the verilated
+        class, if the model will run for only a few thousand cycles. Files of ``cpp`` that include
+        none of the three headers are as fast with None as with True: tests of kernels then compile
+        little else, but test the kernels' optimised code.
     threads : int
         Number of threads of the verilated class.
     trace : bool
@@ -223,7 +224,8 @@ def _build(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
     with ThreadPoolExecutor(1) as pool:
         compiled = pool.submit(compile_units, joined, tools, log)
         blocks = [target for name in recipe.hierarchical for target in compile_block(name)]
-        shared = shared_objects(units, cpp, tools, log)
+        light = recipe.cpp if recipe.optimise is False else ()
+        shared = shared_objects(units, cpp, tools, log, light)
         # A model spends hardly any time in them: what it often calls is in Verilator's headers.
         runtime = runtime_objects(classes.listed("GLOBAL_FAST", "GLOBAL_SLOW"),
                                   [*tools.flags, "-Og", *MACROS], tools, log)
