@@ -40,8 +40,10 @@ several files, because each would read all headers.
 _VERILATOR_FLAGS = (*SIZE_FLAGS, "--x-assign", "fast", "--x-initial", "fast", "--no-timing")
 """Results do not depend on unknown (x) values, so Verilator may choose the fastest ones."""
 
-_CLASS_FLAGS = {True: ("-fno-gcse", "-fno-gcse-after-reload"),
-                False: ("--param=sccvn-max-alias-queries-per-access=10",), None: ()}
+_FEW_QUERIES = "--param=sccvn-max-alias-queries-per-access=10"
+_CLASS_FLAGS = {True: (_FEW_QUERIES, "--param=dse-max-alias-queries-per-store=16", "-fno-gcse",
+                       "-fno-gcse-after-reload", "-fno-tree-pre"),
+                False: (_FEW_QUERIES,), None: ()}
 """Arguments for GCC, by level of optimisation, that limit its search for memory accesses that can
 overlap. Without the arguments, this search takes a third to a half of the time to compile a
 verilated class, whose functions have thousands of assignments to members. With the arguments, the
