@@ -111,7 +111,8 @@ class SumShares:
         as possible: cores execute fewer operations, but pieces reach the next chip later. With
         ``apart``, the sum is divided into steps.
         """
-        return _best(config, shape, vectors, few, apart)
+        most = _MOST_APART if few or apart else _MOST_PIECE
+        return _best(config, shape, vectors, few, apart, most)
 
     @classmethod
     def in_steps(cls, config: Config, shape: tuple[int, int], vectors: int, kernels: float
@@ -200,10 +201,12 @@ class SumShares:
 
 
 @cache
-def _best(config: Config, shape: tuple[int, int], vectors: int, few: bool, apart: bool
+def _best(config: Config, shape: tuple[int, int], vectors: int, few: bool, apart: bool, most: int
           ) -> SumShares:
-    """Return the result of `SumShares.of`. Calls are cached, because compilers repeat them."""
-    most = _MOST_APART if few or apart else _MOST_PIECE
+    """Return the result of `SumShares.of`, whose pieces have at most ``most`` vectors.
+
+    Calls are cached, because compilers repeat them.
+    """
     found = set[SumShares]()
     for first in range(1, most + 1):
         for second in range(1, most + 1):
