@@ -1,6 +1,6 @@
 # Systolith. `make help` lists the targets; each one installs what it needs into .venv first.
 
-PYTHON ?= python3
+PYTHON ?= $(shell sh .ci/find_python.sh)
 CONFIG ?= v2
 BUNDLES ?= 10000
 COUNT ?= 200

@@ -1,4 +1,6 @@
-"""The check of the host requires what the README names; `make fresh` reads the host's settings."""
+"""The check of the host requires what the README names; a slow Python is not the default;
+`make fresh` reads the host's settings.
+"""
 
 import os
 import pathlib
@@ -70,6 +72,28 @@ def test_an_old_python_is_refused(tmp_path: pathlib.Path) -> None:
     result = check_host(PYTHON=stub_python(tmp_path, old=True))
     assert result.returncode == 1
     assert "needs Python 3.11 or later" in result.stderr
+
+
+@pytest.mark.parametrize(("slow", "complete", "found"), [
+    (True, True, "system"), (True, False, "python3"), (False, True, "python3")])
+def test_a_slow_python_gives_way_to_a_complete_one_of_the_system(
+        tmp_path: pathlib.Path, slow: bool, complete: bool, found: str) -> None:
+    settings = "'--enable-shared'" if slow else "'--enable-shared' '--enable-optimizations'"
+    # The Python on PATH is this one. It says that it was built elsewhere with these settings.
+    (tmp_path / "sysconfig.py").write_text(
+        f"import sys\nsys.base_prefix = '/opt/python'\n"
+        f"def get_config_var(name): return {settings!r}\n")
+    first = tmp_path / "bin" / "python3"
+    first.parent.mkdir()
+    first.write_text(f"""#!/bin/sh
+exec env PYTHONPATH={tmp_path} {sys.executable} "$@"
+""")
+    first.chmod(0o755)
+    system = stub_python(tmp_path, bare=not complete)
+    result = subprocess.run(["/bin/sh", str(ROOT / ".ci" / "find_python.sh"), system], check=True,
+                            text=True, capture_output=True, timeout=60,
+                            env={**os.environ, "PATH": f"{first.parent}:{os.environ['PATH']}"})
+    assert result.stdout.strip() == {"system": system}.get(found, found)
 
 
 @pytest.mark.parametrize(("sources", "mirror"), [
