@@ -26,6 +26,7 @@ from sim.compiler.machine.registers.coloring import RegisterPressureError
 from sim.compiler.machine.registers.spill import spill
 from sim.compiler.machine.text import bundles_text, code_text, dump_kernel
 from sim.models.core.model import CoreModel
+from verif.sim.compiler.kernels.harness import CONFIG as ROOMY
 from verif.sim.compiler.machine.harness import run, stimulus
 from verif.sim.compiler.machine.programs import Writer
 
@@ -286,7 +287,6 @@ def test_equal_code_is_emitted_once() -> None:
 
 
 V2 = Config.preset("v2")
-ROOMY = Config.preset("tiny", vmem_bytes=64 << 10, imem_bundles=2048)
 X, Y, Z = (VmemBuffer(name, 512 * number, 512) for number, name in enumerate("xyz"))
 
 
