@@ -6,7 +6,9 @@ memory would prove nothing. It also checks narrower rules that this project's ma
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import NoReturn
 
 from hdl.axi.interface import BOUNDARY_BYTES, Burst, Resp
 
@@ -26,6 +28,19 @@ SIGNALS_LITE = {
     "ar": ("araddr", "arprot"), "r": ("rdata", "rresp"),
 }
 """The same for AXI4-Lite."""
+
+
+_INCR = int(Burst.INCR)
+_EXOKAY = int(Resp.EXOKAY)
+_Pins = Mapping[str, int | None]
+
+
+def _values(names: Sequence[str]) -> Callable[[_Pins], tuple[int | None, ...]]:
+    """A function that returns the values of signals; it calls no Python code for each of them."""
+    if len(names) == 1:
+        name, = names
+        return lambda pins: (pins[name],)
+    return itemgetter(*names)
 
 
 class AxiChecker:
@@ -59,6 +74,10 @@ class AxiChecker:
         self.signals = SIGNALS if max_beats else SIGNALS_LITE
         self._handshakes = [(channel, f"{channel}valid", f"{channel}ready")
                             for channel in self.signals]
+        self._payloads = {channel: _values(names) for channel, names in self.signals.items()}
+        self._bursts = {channel: _values([channel + name for name in (
+            "addr", "len", "size", "burst", "id")]) for channel in ("aw", "ar")}
+        self._responses = {channel: (f"{channel}resp", f"{channel}id") for channel in ("b", "r")}
         self.transfers = dict.fromkeys(self.signals, 0)
         self.most_reads = self.most_writes = self.cycles = 0
         self._was_reset = False
@@ -85,7 +104,7 @@ class AxiChecker:
         """Number of write bursts with an accepted address or data, and no response yet."""
         return len(self._addresses) + len(self._data) + self._answers
 
-    def cycle(self, pins: Mapping[str, int | None], *, resetting: bool = False) -> None:
+    def cycle(self, pins: _Pins, *, resetting: bool = False) -> None:
         """Checks the signals at a rising edge of the clock; None is the value of an unknown signal.
 
         Raises
@@ -121,7 +140,8 @@ class AxiChecker:
             self._see_write_beat(pins)
         while self._addresses and self._data:
             wanted, given = self._addresses.popleft(), self._data.popleft()
-            self._check(wanted == given, f"a burst of {wanted} beats was given {given}")
+            if wanted != given:
+                self._fail(f"a burst of {wanted} beats was given {given}")
             self._answers += 1
         for channel, payload in offers.items():
             if pins[f"{channel}ready"]:
@@ -158,9 +178,15 @@ class AxiChecker:
         self._check(any(self.transfers.values()), "nothing was transferred")
 
     def _check(self, holds: bool, message: str) -> None:
-        assert holds, f"{self._name}, cycle {self.cycles}: {message}"
+        if not holds:
+            self._fail(message)
 
-    def _offers(self, pins: Mapping[str, int | None]) -> dict[str, tuple[int | None, ...]]:
+    def _fail(self, message: str) -> NoReturn:
+        # Where checks are frequent, only a broken rule leads to here: even to make the message of
+        # one that holds would take longer than the check.
+        raise AssertionError(f"{self._name}, cycle {self.cycles}: {message}")
+
+    def _offers(self, pins: _Pins) -> dict[str, tuple[int | None, ...]]:
         """Returns the payloads on offer, by channel.
 
         Checks that ``valid`` and the payload stay until ``ready``, and that no signal is unknown.
@@ -169,45 +195,49 @@ class AxiChecker:
         # Most channels are idle in most cycles: for those nothing else is looked at.
         for channel, valid, ready in self._handshakes:
             offered = pins[valid]
-            self._check(offered is not None, f"{valid} is unknown")
             if offered:
-                self._check(pins[ready] is not None, f"{ready} is unknown")
+                if pins[ready] is None:
+                    self._fail(f"{ready} is unknown")
                 offers[channel] = self._payload(channel, pins)
+            elif offered is None:
+                self._fail(f"{valid} is unknown")
             elif channel in self._waiting:
-                self._check(False, f"{valid} fell before {ready} rose")
+                self._fail(f"{valid} fell before {ready} rose")
         return offers
 
-    def _payload(self, channel: str, pins: Mapping[str, int | None]) -> tuple[int | None, ...]:
-        names = self.signals[channel]
-        payload = tuple(pins[name] for name in names)
+    def _payload(self, channel: str, pins: _Pins) -> tuple[int | None, ...]:
+        payload = self._payloads[channel](pins)
         before = self._waiting.get(channel, payload)
         if payload != before or None in payload:
+            names = self.signals[channel]
             for name, now, earlier in zip(names, payload, before, strict=True):
                 self._check(now == earlier, f"{name} on offer became {now}, it was {earlier}")
                 self._check(now is not None, f"{name} on offer is unknown")
         return payload
 
-    def _see_address(self, channel: str, pins: Mapping[str, int | None]) -> int:
+    def _see_address(self, channel: str, pins: _Pins) -> int:
         """Checks a burst; returns its number of beats."""
         if not self._max_beats:
             return 1
         address, length, size, burst, number = (
-            pins[channel + name] or 0 for name in ("addr", "len", "size", "burst", "id"))
+            value or 0 for value in self._bursts[channel](pins))
         beats = length + 1
         total = beats * self._bytes
-        self._check(number == 0, f"{channel}id is {number}, not 0")
-        self._check(burst == Burst.INCR, f"{channel}burst is {burst}, not INCR")
-        self._check(1 << size == self._bytes,
-                    f"{channel}size is {size}: not the width of {self._bytes} bytes")
-        self._check(address % self._bytes == 0,
-                    f"{channel}addr {address:#x} is no multiple of {self._bytes} bytes")
-        self._check(beats <= self._max_beats,
-                    f"{channel}len is {length}: more than {self._max_beats} beats")
-        self._check(address // BOUNDARY_BYTES == (address + total - 1) // BOUNDARY_BYTES,
-                    f"{channel}: {total} bytes at {address:#x} cross a boundary of 4 KiB")
+        if number != 0:
+            self._fail(f"{channel}id is {number}, not 0")
+        if burst != _INCR:
+            self._fail(f"{channel}burst is {burst}, not INCR")
+        if 1 << size != self._bytes:
+            self._fail(f"{channel}size is {size}: not the width of {self._bytes} bytes")
+        if address % self._bytes != 0:
+            self._fail(f"{channel}addr {address:#x} is no multiple of {self._bytes} bytes")
+        if beats > self._max_beats:
+            self._fail(f"{channel}len is {length}: more than {self._max_beats} beats")
+        if address // BOUNDARY_BYTES != (address + total - 1) // BOUNDARY_BYTES:
+            self._fail(f"{channel}: {total} bytes at {address:#x} cross a boundary of 4 KiB")
         return beats
 
-    def _see_write_address(self, pins: Mapping[str, int | None]) -> None:
+    def _see_write_address(self, pins: _Pins) -> None:
         beats = self._see_address("aw", pins)
         if "aw" not in self._waiting:
             self._offered += 1
@@ -218,7 +248,7 @@ class AxiChecker:
                         f"{self._write_beats} beats without wlast for a burst of {beats}")
         self._addresses.append(beats)
 
-    def _see_write_beat(self, pins: Mapping[str, int | None]) -> None:
+    def _see_write_beat(self, pins: _Pins) -> None:
         if self._max_beats:
             self._check(self._offered > 0, "data are on offer before their address")
         if not pins["wready"]:
@@ -229,32 +259,31 @@ class AxiChecker:
             self._data.append(self._write_beats)
             self._write_beats = 0
             self._offered -= 1
-        elif self._addresses:
-            self._check(self._write_beats < self._addresses[0],
-                        f"beat {self._write_beats} of {self._addresses[0]} has no wlast")
+        elif self._addresses and self._write_beats >= self._addresses[0]:
+            self._fail(f"beat {self._write_beats} of {self._addresses[0]} has no wlast")
 
-    def _see_response(self, pins: Mapping[str, int | None]) -> None:
+    def _see_response(self, pins: _Pins) -> None:
         self._check(self._answers > 0, "bvalid is set, but no burst awaits a response")
         self._check_response("b", pins)
         if pins["bready"]:
             self._answers -= 1
 
-    def _see_read_beat(self, pins: Mapping[str, int | None]) -> None:
+    def _see_read_beat(self, pins: _Pins) -> None:
         self._check(bool(self._reads), "rvalid is set, but no burst was asked for")
         self._check_response("r", pins)
         is_last = self._read_beats + 1 == self._reads[0]
-        if self._max_beats:
-            self._check(bool(pins["rlast"]) == is_last,
-                        f"rlast is {pins['rlast']} at beat {self._read_beats + 1} of "
-                        f"{self._reads[0]}")
+        if self._max_beats and bool(pins["rlast"]) != is_last:
+            self._fail(f"rlast is {pins['rlast']} at beat {self._read_beats + 1} of "
+                       f"{self._reads[0]}")
         if pins["rready"]:
             self._read_beats += 1
             if is_last:
                 self._reads.popleft()
                 self._read_beats = 0
 
-    def _check_response(self, channel: str, pins: Mapping[str, int | None]) -> None:
-        self._check(pins[f"{channel}resp"] != Resp.EXOKAY,
-                    f"{channel}resp is EXOKAY: no access was exclusive")
-        if self._max_beats:
-            self._check(pins[f"{channel}id"] == 0, f"{channel}id is not 0")
+    def _check_response(self, channel: str, pins: _Pins) -> None:
+        response, number = self._responses[channel]
+        if pins[response] == _EXOKAY:
+            self._fail(f"{response} is EXOKAY: no access was exclusive")
+        if self._max_beats and pins[number] != 0:
+            self._fail(f"{number} is not 0")

@@ -14,6 +14,7 @@ from cocotbext.axi import AxiBus, AxiRam
 
 from hdl.axi.interface import hbm_prefix, max_beats
 from hdl.config import Config
+from verif.benches.axi.channels import quicken
 from verif.benches.axi.memory import BadMemory
 from verif.benches.axi.pauses import Pauses
 from verif.benches.axi.watch import AxiWatch, check_watched
@@ -65,6 +66,7 @@ class HbmBench:
                                          max_beats(self.config)))
             self.rams.append(AxiRam(AxiBus.from_prefix(dut, prefix), dut.clk, dut.rst,
                                     size=size, mem=memory))
+            quicken(self.rams[-1].write_if, self.rams[-1].read_if)
             # A line for each burst would bury what a failing test says.
             for side in (self.rams[-1].write_if, self.rams[-1].read_if):
                 side.log.setLevel(logging.ERROR)

@@ -10,8 +10,14 @@ from verif.models.axi import AxiChecker
 __all__ = ["AxiWatch", "check_watched"]
 
 
+_VALUES = {"0": 0, "1": 1}
+
+
 class _Cycle(dict[str, int | None]):
-    """The signals at one edge of the clock; each is read only when it is used, to save time."""
+    """The signals at one edge of the clock; each is read only when it is used, to save time.
+
+    ``clear`` prepares this object for the next edge.
+    """
 
     def __init__(self, readers: Mapping[str, Callable[[], str]]) -> None:
         super().__init__()
@@ -52,9 +58,10 @@ class AxiWatch:
         self.checker = AxiChecker(prefix, data_bytes, max_beats)
         names = [name for channel, payload in self.checker.signals.items()
                  for name in (f"{channel}valid", f"{channel}ready", *payload)]
-        self._valids = [reader(pin(dut, f"{prefix}_{channel}valid"))
-                        for channel in self.checker.signals]
-        self._readers = {name: reader(pin(dut, f"{prefix}_{name}")) for name in names}
+        readers = {name: reader(pin(dut, f"{prefix}_{name}")) for name in names}
+        self._valids = [(name, readers[name]) for name in (
+            f"{channel}valid" for channel in self.checker.signals)]
+        self._pins = _Cycle(readers)
         self._domain = domain
         self.prefix = prefix
         domain.at_each_edge(self._check)
@@ -71,16 +78,18 @@ class AxiWatch:
         assert all(self.checker.transfers.values()), f"{self.prefix}: {self.checker.transfers}"
 
     def _check(self) -> None:
+        pins = self._pins
+        pins.clear()
+        idle = True
+        for name, read in self._valids:
+            value = pins[name] = _VALUES.get(read())
+            if value != 0:
+                idle = False
         resetting = self._domain.resetting
-        # Most ports are idle in most cycles. A generator for `any` would double the time.
-        if not resetting:
-            for read in self._valids:
-                if read() != "0":
-                    break
-            else:
-                if self.checker.idle_cycle():
-                    return
-        self.checker.cycle(_Cycle(self._readers), resetting=resetting)
+        # Most ports are idle in most cycles.
+        if idle and not resetting and self.checker.idle_cycle():
+            return
+        self.checker.cycle(pins, resetting=resetting)
 
 
 def check_watched(dut: HierarchyObject, watches: Iterable[AxiWatch]) -> None:

@@ -28,6 +28,7 @@ from hdl.core.counters import COUNTERS
 from hdl.core.interface import REQUEST_ADDRESS_BITS, Space
 from hdl.dma.format import DESCRIPTOR_WORDS
 from hdl.isa import BUNDLE_WORDS, SCALAR_REGISTERS, SEMAPHORES, Fault
+from verif.benches.axi.channels import quicken
 from verif.benches.axi.pauses import Pauses
 from verif.benches.axi.watch import AxiWatch, check_watched
 from verif.benches.clocking import ClockDomain, Pin, config_argument, int_reader, pin
@@ -178,6 +179,7 @@ class ControlBench:
         check_watched(dut, [self._watch])
         self._pauses = Pauses(self.domain, self.rng)
         self._master = AxiLiteMaster(AxiLiteBus.from_prefix(dut, CONTROL_PREFIX), dut.clk, dut.rst)
+        quicken(self._master.write_if, self._master.read_if)
         # A line for each access would bury what a failing test says.
         for side in (self._master.write_if, self._master.read_if):
             side.log.setLevel(logging.WARNING)

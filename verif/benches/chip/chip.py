@@ -26,6 +26,7 @@ from hdl.isa import Fault
 from sim.asm.assembler import Program
 from sim.asm.descriptor import Place, descriptor, hbm, imem, masks, smem, vmem, vreg
 from sim.asm.operands import v
+from verif.benches.axi.channels import quicken
 from verif.benches.axi.memory import BadMemory
 from verif.benches.axi.watch import AxiWatch, check_watched
 from verif.benches.clocking import ClockDomain, config_argument, pin
@@ -111,6 +112,7 @@ class ChipBench:
                 self._channels += [ram.write_if.aw_channel, ram.write_if.b_channel,
                                    ram.read_if.ar_channel]
                 self._data[channel].append((ram.read_if.r_channel, ram.write_if.w_channel))
+        quicken(*sides)
         check_watched(dut, [self._control, *self.watches])
         # A line for each access would bury what a failing test says.
         for side in sides:

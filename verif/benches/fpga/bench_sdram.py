@@ -14,6 +14,7 @@ from cocotbext.axi import AxiBurstType, AxiBus, AxiMaster
 
 from golden.fpga.sdram import Edge, GoldenSdram
 from hdl.axi.interface import Resp
+from verif.benches.axi.channels import quicken
 from verif.benches.axi.pauses import Pauses
 from verif.benches.axi.watch import AxiWatch
 from verif.benches.clocking import ClockDomain, int_reader, pin
@@ -56,6 +57,7 @@ class SdramBench:
                                self.master.write_if.b_channel]
         self.read_channels = [self.master.read_if.ar_channel, self.master.read_if.r_channel]
         self._pauses = Pauses(self.domain, self.rng)
+        quicken(self.master.write_if, self.master.read_if)
         for part in (self.master.write_if, self.master.read_if):
             part.log.setLevel(logging.ERROR)
         self._watches = [AxiWatch(self.domain, dut, "s_axi", _BEAT, 256)] if watched else []

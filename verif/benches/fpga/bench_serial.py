@@ -16,6 +16,7 @@ from cocotbext.axi import AxiBurstType, AxiBus, AxiLiteBus, AxiLiteRam, AxiMaste
 from golden.fpga.bridge import GoldenBridge
 from hdl.axi.interface import CONTROL_ADDRESS_BITS, Resp
 from hdl.fpga.protocol import FLAG, MAX_WORDS, MEMORY_BASE, Operation, Request, frame
+from verif.benches.axi.channels import quicken
 from verif.benches.axi.memory import BadMemory
 from verif.benches.axi.pauses import Pauses
 from verif.benches.axi.watch import AxiWatch
@@ -84,6 +85,7 @@ class HostBench:
                           self.master.write_if.w_channel, self.master.write_if.b_channel,
                           self.master.read_if.ar_channel, self.master.read_if.r_channel]
         for side in (slave, self.master):
+            quicken(side.write_if, side.read_if)
             for part in (side.write_if, side.read_if):
                 part.log.setLevel(logging.ERROR)
         self._pauses = Pauses(self.domain, self.rng)
