@@ -59,8 +59,9 @@ class AxiWatch:
         names = [name for channel, payload in self.checker.signals.items()
                  for name in (f"{channel}valid", f"{channel}ready", *payload)]
         readers = {name: reader(pin(dut, f"{prefix}_{name}")) for name in names}
-        self._valids = [(name, readers[name]) for name in (
-            f"{channel}valid" for channel in self.checker.signals)]
+        self._valids = [f"{channel}valid" for channel in self.checker.signals]
+        self._read_valids = [readers[name] for name in self._valids]
+        self._none = ["0"] * len(self._valids)
         self._pins = _Cycle(readers)
         self._domain = domain
         self.prefix = prefix
@@ -78,17 +79,15 @@ class AxiWatch:
         assert all(self.checker.transfers.values()), f"{self.prefix}: {self.checker.transfers}"
 
     def _check(self) -> None:
-        pins = self._pins
-        pins.clear()
-        idle = True
-        for name, read in self._valids:
-            value = pins[name] = _VALUES.get(read())
-            if value != 0:
-                idle = False
+        valids = [read() for read in self._read_valids]
         resetting = self._domain.resetting
         # Most ports are idle in most cycles.
-        if idle and not resetting and self.checker.idle_cycle():
+        if valids == self._none and not resetting and self.checker.idle_cycle():
             return
+        pins = self._pins
+        pins.clear()
+        for name, value in zip(self._valids, valids, strict=True):
+            pins[name] = _VALUES.get(value)
         self.checker.cycle(pins, resetting=resetting)
 
 
