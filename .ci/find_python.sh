@@ -1,7 +1,8 @@
 #!/bin/sh
 # Print the Python that `make` uses unless PYTHON= chooses another one. This is the python3 on PATH.
-# If that was built without profile-guided optimisation, as pyenv does by default, Python code takes
-# a third longer in it. Then it is the system's Python instead, if that has all that Systolith needs.
+# If that was built without profile-guided optimisation, as pyenv builds it by default, Python code
+# takes longer in it (docs/performance.md). Then it is the system's Python instead, if that has all
+# that Systolith needs.
 # The first argument names the system's Python (default: /usr/bin/python3).
 set -u
 folder=$(dirname "$0")

@@ -129,7 +129,7 @@ def model_of(item: pytest.Item) -> str:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Lets Python collect garbage less often, which shortens compilations by a sixth.
+    """Lets Python collect garbage rarely, which shortens compilations by a sixth at least.
 
     Python no longer examines the modules and tests that exist now, because they live to the end.
     """

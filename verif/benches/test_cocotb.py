@@ -1,9 +1,11 @@
 """Runs the cocotb benches as tests, and checks that they can fail."""
 
 import re
+from importlib.metadata import version
 
 import pytest
 
+from verif.benches.axi.channels import VERSION
 from verif.benches.runner import BENCHES, Bench, build, check, design, run
 
 pytestmark = pytest.mark.slow
@@ -15,6 +17,10 @@ pytestmark = pytest.mark.slow
     for bench in reversed(BENCHES)])
 def test_bench_passes(bench: Bench) -> None:
     assert len(run(bench)) >= 7
+
+
+def test_channels_of_the_installed_library_are_quickened() -> None:
+    assert version("cocotbext-axi") == VERSION
 
 
 def test_failure_names_bench_seed_and_tests() -> None:

@@ -9,8 +9,8 @@ from verif.models.axi import AxiChecker
 
 __all__ = ["AxiWatch", "check_watched"]
 
-
 _VALUES = {"0": 0, "1": 1}
+"""Values of one bit; others are unknown."""
 
 
 class _Cycle(dict[str, int | None]):
