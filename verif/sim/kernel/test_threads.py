@@ -214,20 +214,14 @@ def outputs_of(path: pathlib.Path, config: Config, *, threads: int, rounds: int 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["tiny", "small"])
-def test_two_cores_on_two_threads_equal_one_thread_and_verilog(preset: str) -> None:
-    """Only `tiny` is compared with Verilog, too; test_core.py does so for a core of each size."""
+def test_two_cores_on_two_threads_equal_one_thread(preset: str) -> None:
+    """`test_core.py` compares a core of each size, on one thread, with golden and with Verilog."""
     config = Config.preset(preset)
-    kernels = two_cores_library(config, kernels=True)
-    ways = [(kernels, 1), (kernels, 2)]
-    if preset == "tiny":
-        ways.insert(0, (two_cores_library(config, kernels=False), 1))
-    expected, _ = outputs_of(ways[0][0], config, threads=1)
-    shared = 0
-    for path, threads in ways[1:]:
-        seen, shared = outputs_of(path, config, threads=threads)
-        for name, values in expected.items():
-            np.testing.assert_array_equal(seen[name], values,
-                                          err_msg=f"{name} on {threads} threads, seed {SEED}")
+    path = two_cores_library(config)
+    expected, _ = outputs_of(path, config, threads=1)
+    seen, shared = outputs_of(path, config, threads=2)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(seen[name], values, err_msg=f"{name}, seed {SEED}")
     assert shared > 100
     for core in range(CORES):
         assert expected[f"core_{core}__running"].sum() > 100

@@ -14,11 +14,9 @@ from hdl.core.core import Core
 from hdl.core.interface import REQUEST_ADDRESS_BITS, REQUEST_WORD_BITS, Space
 from hdl.encoding import bundle_words
 from hdl.lint import LINT_WAIVERS
-from hdl.mxu.grid import mac_grid
 from hdl.tiles import VerilogLibrary, instantiate
-from hdl.vpu.element import vpu_grid
 from sim.models.core import core_sources
-from sim.models.kernels import BLOCK_WAIVERS, ModelSources
+from sim.models.kernels import ModelSources
 from sim.verilated.build import build_model
 from sim.verilated.cache import cached_json
 from sim.verilated.model import Model
@@ -54,21 +52,20 @@ class TwoCores(wiring.Component):
         return m
 
 
-def _sources(config: Config, kernels: bool) -> ModelSources:
-    core = core_sources(config, kernels)
+def _sources(config: Config) -> ModelSources:
+    core = core_sources(config, kernels=True)
     around = VerilogLibrary().write(TOP, lambda: TwoCores(config), leave_out=["core"])
     return {"verilog": {**around, **core["verilog"]}, "cpp": core["cpp"]}
 
 
-def two_cores_library(config: Config, *, kernels: bool) -> pathlib.Path:
-    """The model's library of `TwoCores`, in pure Verilog or with kernels.
+def two_cores_library(config: Config) -> pathlib.Path:
+    """The model's library of `TwoCores`, with kernels.
 
     Several threads may share the work of a kernel's step.
     """
-    sources = cached_json(TOP, [asdict(config), kernels], lambda: _sources(config, kernels))
-    blocks = [] if kernels else [mac_grid(config).row_module, vpu_grid(config).tile_module]
-    return build_model(TOP, sources["verilog"], cpp=sources["cpp"], hierarchical=blocks,
-                       optimise=None, waivers=LINT_WAIVERS + (BLOCK_WAIVERS if blocks else ""))
+    sources = cached_json(TOP, asdict(config), lambda: _sources(config))
+    return build_model(TOP, sources["verilog"], cpp=sources["cpp"], optimise=None,
+                       waivers=LINT_WAIVERS)
 
 
 class TwoCoresModel:
