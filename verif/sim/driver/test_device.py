@@ -54,7 +54,8 @@ def test_v2_equals_golden(rows: int, depth: int, columns: int, transpose: bool) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mac_latency", [1, 3, 6])
+# The chip for an FPGA has depth 3: test_serial.py.
+@pytest.mark.parametrize("mac_latency", [1, 6])
 def test_results_do_not_depend_on_the_cell_depth(mac_latency: int) -> None:
     rng = np.random.default_rng(SEED)
     a, b = operands(rng, 11, 13, 9, False)

@@ -784,7 +784,7 @@ def test_a_master_that_breaks_the_rules_is_named(chip: ChipModel) -> None:
 @pytest.mark.slow
 def test_a_chip_of_one_core() -> None:
     # One of the chips of the driver's tests.
-    config = Config.preset("tiny", cores=1, mac_latency=3)
+    config = Config.preset("tiny", cores=1, mac_latency=6)
     core = Core(MATMUL, {
         at: descriptor(config, *places, rows=4, semaphore=sem[1]) for at, places in (
             (0, (hbm(0), vmem(0))), (16, (hbm(4 * ROW), vmem(2))), (32, (vmem(4), hbm(9 * ROW))))})
