@@ -139,7 +139,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         keep_references(jax)
     gc.collect()
     gc.freeze()
-    gc.set_threshold(5_000_000, 20, 50)
+    gc.set_threshold(10_000_000, 20, 50)
     gc.enable()
 
 

@@ -38,7 +38,7 @@ def test_array_is_measured_by_all_models_in_one_run(monkeypatch: pytest.MonkeyPa
 
     def measured(config: Config, *, kernels: bool) -> Grid:
         built.append(march())
-        return Grid(config, kernels=kernels)
+        return Grid(config, kernels=kernels, optimise=None)
 
     for name, count in (("KERNEL_CYCLES", 40), ("LOADING_CYCLES", 40), ("IDLE_CYCLES", 100),
                         ("VERILATOR_CYCLES", 20), ("RUNS", 1)):
