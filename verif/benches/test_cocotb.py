@@ -10,10 +10,12 @@ from verif.benches.runner import BENCHES, Bench, build, check, design, run
 
 pytestmark = pytest.mark.slow
 
-COVERED = ("core-small-2", "chip-tiny-2")
-"""Benches that only ``make cocotb`` runs. The chip at `small` has two such cores, and passes the
-same tests as the chip at `tiny`. Pure Verilog of both is compared with golden in less time: the
-core at `small` by ``hdl/core/test_core.py``, the chip at `tiny` by ``sim/models/test_chip.py``."""
+COVERED = ("sequencer-tiny-2", "xlu-tiny-2", "vpu-tiny-2", "hbm_port-tiny-2", "control-tiny-2",
+           "chip-tiny-2", "core-small-2")
+"""Benches that only ``make cocotb`` runs. Pytest's tests of these units simulate pure Verilog of
+the same size, in less time: at `tiny` ``hdl/core/test_sequencer.py``, ``hdl/xlu/test_xlu.py``,
+``hdl/vpu/test_vpu.py``, ``hdl/axi/test_axi.py``, ``hdl/chip/test_registers.py`` and
+``sim/models/test_chip.py``, and at `small` ``hdl/core/test_core.py``."""
 
 
 # Large designs come last in the list, and take longest; each has a process of its own.

@@ -213,10 +213,9 @@ def outputs_of(path: pathlib.Path, config: Config, *, threads: int, rounds: int 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", ["tiny", "small"])
-def test_two_cores_on_two_threads_equal_one_thread(preset: str) -> None:
+def test_two_cores_on_two_threads_equal_one_thread() -> None:
     """`test_core.py` compares a core of each size, on one thread, with golden and with Verilog."""
-    config = Config.preset(preset)
+    config = Config.preset("small")
     path = two_cores_library(config)
     expected, _ = outputs_of(path, config, threads=1)
     seen, shared = outputs_of(path, config, threads=2)
