@@ -84,14 +84,14 @@ scaling: setup  ## predict training on 1 to 2,048 cores, into build/scaling.svg;
 softmax: setup  ## run a layer with softmax as one program on the core in RTL; CONFIG=tiny|small|v2
 	$(PY) -m sim.apps.softmax $(CONFIG)
 
-test: setup  ## run all tests, but none that has passed with the same inputs; ALL=1 all
+test: setup  ## run the tests, but none that has passed with the same inputs; ALL=1 all
 	$(PY) -m pytest $(SPREAD) $(UNCHANGED) $(if $(RECORD),--record)
 
 test-quick: setup  ## the same, only tests of at most a few seconds; UNIT=xlu only that unit's; ALL=1
 	@paths=$$($(PY) -m verif.units $(UNIT)) && set -x && \
 		$(PY) -m pytest $(SPREAD) $(UNCHANGED) -m 'not slow' $$paths
 
-cocotb: setup  ## run only the cocotb benches; BENCH=mac_cell-tiny-1 runs one
+cocotb: setup  ## run all cocotb benches; BENCH=mac_cell-tiny-1 runs one
 	$(PY) -m verif.benches $(BENCH)
 
 lint: setup  ## check style and types

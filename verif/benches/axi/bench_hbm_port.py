@@ -66,10 +66,7 @@ class HbmBench:
                                          max_beats(self.config)))
             self.rams.append(AxiRam(AxiBus.from_prefix(dut, prefix), dut.clk, dut.rst,
                                     size=size, mem=memory))
-            quicken(self.rams[-1].write_if, self.rams[-1].read_if)
-            # A line for each burst would bury what a failing test says.
-            for side in (self.rams[-1].write_if, self.rams[-1].read_if):
-                side.log.setLevel(logging.ERROR)
+            quicken(self.rams[-1].write_if, self.rams[-1].read_if, log=logging.ERROR)
         check_watched(dut, self.watches)
         self._pauses = Pauses(self.domain, self.rng)
 

@@ -33,11 +33,6 @@ memory. All these rows together are many times what the chip's buffers hold."""
 PITCH = DESCRIPTOR_WORDS
 
 
-def rounds(bench: ChipBench, count: int) -> int:
-    """Number of repetitions of a test: ``count`` at `tiny`, otherwise a third of it."""
-    return count if bench.config == Config.preset("tiny") else count // 3
-
-
 def bundles(config: Config, text: str) -> tuple[int, ...]:
     return assemble(text, config).bundles
 
@@ -227,7 +222,7 @@ async def which_chip_it_is(dut: HierarchyObject) -> None:
 async def two_cores_multiply_and_exchange(dut: HierarchyObject) -> None:
     """Cores load tiles, exchange products and store sums, at several speeds of memory."""
     bench = await ChipBench.started(dut)
-    pauses = (0.3, 0.0, 0.7)[:rounds(bench, 3)]
+    pauses = 0.3, 0.0, 0.7
     for pause in pauses:
         bench.set_pauses(pause)
         await bench.command(0, "CLEAR_COUNTERS")
@@ -238,7 +233,7 @@ async def two_cores_multiply_and_exchange(dut: HierarchyObject) -> None:
         assert counts["CYCLES"] == sum(counts.values()) - counts["CYCLES"]
         assert counts["MXU_ACTIVE_CYCLES"] == bench.config.array
         assert counts["SEMAPHORE_WAIT_CYCLES"] > 0
-    assert bench.compared == len(pauses) > 0
+    assert bench.compared == len(pauses)
     bench.finished()
 
 
@@ -246,7 +241,7 @@ async def two_cores_multiply_and_exchange(dut: HierarchyObject) -> None:
 async def cores_contend(dut: HierarchyObject) -> None:
     """Programs, both engines and the host use all memories at once; nothing is lost or mixed."""
     bench = await ChipBench.started(dut, whole=True)
-    speeds = ((0.4, True), (0.0, False), (0.2, True))[:rounds(bench, 3)]
+    speeds = (0.4, True), (0.0, False), (0.2, True)
     for pause, shared in speeds:
         contention = Contention(bench, together=True)
         await contention.load()
@@ -339,7 +334,7 @@ async def stream(bench: ChipBench, victim: int, *, reads: bool) -> None:
 async def neither_core_starves(dut: HierarchyObject) -> None:
     """Both cores saturate one vector memory, or HBM that serves a random core in each cycle."""
     bench = await ChipBench.started(dut)
-    for victim, shared in ((0, True), (0, False), (1, False))[:rounds(bench, 3)]:
+    for victim, shared in ((0, True), (0, False), (1, False)):
         bench.set_pauses(0.3 if shared else 0.0, shared=shared)
         # What is read goes back to memory, where it is compared.
         await stream(bench, victim, reads=True)
@@ -499,7 +494,7 @@ async def interrupt_and_poll(dut: HierarchyObject) -> None:
 async def reset_of_one_core(dut: HierarchyObject) -> None:
     """After a reset of one core at any moment, the other core goes on, and both work."""
     bench = await ChipBench.started(dut)
-    busy, count = 0, rounds(bench, 6)
+    busy, count = 0, 6
     for number in range(count):
         victim = number % 2
         bench.set_pauses(bench.rng.choice((0.0, 0.3)))
@@ -569,7 +564,7 @@ async def reset_waits_for_memory(dut: HierarchyObject) -> None:
 async def reset_of_the_chip(dut: HierarchyObject) -> None:
     """After a reset of chip and memory at any moment, everything starts anew."""
     bench = await ChipBench.started(dut)
-    count = rounds(bench, 3)
+    count = 3
     for _ in range(count):
         await Contention(bench, together=True).load()
         bench.set_pauses(0.2)

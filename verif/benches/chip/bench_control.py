@@ -179,10 +179,7 @@ class ControlBench:
         check_watched(dut, [self._watch])
         self._pauses = Pauses(self.domain, self.rng)
         self._master = AxiLiteMaster(AxiLiteBus.from_prefix(dut, CONTROL_PREFIX), dut.clk, dut.rst)
-        quicken(self._master.write_if, self._master.read_if)
-        # A line for each access would bury what a failing test says.
-        for side in (self._master.write_if, self._master.read_if):
-            side.log.setLevel(logging.WARNING)
+        quicken(self._master.write_if, self._master.read_if, log=logging.WARNING)
         self._interrupt = pin(dut, "interrupt")
         self.accesses = 0
 

@@ -112,11 +112,8 @@ class ChipBench:
                 self._channels += [ram.write_if.aw_channel, ram.write_if.b_channel,
                                    ram.read_if.ar_channel]
                 self._data[channel].append((ram.read_if.r_channel, ram.write_if.w_channel))
-        quicken(*sides)
+        quicken(*sides, log=logging.CRITICAL)
         check_watched(dut, [self._control, *self.watches])
-        # A line for each access would bury what a failing test says.
-        for side in sides:
-            side.log.setLevel(logging.CRITICAL)
         self._pauses: Task[None] | None = None
         self._descriptors: dict[int, list[int | None]] = {}
 

@@ -57,9 +57,7 @@ class SdramBench:
                                self.master.write_if.b_channel]
         self.read_channels = [self.master.read_if.ar_channel, self.master.read_if.r_channel]
         self._pauses = Pauses(self.domain, self.rng)
-        quicken(self.master.write_if, self.master.read_if)
-        for part in (self.master.write_if, self.master.read_if):
-            part.log.setLevel(logging.ERROR)
+        quicken(self.master.write_if, self.master.read_if, log=logging.ERROR)
         self._watches = [AxiWatch(self.domain, dut, "s_axi", _BEAT, 256)] if watched else []
         self._step = _BEAT if watched else 1
 

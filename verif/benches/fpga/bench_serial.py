@@ -85,9 +85,7 @@ class HostBench:
                           self.master.write_if.w_channel, self.master.write_if.b_channel,
                           self.master.read_if.ar_channel, self.master.read_if.r_channel]
         for side in (slave, self.master):
-            quicken(side.write_if, side.read_if)
-            for part in (side.write_if, side.read_if):
-                part.log.setLevel(logging.ERROR)
+            quicken(side.write_if, side.read_if, log=logging.ERROR)
         self._pauses = Pauses(self.domain, self.rng)
         self.watch = AxiWatch(self.domain, dut, "m_axil", 4, 0)
         self._reset_chip = reader(pin(dut, "reset_chip"))

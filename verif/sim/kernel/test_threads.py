@@ -214,7 +214,7 @@ def outputs_of(path: pathlib.Path, config: Config, *, threads: int, rounds: int 
 
 @pytest.mark.slow
 def test_two_cores_on_two_threads_equal_one_thread() -> None:
-    """`test_core.py` compares a core of each size, on one thread, with golden and with Verilog."""
+    """`test_core.py` compares a core of each size, with kernels and in Verilog, with golden."""
     config = Config.preset("small")
     path = two_cores_library(config)
     expected, _ = outputs_of(path, config, threads=1)
