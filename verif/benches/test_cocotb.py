@@ -10,12 +10,14 @@ from verif.benches.runner import BENCHES, Bench, build, check, design, run
 
 pytestmark = pytest.mark.slow
 
-COVERED = ("sequencer-tiny-2", "xlu-tiny-2", "vpu-tiny-2", "hbm_port-tiny-2", "control-tiny-2",
-           "chip-tiny-2", "core-small-2")
-"""Benches that only ``make cocotb`` runs. Pytest's tests of these units simulate pure Verilog of
-the same size, in less time: at `tiny` ``hdl/core/test_sequencer.py``, ``hdl/xlu/test_xlu.py``,
-``hdl/vpu/test_vpu.py``, ``hdl/axi/test_axi.py``, ``hdl/chip/test_registers.py`` and
-``sim/models/test_chip.py``, and at `small` ``hdl/core/test_core.py``."""
+COVERED = ("mac_cell-tiny-1", "mac_cell-tiny-4", "sequencer-tiny-2", "xlu-tiny-2", "vpu-tiny-2",
+           "hbm_port-tiny-2", "control-tiny-2", "core-small-2", "chip-small-2")
+"""Benches that only ``make cocotb`` runs. Pytest's tests of these units simulate the same size in
+less time. Those of pure Verilog are, at `tiny`, ``hdl/mxu/test_cell.py`` (of all depths),
+``hdl/core/test_sequencer.py``, ``hdl/xlu/test_xlu.py``, ``hdl/vpu/test_vpu.py``,
+``hdl/axi/test_axi.py`` and ``hdl/chip/test_registers.py``, and at `small`
+``hdl/core/test_core.py``. The `small` chip of ``sim/models/test_chip.py`` has kernels for the
+grids of its units; the rest is Verilog."""
 
 
 # Large designs come last in the list, and take longest; each has a process of its own.

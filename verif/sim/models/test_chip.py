@@ -35,6 +35,9 @@ from verif.hdl.dma.engine import Job, Transfers
 from verif.hdl.test_isa import example
 
 TINY = Config.preset("tiny")
+CHIPS = [pytest.param(TINY, id="tiny"),
+         pytest.param(Config.preset("small"), id="small", marks=pytest.mark.slow)]
+"""Chips whose cores have one memory channel, and two."""
 ROW = TINY.row_bytes
 SLVERR, DECERR = 2, 3
 LIMIT = 100_000
@@ -664,14 +667,15 @@ def test_wrong_descriptors_are_faults_of_program_and_host(chip: ChipModel, words
 
 @pytest.mark.parametrize("response", [SLVERR, DECERR])
 @pytest.mark.parametrize("way", ["read", "write"])
-def test_memory_that_refuses(way: str, response: int) -> None:
-    rows, target = 24, 40
-    ways = (hbm(target * ROW), vmem(0)) if way == "read" else (vmem(0), hbm(target * ROW))
+@pytest.mark.parametrize("config", CHIPS)
+def test_memory_that_refuses(config: Config, way: str, response: int) -> None:
+    rows, target, size = 24, 40, config.row_bytes
+    ways = (hbm(target * size), vmem(0)) if way == "read" else (vmem(0), hbm(target * size))
     text = "{ misc.dma 0 } { misc.wait sem1, 1 } { s1.halt }"
-    cores = [Core(text, {0: descriptor(TINY, *ways, rows=rows, semaphore=sem[1])}), Core(SPIN)]
-    with ChipModel(TINY, memory=STALLS[1]) as model:
+    cores = [Core(text, {0: descriptor(config, *ways, rows=rows, semaphore=sem[1])}), Core(SPIN)]
+    with ChipModel(config, memory=STALLS[1]) as model:
         pair = Pair(model, cores, 11)
-        model.memory.fail((target + 5) * ROW, ROW, response)
+        model.memory.fail((target + 5) * size, size, response)
         pair.run()
         assert (model.fault(0), model.fault(1)) == (Fault.BUS_ERROR, Fault.NONE)
         assert model.pc(0) == 1
@@ -724,28 +728,30 @@ def test_a_wait_that_never_ends(chip: ChipModel) -> None:
     assert (chip.fault(0), chip.pc(0)) == (Fault.WATCHDOG, 1)
 
 
-def long_core(core: int) -> Core:
+def long_core(config: Config, core: int) -> Core:
     text = """
         { s0.add s1, s0, 4 }
         again: { misc.dma 0 } { misc.dma 16 } { misc.dma 32 }
         { misc.wait sem1, 3 | s1.loop s1, again }
         { s1.halt }
     """
-    rows = 2 * TINY.vmem_vectors // 4
+    vectors, size = config.vmem_vectors, config.row_bytes
+    rows = config.sublanes * vectors // 4
     at = 1000 + 2000 * core
     return Core(text, {
-        0: descriptor(TINY, hbm(at * ROW), vmem(0), rows=rows, semaphore=sem[1]),
-        16: descriptor(TINY, vmem(TINY.vmem_vectors // 2), hbm((at + 1000) * ROW), rows=rows,
+        0: descriptor(config, hbm(at * size), vmem(0), rows=rows, semaphore=sem[1]),
+        16: descriptor(config, vmem(vectors // 2), hbm((at + 1000) * size), rows=rows,
                        semaphore=sem[1]),
-        32: descriptor(TINY, hbm((at + 500) * ROW), other_vmem(TINY.vmem_vectors * 3 // 4),
-                       rows=rows, semaphore=sem[1])})
+        32: descriptor(config, hbm((at + 500) * size), other_vmem(vectors * 3 // 4), rows=rows,
+                       semaphore=sem[1])})
 
 
 @pytest.mark.parametrize("cycles", [3, 40, 111, 260, 500])
 @pytest.mark.parametrize("whole", [False, True], ids=["core", "chip"])
-def test_a_reset_in_the_middle_then_a_good_run(whole: bool, cycles: int) -> None:
-    cores = [long_core(0), long_core(1)]
-    with ChipModel(TINY, memory=STALLS[1]) as model:
+@pytest.mark.parametrize("config", CHIPS)
+def test_a_reset_in_the_middle_then_a_good_run(config: Config, whole: bool, cycles: int) -> None:
+    cores = [long_core(config, 0), long_core(config, 1)]
+    with ChipModel(config, memory=STALLS[1]) as model:
         pair = Pair(model, cores, cycles)
         for core in range(2):
             model.start(core)
@@ -810,7 +816,7 @@ def test_kernels_change_nothing() -> None:
     for kernels, threads in ((False, 1), (True, 1), (True, 2)):
         with ChipModel(TINY, kernels=kernels, memory=STALLS[1]) as model:
             model.model.use_threads(threads, least=0)
-            pair = Pair(model, [long_core(0), long_core(1)], 21)
+            pair = Pair(model, [long_core(TINY, 0), long_core(TINY, 1)], 21)
             assert pair.run().done
             pair.compare()
             seen.append((model.cycle, model.counters(0), model.memory.counters))
