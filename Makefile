@@ -32,7 +32,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .PHONY: help setup sim digits resnet50 roofline pod scaling softmax test test-quick cocotb lint \
         verilog fpga board bench exhaustive random products gate-level packets fuzz-compiler \
-        examples jax-table mutate soak pictures docs fresh clean
+        examples jax-table mutate soak pictures isa docs fresh clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,7 +85,7 @@ softmax: setup  ## run a layer with softmax as one program on the core in RTL; C
 	$(PY) -m sim.apps.softmax $(CONFIG)
 
 test: setup  ## run the tests, but none that has passed with the same inputs; ALL=1 all
-	$(PY) -m pytest $(SPREAD) $(UNCHANGED) $(if $(RECORD),--record)
+	$(PY) -m pytest $(SPREAD) $(UNCHANGED) -m 'not quick' $(if $(RECORD),--record)
 
 test-quick: setup  ## the same, only tests of at most a few seconds; UNIT=xlu only that unit's; ALL=1
 	@paths=$$($(PY) -m verif.units $(UNIT)) && set -x && \
@@ -150,9 +150,11 @@ pictures: setup  ## draw the pictures in docs/: the 3x3 array from RTL state, th
 	$(PY) -m tools.pictures.wavefront
 	$(PY) -m tools.pictures.diagram
 
-docs: setup  ## write the generated parts: ISA manual, assembler methods, registers, diagrams, scaling
+isa: setup  ## write what follows from hdl/isa.py: the ISA manual and the assembler's methods
 	$(PY) -m tools.docs.slots
 	$(PY) -m tools.docs.isa
+
+docs: isa  ## write all generated parts: also the registers, the diagrams and the scaling
 	$(PY) -m tools.docs.registers
 	$(PY) -m tools.docs.timing
 	$(PY) -m tools.forecast --docs

@@ -1,15 +1,23 @@
 """The timing diagrams of docs/core.md are those of the RTL."""
 
+import pathlib
+
+import pytest
+
 from hdl.config import Config
-from tools.docs.timing import DIAGRAMS, PATH, blocks, draw, write
+from tools.docs import timing
+from tools.docs.timing import DIAGRAMS, PATH, blocks, write
 
 
-def test_diagrams_are_those_of_the_rtl() -> None:
+def test_diagrams_are_those_of_the_rtl(monkeypatch: pytest.MonkeyPatch,
+                                       tmp_path: pathlib.Path) -> None:
     page = PATH.read_text(encoding="utf-8")
-    diagrams = draw()
-    assert blocks(page) == diagrams, "run `make docs`"
-    assert list(diagrams) == list(DIAGRAMS)
-    assert write(page, diagrams) == page
+    written = tmp_path / PATH.name
+    written.write_text(write(page, dict.fromkeys(DIAGRAMS, "    none\n")), encoding="utf-8")
+    assert blocks(written.read_text(encoding="utf-8")) == dict.fromkeys(DIAGRAMS, "    none\n")
+    monkeypatch.setattr(timing, "PATH", written)
+    timing.main()
+    assert written.read_text(encoding="utf-8") == page, "run `make docs`"
 
 
 def test_latencies_in_the_diagrams() -> None:

@@ -332,9 +332,19 @@ def test_table_and_charts_show_all_points(stored: Model, tmp_path: pathlib.Path)
         assert f"<!-- {curve.program.title} -->" in picture
 
 
-def test_page_has_the_figures_of_the_stored_calibration(stored: Model) -> None:
-    assert f"```text\n{report(stored)}```" in command.PAGE.read_text(encoding="utf-8"), (
-        "`make docs` must be run after a calibration")
+def test_page_has_the_figures_of_the_stored_calibration(
+        stored: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("matplotlib")
+    page = command.PAGE.read_text(encoding="utf-8")
+    written = tmp_path / "scaling.md"
+    written.write_text(re.sub(r"```text\n.*?```", "```text\n```", page, flags=re.DOTALL))
+    assert written.read_text() != page
+    monkeypatch.setattr(command, "PAGE", written)
+    monkeypatch.setattr(Model, "fitted", lambda samples: stored)
+    monkeypatch.setattr("sys.argv", ["make scaling", "--docs"])
+    assert command.main() == 0
+    assert written.read_text() == page, "`make docs` must be run after a calibration"
+    assert (tmp_path / "scaling.svg").is_file()
 
 
 def test_command_writes_charts_table_and_figures(
