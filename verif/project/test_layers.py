@@ -95,15 +95,19 @@ def violations(graph: Mapping[str, Iterable[str]]) -> list[str]:
     return found
 
 
-def test_imports_point_down_and_have_no_cycle() -> None:
-    graph = read_imports(ROOT)
+@pytest.fixture(scope="module")
+def graph() -> dict[str, set[str]]:
+    return read_imports(ROOT)
+
+
+def test_imports_point_down_and_have_no_cycle(graph: dict[str, set[str]]) -> None:
     assert len(graph) > 100
     assert sum(map(len, graph.values())) > 300
     assert violations(graph) == []
 
 
-def test_every_module_has_a_layer() -> None:
-    grouping = {module for module in read_imports(ROOT) if layer(module) is None}
+def test_every_module_has_a_layer(graph: dict[str, set[str]]) -> None:
+    grouping = {module for module in graph if layer(module) is None}
     assert grouping == {"sim"}
 
 

@@ -164,6 +164,7 @@ def check(bench: Lockstep, widths: Mapping[str, Sequence[int]]) -> None:
     assert seen.mean() > 0.95
 
 
+@pytest.mark.quick
 def test_operators_match_verilator_at_some_widths() -> None:
     check(Lockstep("kernel_cells_quick", {"cells": grid(QUICK_WIDTHS)}, ["native"]),
           {"cells": QUICK_WIDTHS})
