@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 from hdl.checks import integer
 from hdl.store import digest, keep
-from sim.verilated.classes import MACROS, Classes, joined_file
+from sim.verilated.classes import MACROS, Classes, joined_file, verilate
 from sim.verilated.objects import (
     compile_units,
     model_headers,
@@ -69,7 +69,8 @@ def build_model(top: str, verilog: Mapping[str, str], *, cpp: Mapping[str, str] 
         macros, and once for all models that contain it. The others are compiled together as one
         file, so no two of them may define the same C++ name.
     hierarchical : sequence of str
-        Modules to verilate separately, once for all instances.
+        Modules to verilate separately, once for all instances. A module that contains another one
+        comes after it.
     waivers : str
         Statements of a Verilator configuration file. All warnings are errors, except those that a
         ``lint_off`` here names.
@@ -202,7 +203,13 @@ def _build(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
         (folder / name).write_text(text)
     (folder / "exports.map").write_text(_VERSION_SCRIPT)
     obj, log = folder / "obj", folder / "build.log"
-    _verilate(folder, tools, recipe)
+    (folder / "model.vlt").write_text("\n".join([
+        "`verilator_config", *(f'hier_block -module "{name}"' for name in recipe.hierarchical),
+        recipe.waivers, ""]))
+    verilate(folder, recipe.top, "Vmodel", recipe.hierarchical, [
+        "-Wall", *tools.verilator_flags, *(_SHALLOW if recipe.optimise is None else ()),
+        *(["--trace-vcd"] if recipe.trace else [])], ["model.vlt", *recipe.verilog], tools,
+        top_flags=["--threads", str(recipe.threads)])
     (folder / "ports.inc").write_text(_ports((obj / "Vmodel.h").read_text()))
 
     traced = int(recipe.trace)
@@ -242,22 +249,6 @@ def _build(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
               "-Wl,--version-script=exports.map", "-Wl,-Bsymbolic", "-Wl,-z,defs"],
              folder, tools.environment(), log)
     shutil.rmtree(obj)
-
-
-def _verilate(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
-    """Translates the Verilog to C++ in ``folder / "obj"``.
-
-    The C++ of a hierarchical block ``name`` is in the subfolder ``Vname``.
-    """
-    blocks = [f'hier_block -module "{name}"' for name in recipe.hierarchical]
-    (folder / "model.vlt").write_text(
-        "\n".join(["`verilator_config", *blocks, recipe.waivers, ""]))
-    run_tool([*tools.verilator, "--cc", "-Wall", *tools.verilator_flags, "--prefix", "Vmodel",
-              "--top-module", recipe.top, "--Mdir", "obj", "--threads", str(recipe.threads),
-              *(_SHALLOW if recipe.optimise is None else ()),
-              *(["--trace-vcd"] if recipe.trace else []), *(["--hierarchical"] if blocks else []),
-              "model.vlt", *recipe.verilog],
-             folder, tools.environment(), folder / "build.log", "Verilator")
 
 
 def _ports(header: str) -> str:

@@ -1,4 +1,4 @@
-"""The C++ that Verilator writes for a module: which files are compiled together, and with what."""
+"""The C++ that Verilator writes: how it is made, which files are compiled together, with what."""
 
 import pathlib
 import re
@@ -6,16 +6,64 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hdl.store import digest, keep
-from sim.verilated.objects import compile_units, recipe_text
+from sim.verilated.objects import compile_units, recipe_text, run_tool
 from sim.verilated.toolchain import Toolchain
 
-__all__ = ["MACROS", "Classes", "joined_file"]
+__all__ = ["MACROS", "Classes", "joined_file", "verilate"]
 
 MACROS = ("-DVERILATOR=1", "-DVM_COVERAGE=0", "-DVM_SC=0", "-DVM_TIMING=0", "-DVM_TRACE_FST=0",
            "-DVM_TRACE_SAIF=0")
 """Settings of Verilator's headers; its run-time library depends on no other settings."""
 
 _LIST = r"^VM_{} \+= \\\n((?: +.*\\\n)*)"
+
+
+def verilate(folder: pathlib.Path, top: str, prefix: str, blocks: Sequence[str],
+             flags: Sequence[str], files: Sequence[str], tools: Toolchain, *,
+             top_flags: Sequence[str] = ()) -> None:
+    """Translates Verilog to C++: the top module into ``obj``, a block ``name`` into ``obj/Vname``.
+
+    This runs what Verilator runs for its option ``--hierarchical``, except the first step: to find
+    the blocks, it would read the whole design. For a full-size array, that takes as long as the
+    rest, and more memory.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        Folder in which Verilator runs; its output is appended to ``build.log`` there.
+    top, prefix : str
+        Top module, and prefix of the names of its C++ classes and files.
+    blocks : sequence of str
+        Modules that become classes of their own; one that contains another comes after it. A file
+        of ``files`` must mark each as ``hier_block``.
+    flags : sequence of str
+        Arguments of Verilator for all of these.
+    files : sequence of str
+        Names of the control files and Verilog files in ``folder``.
+    tools : Toolchain
+        Verilator.
+    top_flags : sequence of str
+        Arguments for the top module only.
+
+    Raises
+    ------
+    RuntimeError
+        If Verilator rejects a file.
+    """
+    (folder / "obj").mkdir()
+
+    def run(module: str, prefix: str, place: str, *more: str) -> None:
+        run_tool([*tools.verilator, "--cc", *flags, "--prefix", prefix, "--top-module", module,
+                  "--Mdir", place, *more, *files],
+                 folder, tools.environment(), folder / "build.log", "Verilator")
+
+    made: list[str] = []
+    for name in blocks:
+        block = ["--hierarchical-block", f"{name},{name}"]
+        run(name, f"V{name}", f"obj/V{name}", "--lib-create", name, "--hierarchical-child", "1",
+            *block, *made)
+        made += [*block, f"obj/V{name}/{name}.sv"]
+    run(top, prefix, "obj", *top_flags, *made)
 
 
 @dataclass(frozen=True)

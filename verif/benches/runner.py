@@ -29,7 +29,7 @@ from hdl.vpu.vpu import Vpu
 from hdl.xlu.xlu import Xlu
 from sim.models.core import core_sources
 from sim.verilated.cache import cached_json
-from sim.verilated.classes import MACROS, Classes, joined_file
+from sim.verilated.classes import MACROS, Classes, joined_file, verilate
 from sim.verilated.objects import (
     compile_units,
     precompiled_headers,
@@ -237,11 +237,9 @@ def _verilate(folder: pathlib.Path, tools: Toolchain, bench: Bench, verilog: Des
         ["`verilator_config", LINT_WAIVERS, *control, ""]))
     for name, text in verilog.sources.items():
         (folder / f"{name}.v").write_text(text)
-    run_tool([*tools.verilator, "--cc", *_VERILATOR_FLAGS, "--prefix", "Vtop", "--top-module",
-              bench.top, "--Mdir", "obj", *(["--trace-vcd"] if waves else []),
-              *(["--hierarchical"] if blocks else []), "bench.vlt",
-              *(f"{name}.v" for name in verilog.sources)],
-             folder, tools.environment(), folder / "build.log", "Verilator")
+    verilate(folder, bench.top, "Vtop", blocks,
+             [*_VERILATOR_FLAGS, *(["--trace-vcd"] if waves else [])],
+             ["bench.vlt", *(f"{name}.v" for name in verilog.sources)], tools)
 
 
 def _environment(tools: Toolchain, changes: Mapping[str, str]) -> contextlib.AbstractContextManager:
