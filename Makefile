@@ -84,7 +84,7 @@ scaling: setup  ## predict training on 1 to 2,048 cores, into build/scaling.svg;
 softmax: setup  ## run a layer with softmax as one program on the core in RTL; CONFIG=tiny|small|v2
 	$(PY) -m sim.apps.softmax $(CONFIG)
 
-test: setup  ## run the tests, but none that has passed with the same inputs; ALL=1 all
+test: setup  ## run the tests, but none that has passed with the same inputs; ALL=1 those, too
 	$(PY) -m pytest $(SPREAD) $(UNCHANGED) -m 'not quick' $(if $(RECORD),--record)
 
 test-quick: setup  ## the same, only tests of at most a few seconds; UNIT=xlu only that unit's; ALL=1

@@ -166,6 +166,8 @@ class _Recipe:
         if _TOP_NAME in self.hierarchical:
             raise ValueError("hierarchical module must have another name, not "
                              f"{_TOP_NAME!r}: the top module's class has that name")
+        if self.top in self.hierarchical:
+            raise ValueError(f"hierarchical module must be below the top module {self.top!r}")
         if not isinstance(self.waivers, str):
             raise TypeError(f"waivers must be text, not {self.waivers!r}")
         integer("threads", self.threads, 1)

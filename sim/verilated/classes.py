@@ -1,4 +1,4 @@
-"""The C++ that Verilator writes: how it is made, which files are compiled together, with what."""
+"""How Verilator's C++ is made, and which of its files are compiled together."""
 
 import pathlib
 import re
@@ -24,8 +24,8 @@ def verilate(folder: pathlib.Path, top: str, prefix: str, blocks: Sequence[str],
     """Translates Verilog to C++: the top module into ``obj``, a block ``name`` into ``obj/Vname``.
 
     This runs what Verilator runs for its option ``--hierarchical``, except the first step: to find
-    the blocks, it would read the whole design. For a full-size array, that takes as long as the
-    rest, and more memory.
+    the blocks, it would link all instances of the whole design. For a full-size array, that takes
+    as long as the rest, and more memory.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def verilate(folder: pathlib.Path, top: str, prefix: str, blocks: Sequence[str],
         Modules that become classes of their own; one that contains another comes after it. A file
         of ``files`` must mark each as ``hier_block``.
     flags : sequence of str
-        Arguments of Verilator for all of these.
+        Arguments of Verilator for the blocks and the top module.
     files : sequence of str
         Names of the control files and Verilog files in ``folder``.
     tools : Toolchain

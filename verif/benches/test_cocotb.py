@@ -12,12 +12,19 @@ pytestmark = pytest.mark.slow
 
 COVERED = ("mac_cell-tiny-1", "mac_cell-tiny-4", "sequencer-tiny-2", "xlu-tiny-2", "vpu-tiny-2",
            "hbm_port-tiny-2", "control-tiny-2", "core-small-2", "chip-small-2")
-"""Benches that only ``make cocotb`` runs. Pytest's tests of these units simulate the same size in
-less time. Those of pure Verilog are, at `tiny`, ``hdl/mxu/test_cell.py`` (of all depths),
-``hdl/core/test_sequencer.py``, ``hdl/xlu/test_xlu.py``, ``hdl/vpu/test_vpu.py``,
-``hdl/axi/test_axi.py`` and ``hdl/chip/test_registers.py``, and at `small`
-``hdl/core/test_core.py``. The `small` chip of ``sim/models/test_chip.py`` has kernels for the
-grids of its units; the rest is Verilog."""
+"""Benches that only ``make cocotb`` runs. Pytest's tests of these units take less time:
+
+- in Verilog of the same size, those of the cell, at all depths (``hdl/mxu/test_cell.py``), and, at
+  `tiny`, of the sequencer, the cross-lane unit and the vector unit (``hdl/core/test_sequencer.py``,
+  ``hdl/xlu/test_xlu.py``, ``hdl/vpu/test_vpu.py``);
+- in Verilog, with a quarter of the vector memory, those of the core at `small`
+  (``hdl/core/test_core.py``);
+- in Amaranth's simulator, those of the AXI ports at `tiny` (``hdl/axi/test_axi.py``,
+  ``hdl/chip/test_registers.py``), whose benches at `small` simulate Verilog;
+- with kernels for the grids of its units, and Verilog for the rest, those of the chip at `small`
+  (``sim/models/test_chip.py``), whose bench at `tiny` simulates Verilog.
+
+So only ``make cocotb`` checks that neither core starves if a core has two memory channels."""
 
 
 # Large designs come last in the list, and take longest; each has a process of its own.

@@ -69,7 +69,7 @@ def test_faults_are_explained() -> None:
 
 
 def test_manual_is_what_its_source_writes() -> None:
-    assert isa_doc.document() == MANUAL, "run `make docs`"
+    assert isa_doc.document() == MANUAL, "run `make isa`"
 
 
 def test_manual_has_every_operation_once_in_its_slots() -> None:
@@ -94,7 +94,7 @@ def test_manual_shows_bits_of_each_field() -> None:
 
 
 def test_methods_are_what_their_source_writes() -> None:
-    assert slot_source.source() == slot_source.PATH.read_text(encoding="utf-8"), "run `make docs`"
+    assert slot_source.source() == slot_source.PATH.read_text(encoding="utf-8"), "run `make isa`"
 
 
 def test_each_slot_has_a_method_for_each_of_its_operations() -> None:

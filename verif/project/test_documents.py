@@ -156,3 +156,15 @@ def test_the_checks_see_what_is_wrong() -> None:
                          "`NO_SUCH` python -m sim.nothing\n") == [
         "hdl/none.py", "NoSuchThing", "hdl.isa.No_such", "NO_SUCH", "make nothing",
         "python -m sim.nothing"]
+
+
+def test_commands_of_the_makefile_are_modules_that_run() -> None:
+    """Each has a file that Python can run; ``make docs`` is not run as a whole by any test."""
+    modules = set(re.findall(r"-m ((?:sim|tools|verif)[\w.]*)",
+                             (ROOT / "Makefile").read_text(encoding="utf-8")))
+    assert len(modules) > 20
+    for module in modules:
+        path = ROOT.joinpath(*module.split("."))
+        run = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+        assert run.is_file(), f"the Makefile runs {module}, which does not exist"
+        assert 'if __name__ == "__main__":' in run.read_text(encoding="utf-8"), module

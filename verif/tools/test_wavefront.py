@@ -163,7 +163,6 @@ def test_loads_chase_the_swap_through_the_array(latency: int) -> None:
     simulator = fast_simulator(unit)
     simulator.add_clock(1e-6)
     swaps: list[int] = []
-    transpose = False
 
     async def tiles_of_one_row(ctx: SimulatorContext) -> None:
         for signal in (unit.y.ready, unit.w.valid, unit.x.valid, unit.x.payload.swap):
@@ -182,8 +181,9 @@ def test_loads_chase_the_swap_through_the_array(latency: int) -> None:
         simulator.run()
         # A straight load must not overtake a swap that takes row_skew cycles from row to row.
         period = size + 1 if transpose else max(1, config.row_skew - 1) * (size - 1) + 2
-        assert len(swaps) > 5
-        assert {later - earlier for earlier, later in pairwise(swaps)} == {period}
+        assert len(swaps) > 5, f"transpose {transpose}"
+        assert {later - earlier for earlier, later in pairwise(swaps)} == {period}, (
+            f"transpose {transpose}")
 
 
 def shown(group: Element) -> list[str]:

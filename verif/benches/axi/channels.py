@@ -16,7 +16,9 @@ from verif.benches.clocking import int_reader, writer
 __all__ = ["VERSION", "quicken"]
 
 VERSION = "0.1.28"
-"""The version of `cocotbext.axi` whose tasks are known here; `quicken` leaves others unchanged."""
+"""The version of `cocotbext.axi` whose tasks are known here.
+
+`quicken` leaves the channels of others unchanged."""
 
 
 def quicken(*sides: Any, log: int) -> None:

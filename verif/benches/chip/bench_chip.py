@@ -258,7 +258,7 @@ async def cores_contend(dut: HierarchyObject) -> None:
         await bench.finish()
         assert not any(golden.running for golden in bench.golden.cores)
         await bench.compare()
-    assert bench.compared == len(speeds) > 0
+    assert bench.compared == len(speeds)
     bench.finished()
 
 

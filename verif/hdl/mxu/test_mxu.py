@@ -16,7 +16,7 @@ from sim.verilated.cache import cached_json
 from sim.verilated.model import Model
 
 TIMEOUT = 20_000
-SIZES = [(2, 2), (3, 1), (4, 3), (5, 6), (7, 2)]
+SIZES = [(2, 2), (3, 1), (4, 3), (5, 6), (8, 4)]
 """Sides of the array, and depths of its cells."""
 
 

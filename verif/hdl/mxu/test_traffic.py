@@ -169,7 +169,6 @@ def test_a_straight_load_waits_no_longer_than_it_must(integer_cells: None, array
     mxu = Mxu(config)
     accepted: list[int] = []
     swaps: list[int] = []
-    transpose = 0
 
     async def testbench(ctx: SimulatorContext) -> None:
         ctx.set(mxu.w.valid, 1)
@@ -195,12 +194,12 @@ def test_a_straight_load_waits_no_longer_than_it_must(integer_cells: None, array
         swaps.clear()
         simulator.run()
         first, second = accepted[:array], accepted[array:]
-        assert first == list(range(first[0], first[0] + array))
-        assert swaps[0] == first[-1] + 1
+        assert first == list(range(first[0], first[0] + array)), f"transpose {transpose}"
+        assert swaps[0] == first[-1] + 1, f"transpose {transpose}"
         lag = config.row_skew - 1
         expected: list[int] = []
         for row in range(array):
             after_transposed = first[-1] + 1 + lag * (array - 1) if transpose else 0
             after_previous = expected[-1] + 1 if expected else 0
             expected.append(max(swaps[0] + 1 + lag * row, after_transposed, after_previous))
-        assert second == expected
+        assert second == expected, f"transpose {transpose}"

@@ -37,7 +37,7 @@ from verif.models.xlu import (
 
 SIZES = ((2, 1), (4, 2), (6, 3), (8, 4))
 """Lanes and sublanes: the smallest, `tiny`, no powers of two, `small`."""
-MORE_SIZES = ((2, 2), (3, 3), (5, 1), (8, 8), (12, 6), (17, 1))
+MORE_SIZES = ((2, 2), (3, 3), (5, 1), (8, 8), (12, 4), (17, 1))
 
 
 @pytest.fixture(scope="module", params=[

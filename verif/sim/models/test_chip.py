@@ -675,7 +675,9 @@ def test_memory_that_refuses(config: Config, way: str, response: int) -> None:
     cores = [Core(text, {0: descriptor(config, *ways, rows=rows, semaphore=sem[1])}), Core(SPIN)]
     with ChipModel(config, memory=STALLS[1]) as model:
         pair = Pair(model, cores, 11)
-        model.memory.fail((target + 5) * size, size, response)
+        # The last channel of a row.
+        model.memory.fail((target + 6) * size - config.channel_bytes, config.channel_bytes,
+                          response)
         pair.run()
         assert (model.fault(0), model.fault(1)) == (Fault.BUS_ERROR, Fault.NONE)
         assert model.pc(0) == 1
@@ -737,13 +739,13 @@ def long_core(config: Config, core: int) -> Core:
     """
     vectors, size = config.vmem_vectors, config.row_bytes
     rows = config.sublanes * vectors // 4
-    at = 1000 + 2000 * core
+    at = 1000 + 4 * rows * core
     return Core(text, {
         0: descriptor(config, hbm(at * size), vmem(0), rows=rows, semaphore=sem[1]),
-        16: descriptor(config, vmem(vectors // 2), hbm((at + 1000) * size), rows=rows,
+        16: descriptor(config, vmem(vectors // 2), hbm((at + rows) * size), rows=rows,
                        semaphore=sem[1]),
-        32: descriptor(config, hbm((at + 500) * size), other_vmem(vectors * 3 // 4), rows=rows,
-                       semaphore=sem[1])})
+        32: descriptor(config, hbm((at + 2 * rows) * size), other_vmem(vectors * 3 // 4),
+                       rows=rows, semaphore=sem[1])})
 
 
 @pytest.mark.parametrize("cycles", [3, 40, 111, 260, 500])

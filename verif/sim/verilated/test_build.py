@@ -25,6 +25,15 @@ module pair(input clk, input rst, input [7:0] step, output [7:0] first, output [
 endmodule
 """
 
+BOTH = """\
+module both(input clk, input rst, input [7:0] step, output [7:0] first, output [7:0] second);
+  wire [7:0] between, spare;
+  pair one(.clk(clk), .rst(rst), .step(step), .first(first), .second(between));
+  other two(.clk(clk), .rst(rst), .step(between), .first(spare), .second(second));
+  wire unused = |spare;
+endmodule
+"""
+
 
 @pytest.fixture
 def own_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
@@ -173,19 +182,27 @@ endmodule
 
 
 def test_hierarchical_build_equals_flat_build() -> None:
-    verilog = {"pair": PAIR, "counter": COUNTER}
+    """Blocks within a block, too: ``counter`` is in ``pair`` and in ``other``."""
+    verilog = {"both": BOTH, "pair": PAIR, "other": PAIR.replace("module pair", "module other"),
+               "counter": COUNTER}
     step = np.random.default_rng(11).integers(0, 256, 500, dtype=np.uint32)
     reset = (np.arange(500) % 97 == 0).astype(np.uint32)
     results = []
-    for hierarchical in ((), ("counter",)):
-        path = build_model("pair", verilog, hierarchical=hierarchical, optimise=None)
+    for hierarchical in ((), ("counter",), ("counter", "pair", "other")):
+        path = build_model("both", verilog, hierarchical=hierarchical, optimise=None)
         # The other instance must not disturb the blocks of the one under test.
         with Model(path) as other, Model(path) as model:
             other.tick(3)
             results.append(model.run({"step": step, "rst": reset}, ["first", "second"]))
     assert results[0]["second"].any()
     for name in ("first", "second"):
-        np.testing.assert_array_equal(results[0][name], results[1][name])
+        for blocks in results[1:]:
+            np.testing.assert_array_equal(results[0][name], blocks[name])
+
+
+def test_hierarchical_block_that_does_not_exist_is_named(own_folder: pathlib.Path) -> None:
+    with pytest.raises(RuntimeError, match=r"Verilator failed(.|\n)*'missing'"):
+        build_model("pair", {"pair": PAIR, "counter": COUNTER}, hierarchical=["missing"])
 
 
 def test_hierarchical_block_is_compiled_once(own_folder: pathlib.Path) -> None:
@@ -266,6 +283,7 @@ def test_killed_build_leaves_nothing_that_looks_finished(own_folder: pathlib.Pat
     ({"cpp": {"ports.inc": ""}}, ValueError, "not 'ports.inc'"),
     ({"hierarchical": "counter"}, TypeError, "sequence of modules, not 'counter'"),
     ({"hierarchical": ["model"]}, ValueError, "another name, not 'model'"),
+    ({"hierarchical": ["counter"]}, ValueError, "must be below the top module 'counter'"),
     ({"waivers": None}, TypeError, "waivers must be text, not None"),
     ({"threads": 0}, ValueError, "threads must be at least 1, not 0"),
     ({"threads": True}, TypeError, "threads must be an integer, not True"),

@@ -334,17 +334,19 @@ def test_table_and_charts_show_all_points(stored: Model, tmp_path: pathlib.Path)
 
 def test_page_has_the_figures_of_the_stored_calibration(
         stored: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
-    pytest.importorskip("matplotlib")
     page = command.PAGE.read_text(encoding="utf-8")
-    written = tmp_path / "scaling.md"
-    written.write_text(re.sub(r"```text\n.*?```", "```text\n```", page, flags=re.DOTALL))
-    assert written.read_text() != page
+    written, drawn = tmp_path / "scaling.md", list[pathlib.Path]()
+    written.write_text(re.sub(r"```text\n.*?```", "```text\n```", page, flags=re.DOTALL),
+                       encoding="utf-8")
+    assert written.read_text(encoding="utf-8") != page
     monkeypatch.setattr(command, "PAGE", written)
     monkeypatch.setattr(Model, "fitted", lambda samples: stored)
+    monkeypatch.setattr(command, "draw", lambda found, path: drawn.append(path))
     monkeypatch.setattr("sys.argv", ["make scaling", "--docs"])
     assert command.main() == 0
-    assert written.read_text() == page, "`make docs` must be run after a calibration"
-    assert (tmp_path / "scaling.svg").is_file()
+    assert written.read_text(encoding="utf-8") == page, (
+        "`make docs` must be run after a calibration")
+    assert drawn == [tmp_path / "scaling.svg"]
 
 
 def test_command_writes_charts_table_and_figures(
