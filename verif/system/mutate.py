@@ -329,7 +329,9 @@ def find_mutants(path: str, text: str) -> list[Mutant]:
     """All mutants of a file, in the order of the text."""
     finder = _Finder(path, text)
     finder.visit(ast.parse(text))
-    return sorted(set(finder.mutants), key=lambda mutant: (mutant.edits[0].start, mutant.kind))
+    # Not a set: its order differs between processes, and several mutants can begin at one place.
+    return sorted(dict.fromkeys(finder.mutants),
+                  key=lambda mutant: (mutant.edits[0].start, mutant.kind))
 
 
 def draw(block: str, count: int, seed: int, root: Path = ROOT) -> list[Mutant]:

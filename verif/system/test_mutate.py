@@ -89,6 +89,15 @@ def test_text_beyond_ascii_does_not_shift_mutants() -> None:
     assert '"≠" , 7 | y)' in mutant.apply(text)
 
 
+def test_mutants_that_begin_at_one_place_are_found_in_the_same_order_by_each_process() -> None:
+    """Otherwise, a seed would draw other mutants in another process."""
+    terms = [f"a{number}" for number in range(12)]
+    text = f"def add(m):\n    m.d.comb += b.eq({' & '.join(terms)})\n"
+    kept = [mutant.edits[0].new for mutant in find_mutants("hdl/block.py", text)
+            if mutant.kind == "right operand dropped"]
+    assert kept == [f"({' & '.join(terms[:count])})" for count in range(11, 0, -1)]
+
+
 def function_at(line: int, node: ast.AST) -> str:
     """Describe the innermost function or class at a line of a syntax tree."""
     while within := [child for child in getattr(node, "body", [])
