@@ -1,5 +1,6 @@
-"""Events in one cycle: faults, starts, and requests of the host when a program ends."""
+"""Events in one cycle: faults, starts, writes of registers, and the host's requests."""
 
+import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
@@ -9,8 +10,9 @@ from amaranth.lib import wiring
 from amaranth.sim._async import SimulatorContext
 
 from hdl.config import Config
-from hdl.core.fetch import ProgramControl
+from hdl.core.fetch import Examination, ProgramControl
 from hdl.core.interface import REQUEST_WORD_BITS, Space
+from hdl.core.scoreboard import Scoreboard
 from hdl.core.sequencer import Sequencer
 from hdl.encoding import bundle_words
 from hdl.isa import Fault
@@ -214,15 +216,25 @@ def test_a_stop_in_any_cycle_executes_no_bundle_twice(issue_cycles: int) -> None
     assert stopped_at == {0, 1, 2, 3}
 
 
-def test_a_request_right_after_a_halt_waits_for_the_last_scalar_load() -> None:
-    """A scalar load in the halting bundle uses the host's write port a cycle after its issue."""
-    asm = Assembler(CONFIG)
+@pytest.mark.parametrize("issue_cycles", [1, 3])
+@pytest.mark.parametrize("space", [Space.SMEM, Space.SEMAPHORE])
+def test_a_request_right_after_a_halt_waits_for_the_last_scalar_result(
+        space: Space, issue_cycles: int) -> None:
+    """A late scalar result of the halting bundle uses the host's write port after the halt.
+
+    The result of a scalar load is late; with ``issue_cycles`` 3, the value of a semaphore too.
+    """
+    config = replace(CONFIG, issue_cycles=issue_cycles)
+    asm = Assembler(config)
     with asm.bundle() as b:
-        b.s0.load(s[20], s[0], 3)
+        if space == Space.SMEM:
+            b.s0.load(s[20], s[0], 3)
+        else:
+            b.misc.read_semaphore(s[20], sem[3])
         b.s1.halt()
     bundles = asm.assemble().bundles
     loaded, written, before = 0x1234_5678, 0x9ABC_DEF0, 0x0BAD_0BAD
-    dut = Sequencer(CONFIG)
+    dut = Sequencer(config)
     # The register that is loaded, another one, and where there is nothing to wait for.
     requests = [(0, 20), (1, 20), (0, 21), (1, 21)]
     checked = []
@@ -232,7 +244,7 @@ def test_a_request_right_after_a_halt_waits_for_the_last_scalar_load() -> None:
         for at, bundle in enumerate(bundles):
             for number, word in enumerate(bundle_words(bundle)):
                 await host.access(1, Space.IMEM, at << REQUEST_WORD_BITS | number, word)
-        await host.access(1, Space.SMEM, 3, loaded)
+        await host.access(1, space, 3, loaded)
         for write, register in requests:
             for number in (20, 21):
                 await host.access(1, Space.SCALAR, number, before)
@@ -253,3 +265,58 @@ def test_a_request_right_after_a_halt_waits_for_the_last_scalar_load() -> None:
 
     simulate(dut, process)
     assert len(checked) == len(requests)
+
+
+def test_an_examined_bundle_waits_only_for_the_port_of_memory_that_it_needs() -> None:
+    """With ``issue_cycles`` 3, the host's urgent access is seen in the cycle of the issue."""
+    dut = Examination()
+    checked = []
+
+    async def process(ctx: SimulatorContext) -> None:
+        for loads, stores in itertools.product((0, 1), repeat=2):
+            ctx.set(dut.valid, 0)
+            ctx.set(dut.clear, 0)
+            await ctx.tick()
+            ctx.set(dut.loads, loads)
+            ctx.set(dut.stores, stores)
+            for stage in (dut.valid, dut.clear):
+                ctx.set(stage, 1)
+                assert not ctx.get(dut.ready)
+                await ctx.tick()
+            for urgent_read, urgent_write in itertools.product((0, 1), repeat=2):
+                ctx.set(dut.urgent_read, urgent_read)
+                ctx.set(dut.urgent_write, urgent_write)
+                waits = (loads and urgent_read) or (stores and urgent_write)
+                assert ctx.get(dut.ready) == (not waits), (loads, stores, urgent_read, urgent_write)
+                checked.append(waits)
+                await ctx.tick()
+
+    simulate(dut, process)
+    assert len(checked) == 16
+
+
+@pytest.mark.parametrize("kind", ["vector", "mask", "scalar load"])
+def test_the_scoreboard_is_busy_until_the_last_register_is_written(kind: str) -> None:
+    dut = Scoreboard()
+
+    async def process(ctx: SimulatorContext) -> None:
+        assert not ctx.get(dut.busy)
+        asked, written = {
+            "vector": (dut.vector_writes, dut.written.load),
+            "mask": (dut.mask_writes, dut.mask_written.v1),
+            "scalar load": (dut.scalar_load, None)}[kind]
+        # Of the registers and masks, the one with number 0; scalar register 1.
+        ctx.set(asked, 1)
+        ctx.set(dut.scalar_d, 1)
+        await pulse(ctx, dut.issue)
+        ctx.set(asked, 0)
+        if written is not None:
+            for _ in range(3):
+                assert ctx.get(dut.busy)
+                await ctx.tick()
+            ctx.set(written.valid, 1)
+        assert ctx.get(dut.busy)
+        await ctx.tick()
+        assert not ctx.get(dut.busy)
+
+    simulate(dut, process)

@@ -90,3 +90,32 @@ def test_the_cross_lane_unit_writes_before_pops_which_wait(wiring: Run) -> None:
                 assert get(vpu.chain_write.d) == (5 if from_xlu else 9)
 
     wiring(check)
+
+
+def test_the_vector_unit_tells_the_host_and_the_sequencer_of_the_host_s_access(wiring: Run) -> None:
+    def check(dut: Core, units: Units, put: Put, get: Get) -> None:
+        (sequencer,), (vpu,) = units["Sequencer"], units["Vpu"]
+        pairs = {"host_busy": (vpu.host_busy, dut.host_busy),
+                 "urgent_read": (vpu.urgent_read, sequencer.urgent_read),
+                 "urgent_write": (vpu.urgent_write, sequencer.urgent_write)}
+        for chosen in (None, *pairs):
+            for name, (source, _) in pairs.items():
+                put(source, name == chosen)
+            for name, (_, sink) in pairs.items():
+                assert get(sink) == (name == chosen), f"{name} while {chosen} is set"
+
+    wiring(check)
+
+
+def test_the_sequencer_s_state_is_the_core_s(wiring: Run) -> None:
+    def check(dut: Core, units: Units, put: Put, get: Get) -> None:
+        (sequencer,) = units["Sequencer"]
+        for value in (0, 1):
+            put(sequencer.running, value)
+            put(sequencer.waiting_semaphore, 1 - value)
+            put(sequencer.fault, 3 + value)
+            put(sequencer.pc, 5 + value)
+            assert (get(dut.running), get(dut.waiting)) == (value, 1 - value)
+            assert (get(dut.fault), get(dut.pc)) == (3 + value, 5 + value)
+
+    wiring(check)

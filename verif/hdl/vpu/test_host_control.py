@@ -9,12 +9,14 @@ from amaranth.lib import wiring
 from amaranth.sim._async import SimulatorContext
 
 from hdl.config import Config
-from hdl.vpu.control import HOST_PATIENCE, HostControl
+from hdl.vpu.control import HostControl
 from hdl.vpu.interface import HostSpace
 from hdl.vpu.vpu import Vpu
 from verif.hdl.simulation.simulator import fast_simulator
 
 CONFIG = Config(array=4, sublanes=2, vmem_bytes=32 * 8)
+PATIENCE = 8
+"""Cycles that an access of the host waits for a port before it becomes urgent, see docs/core.md."""
 
 
 def simulate(dut: wiring.Component,
@@ -62,7 +64,7 @@ def test_a_port_becomes_urgent_after_the_host_s_patience_and_not_before(kind: st
         for _ in range(2):
             ctx.set(core_uses, 1)
             await (ask(ctx, dut) if kind == "read" else give(ctx, dut, CONFIG.sublanes))
-            for cycle in range(HOST_PATIENCE):
+            for cycle in range(PATIENCE):
                 assert not ctx.get(urgent), f"urgent after {cycle} cycles"
                 assert not ctx.get(done)
                 await ctx.tick()
@@ -133,7 +135,7 @@ def test_a_read_that_stores_delay_does_not_become_urgent(space: HostSpace) -> No
         ctx.set(dut.rows_ready, 1)
         await ask(ctx, dut, space)
         ctx.set(dut.store_reads, 1)
-        for _ in range(2 * HOST_PATIENCE):
+        for _ in range(2 * PATIENCE):
             assert not ctx.get(dut.out_load)
             assert not ctx.get(dut.urgent_read)
             await ctx.tick()
