@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from amaranth import Value
@@ -10,9 +11,12 @@ from amaranth.sim._async import SimulatorContext
 from hdl.config import Config
 from hdl.core import core as core_module
 from hdl.core.core import Core
+from hdl.vpu.interface import V1_DELAY
 from verif.hdl.simulation.simulator import fast_simulator
 from verif.hdl.stubs import Stub, stub_out
 
+TINY = Config.preset("tiny")
+STAGED = replace(TINY, issue_cycles=3)
 UNITS = ("Sequencer", "Vpu", "Mxu", "Xlu", "RowFeeder", "RowCollector", "CoreCounters")
 
 
@@ -23,11 +27,21 @@ Check = Callable[[Core, Units, Put, Get], None]
 Run = Callable[[Check], None]
 
 
-@pytest.fixture
-def wiring(monkeypatch: pytest.MonkeyPatch) -> Run:
+@pytest.fixture(params=[TINY, STAGED], ids=["one stage", "three stages"])
+def wiring(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Run:
     """A function that runs a check of a core whose units are stubs."""
+    return runner(monkeypatch, request.param)
+
+
+@pytest.fixture
+def staged(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """As `wiring`, for a core with ``issue_cycles`` 3."""
+    return runner(monkeypatch, STAGED)
+
+
+def runner(monkeypatch: pytest.MonkeyPatch, config: Config) -> Run:
     placed = stub_out(monkeypatch, core_module, *UNITS)
-    dut = Core(Config.preset("tiny"))
+    dut = Core(config)
 
     def run(check: Check) -> None:
         checked = []
@@ -37,6 +51,8 @@ def wiring(monkeypatch: pytest.MonkeyPatch) -> Run:
             checked.append(True)
 
         simulator = fast_simulator(dut)
+        if config.issue_cycles > 1:
+            simulator.add_clock(1e-6)
         simulator.add_testbench(process)
         simulator.run()
         assert checked
@@ -119,3 +135,66 @@ def test_the_sequencer_s_state_is_the_core_s(wiring: Run) -> None:
             assert (get(dut.fault), get(dut.pc)) == (3 + value, 5 + value)
 
     wiring(check)
+
+
+def test_in_three_stages_the_chains_take_turns_at_the_read_ports(staged: Run) -> None:
+    """The vector slots come first, then the chain of the activations, then that of the weights."""
+    def check(dut: Core, units: Units, put: Put, get: Get) -> None:
+        x, w = units["RowFeeder"]
+        (xlu,), (vpu,), (sequencer,) = (units[name] for name in ("Xlu", "Vpu", "Sequencer"))
+        for reading, loads, free, pending in itertools.product((0, 1), repeat=4):
+            for signal, value in ((vpu.reading, reading), (x.chain.load, loads), (w.free, free),
+                                  (x.pending.valid, pending)):
+                put(signal, value)
+            assert get(xlu.grant) == (not reading)
+            assert get(x.grant) == (not reading)
+            assert get(w.grant) == (not reading and not loads), (reading, loads)
+            assert get(sequencer.w_free) == (free and not pending), (free, pending)
+
+    staged(check)
+
+
+def test_in_three_stages_a_pop_waits_for_loads_and_the_cross_lane_unit(staged: Run) -> None:
+    def check(dut: Core, units: Units, put: Put, get: Get) -> None:
+        (xlu,), (vpu,), (collector,) = (units[name] for name in ("Xlu", "Vpu", "RowCollector"))
+        for load, from_xlu, from_pop in itertools.product((0, 1), repeat=3):
+            put(vpu.load_waits, load)
+            put(xlu.write.valid, from_xlu)
+            put(collector.write.valid, from_pop)
+            assert get(collector.grant) == (not load and not from_xlu), (load, from_xlu)
+            assert get(vpu.chain_write.valid) == (from_xlu or (from_pop and not load)), (
+                load, from_xlu, from_pop)
+
+    staged(check)
+
+
+def test_in_three_stages_a_pop_waits_until_the_bundle_has_read_its_registers(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    placed = stub_out(monkeypatch, core_module, *UNITS)
+    dut = Core(STAGED)
+    began: list[tuple[int, int]] = []
+    ready: list[int] = []
+
+    async def process(ctx: SimulatorContext) -> None:
+        (sequencer,), (collector,) = placed["Sequencer"], placed["RowCollector"]
+        ctx.set(collector.ready, 1)
+        for cycle in range(12):
+            pops = cycle in (2, 7)
+            ctx.set(sequencer.pop.valid, pops)
+            # Only in the cycle of the pop is this the register's number.
+            ctx.set(sequencer.pop.d, 20 + cycle)
+            if ctx.get(sequencer.pop_ready):
+                ready.append(cycle)
+            if ctx.get(collector.pop.valid):
+                began.append((cycle, ctx.get(collector.pop.d)))
+            await ctx.tick()
+        ctx.set(collector.ready, 0)
+        assert not ctx.get(sequencer.pop_ready)
+
+    simulator = fast_simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(process)
+    simulator.run()
+    assert began == [(2 + V1_DELAY, 22), (7 + V1_DELAY, 27)]
+    assert ready == [cycle for cycle in range(12)
+                     if not 2 < cycle <= 2 + V1_DELAY and not 7 < cycle <= 7 + V1_DELAY]
