@@ -85,6 +85,7 @@ BLOCKS = {
                  ("hdl/chip/test_registers.py",)),
     "chip": Block(("chip.control:ControlSlave", "chip.node:CoreNode", "chip.chip:Chip"),
                   ("test_wiring.py", "test_coincidences.py", "test_registers.py"),
+                  ("hdl/link/test_chips.py",),
                   more=(("chip.chip:Chip", LINKED, {}),)),
     "core": Block(("core.core:Core",), (
         "test_wiring.py", "test_coincidences.py", "test_counters.py", "test_feeder.py",

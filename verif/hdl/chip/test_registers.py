@@ -38,6 +38,7 @@ from hdl.core.counters import COUNTERS
 from hdl.core.interface import Space
 from hdl.dma.format import DESCRIPTOR_WORDS
 from hdl.isa import BUNDLE_WORDS, Fault
+from hdl.link.format import MAX_SIDE
 from tools.docs import registers as register_doc
 from verif.hdl.simulation.simulator import fast_simulator
 from verif.models.axi import AxiChecker
@@ -529,6 +530,42 @@ def test_cores_of_a_chip_with_links_start_in_the_same_cycle() -> None:
                 ctx.set(state, 0)
 
     bench.run(process)
+
+
+def test_a_torus_holds_the_chip_s_position_and_a_position_lies_on_the_torus() -> None:
+    """Both registers, at and around each limit, in each coordinate."""
+    bench = RegistersBench(Config.preset("tiny", link_bytes=8))
+    torus, position = LINK_REGISTERS["TORUS"], LINK_REGISTERS["POSITION"]
+    refused = []
+
+    async def process(ctx: SimulatorContext) -> None:
+        for column, row in ((0, 0), (4, 0), (0, 4), (MAX_SIDE - 1, MAX_SIDE - 1)):
+            await bench.put(ctx, "TORUS", torus.pack(WIDTH=MAX_SIDE, HEIGHT=MAX_SIDE))
+            await bench.put(ctx, "POSITION", position.pack(X=column, Y=row))
+            for width in (column, column + 1, MAX_SIDE, MAX_SIDE + 1, 2 * MAX_SIDE, 255):
+                for height in (row, row + 1, MAX_SIDE, MAX_SIDE + 1, 255):
+                    before = await bench.get(ctx, "TORUS")
+                    word = torus.pack(WIDTH=width, HEIGHT=height)
+                    answer = await bench.write(ctx, address("TORUS"), word)
+                    holds = column < width <= MAX_SIDE and row < height <= MAX_SIDE
+                    assert answer.refused == (not holds), (width, height)
+                    assert await bench.get(ctx, "TORUS") == (word if holds else before)
+                    refused.append(answer.refused)
+        for width, height in ((MAX_SIDE, MAX_SIDE), (1, 5), (5, 1), (31, 2)):
+            await bench.put(ctx, "POSITION", position.pack(X=0, Y=0))
+            await bench.put(ctx, "TORUS", torus.pack(WIDTH=width, HEIGHT=height))
+            for column in (0, width - 1, width, MAX_SIDE, 255):
+                for row in (0, height - 1, height, MAX_SIDE, 255):
+                    before = await bench.get(ctx, "POSITION")
+                    word = position.pack(X=column, Y=row)
+                    answer = await bench.write(ctx, address("POSITION"), word)
+                    lies = column < width and row < height
+                    assert answer.refused == (not lies), (column, row)
+                    assert await bench.get(ctx, "POSITION") == (word if lies else before)
+                    refused.append(answer.refused)
+
+    bench.run(process)
+    assert set(refused) == {False, True}
 
 
 def test_core_that_does_not_exist_is_not_started() -> None:
