@@ -26,8 +26,18 @@ Run = Callable[[Process], None]
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Run:
     """A function that runs a `Process` on a node whose core, engine and port are stubs."""
+    return runner(monkeypatch, Config.preset("tiny"))
+
+
+@pytest.fixture
+def linked(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """As `node`, for a node of a chip with links."""
+    return runner(monkeypatch, Config.preset("tiny", link_bytes=8))
+
+
+def runner(monkeypatch: pytest.MonkeyPatch, config: Config) -> Run:
     placed = stub_out(monkeypatch, node_module, "Core", "DmaEngine", "HbmPort")
-    dut = CoreNode(Config.preset("tiny"))
+    dut = CoreNode(config)
 
     def run(process: Process) -> None:
         ended = []
@@ -99,6 +109,33 @@ def test_a_bus_error_of_the_engine_reaches_the_core(node: Run) -> None:
             assert ctx.get(core.bus_error) == value
 
     node(process)
+
+
+def test_an_error_of_a_link_during_a_reset_reaches_the_core_after_it_and_only_then(linked: Run
+                                                                                   ) -> None:
+    async def process(ctx: SimulatorContext, dut: CoreNode, core: Stub, engine: Stub,
+                      port: Stub) -> None:
+        for error_in_reset in (0, 1, 0):
+            for value in (0, 1, 0, 0):  # without a reset, in the same cycle
+                ctx.set(dut.link_error, value)
+                assert ctx.get(core.link_error) == value
+                await ctx.tick()
+            ctx.set(dut.control.reset_request, 1)
+            await ctx.tick()
+            ctx.set(dut.control.reset_request, 0)
+            cycles = 0
+            while ctx.get(dut.control.resetting):
+                ctx.set(dut.link_error, error_in_reset and cycles == 1)
+                assert ctx.get(core.link_error) == (error_in_reset and cycles > 0)
+                cycles += 1
+                assert cycles < 100
+                await ctx.tick()
+            assert cycles > RESET_CYCLES
+            assert ctx.get(core.link_error) == error_in_reset
+            await ctx.tick()
+            assert not ctx.get(core.link_error)
+
+    linked(process)
 
 
 def test_each_side_sees_whether_a_register_is_still_to_be_written(node: Run) -> None:

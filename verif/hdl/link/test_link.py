@@ -156,6 +156,28 @@ def test_starved_credits_cost_cycles_only_while_the_other_end_answers() -> None:
         assert not fabrics.busy()
 
 
+def test_link_is_stalled_from_its_last_credit_until_it_is_down() -> None:
+    """The other end answers nothing, so it gives no credits back."""
+    node = open_fabric(CONFIG)
+    node.reset()
+    node.poke("inject__0__payload", flit_layout(CONFIG).const({"tail": 1, "dx": 1})
+              .as_value().value)
+    node.poke("inject__0__valid", 1)
+    sent = 0
+    found: list[tuple[int, int, int]] = []
+    for _ in range(LINK_DIES + 4 * CONFIG.depth):
+        down = node.peek("down")
+        if not found or found[-1][1:] != (node.peek("stalled"), down):
+            found.append((sent, node.peek("stalled"), down))
+        if down:
+            break
+        sent += node.peek("inject__0__ready")
+        node.tick()
+    node.close()
+    link = 1 << X_PLUS
+    assert found == [(0, 0, 0), (CONFIG.depth, link, 0), (CONFIG.depth, 0, link)]
+
+
 @pytest.mark.parametrize("end", [0, 1])
 @pytest.mark.parametrize("count", [4, 2 * CONFIG.depth])
 def test_reset_of_one_end_takes_the_link_down(end: int, count: int) -> None:
