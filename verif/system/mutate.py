@@ -89,7 +89,8 @@ BLOCKS = {
                   more=(("chip.chip:Chip", LINKED, {}),)),
     "core": Block(("core.core:Core",), (
         "test_wiring.py", "test_coincidences.py", "test_counters.py", "test_feeder.py",
-        "test_sequencer.py"), more=(("core.core:Core", LINKED, {}),)),
+        "test_sequencer.py"), ("hdl/link/test_chips.py",), more=(
+            ("core.core:Core", LINKED, {}),)),
     "dma": Block(("dma.engine:DmaEngine",), ("test_limits.py",),
                  more=(("dma.engine:DmaEngine", LINKED, {}),)),
     "fpga": Block(("fpga.board:Board",), ("test_fpga.py",), tuple(
