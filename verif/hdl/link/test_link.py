@@ -319,6 +319,51 @@ def test_every_flipped_bit_of_a_frame_is_found() -> None:
     node.close()
 
 
+def test_frames_say_whether_the_other_end_has_been_heard_and_a_reset_is_noticed() -> None:
+    """``known`` after the first frame heard; ``fresh`` until the other end knows this one."""
+    node = open_fabric(CONFIG)
+    node.reset()
+    layout = frame_body(CONFIG)
+    acknowledge = layout["acknowledge"].offset
+
+    node.poke("inject__0__payload", flit_layout(CONFIG).const({"tail": 1, "dx": 1})
+              .as_value().value)
+
+    def hear(*, valid: int = 1, damage: int = 0, **fields: int) -> tuple[int, int]:
+        """Gives a frame; returns ``known`` and ``fresh`` of the next frame with a flit."""
+        node.poke("rx_frame__0", frame(**fields) ^ damage << acknowledge)
+        node.poke("rx_valid__0", valid)
+        node.tick()
+        node.poke("rx_valid__0", 0)
+        node.tick(20)
+        node.poke("inject__0__valid", 1)
+        node.tick()
+        node.poke("inject__0__valid", 0)
+        for _ in range(20):
+            if node.peek("tx_valid__0"):
+                break
+            node.tick()
+        body = sent_frame(X_PLUS, node)
+        assert body >> layout["carries"].offset & 1
+        known, fresh = (body >> layout[name].offset & 1 for name in ("known", "fresh"))
+        return known, fresh
+
+    # Frames that are damaged, or not there, say nothing.
+    for unheard in ({"valid": 0}, {"damage": 1}):
+        assert hear(**unheard, known=1, fresh=0) == (0, 1), unheard
+    assert hear(known=0, fresh=1) == (1, 1)
+    assert hear(known=1, fresh=1) == (1, 0)
+    assert hear(known=1, fresh=1) == (1, 0)
+    assert hear(known=1, fresh=0) == (1, 0)
+    assert node.peek("down") == 0
+    # The other end was reset.
+    node.poke("rx_frame__0", frame(known=0, fresh=1))
+    node.poke("rx_valid__0", 1)
+    node.tick(3)
+    assert node.peek("down") == 1 << X_PLUS
+    node.close()
+
+
 @pytest.mark.parametrize("fields", [
     {"acknowledge": 1}, {"freed": 1}, {"freed": 1 << CONFIG.count_bits}])
 def test_answer_to_what_was_not_sent_takes_the_link_down(fields: dict[str, int]) -> None:
