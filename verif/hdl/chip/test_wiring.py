@@ -1,7 +1,7 @@
 """The wiring of a node, among stubs of its core, DMA engine and HBM port, and that of the chip."""
 
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 
 import pytest
 from amaranth import Value
@@ -11,7 +11,7 @@ from amaranth.sim._async import SimulatorContext
 from hdl.chip import chip as chip_module
 from hdl.chip import node as node_module
 from hdl.chip.chip import Chip
-from hdl.chip.node import RESET_CYCLES, CoreNode
+from hdl.chip.node import _SETTLE_CYCLES, RESET_CYCLES, CoreNode, CoreReset
 from hdl.chip.registers import CORE_REGISTERS
 from hdl.config import Config
 from verif.hdl.simulation.simulator import fast_simulator
@@ -99,6 +99,52 @@ def test_a_reset_waits_for_engine_and_port(node: Run) -> None:
             assert not ctx.get(dut.control.resetting)
 
     node(process)
+
+
+def reset_of(requests: Container[int], busy: Container[int], cycles: int = 60) -> tuple[
+        list[int], list[int]]:
+    """The cycles in which `CoreReset` is ``resetting``, and those of ``reset``.
+
+    ``requests`` are the cycles of requests; in those of ``busy``, accesses are in progress.
+    """
+    dut = CoreReset()
+    resetting, reset = [], []
+
+    async def process(ctx: SimulatorContext) -> None:
+        for cycle in range(cycles):
+            ctx.set(dut.request, cycle in requests)
+            ctx.set(dut.at_rest, cycle not in busy)
+            if ctx.get(dut.resetting):
+                resetting.append(cycle)
+            if ctx.get(dut.reset):
+                reset.append(cycle)
+            await ctx.tick()
+
+    simulator = fast_simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(process)
+    simulator.run()
+    return resetting, reset
+
+
+@pytest.mark.parametrize("request_at", [0, 5])
+def test_a_reset_settles_waits_for_rest_and_resets_for_the_given_cycles(request_at: int) -> None:
+    settled = request_at + 1 + _SETTLE_CYCLES
+    # From the cycle in which it settles, it waits as long as accesses are in progress.
+    for last in (request_at, settled - 1, settled, settled + 1, settled + 7):
+        begin = max(last + 1, settled) + 1
+        end = begin + RESET_CYCLES
+        assert reset_of({request_at}, range(last + 1)) == (
+            list(range(request_at + 1, end)), list(range(begin, end))), last
+
+
+def test_a_request_during_a_reset_begins_it_again() -> None:
+    begin = 1 + _SETTLE_CYCLES + 1
+    for again in range(begin, begin + RESET_CYCLES):
+        second = again + 1 + _SETTLE_CYCLES + 1
+        end = second + RESET_CYCLES
+        assert reset_of({0, again}, ()) == (
+            list(range(1, end)), [*range(begin, again + 1), *range(second, end)]), again
 
 
 def test_a_bus_error_of_the_engine_reaches_the_core(node: Run) -> None:
