@@ -146,6 +146,28 @@ def test_issues_in_three_stages_are_those_of_the_golden_core() -> None:
         for distance, first, second in STAGED_DISTANCES:
             found = issue_cycles(model, 0, first, second, config=STAGED)
             assert found == [0, 3, 3 + distance, 6 + distance], (distance, first, second)
+        check_shared_write_port(model)
+
+
+def check_shared_write_port(model: Model) -> None:
+    """Operations of both slots wait only if their results would be written in the same cycle."""
+    operations = [(slot, op, latency) for slot, op, latency in (
+        ("v0", VectorOp.ADD, SIMPLE_LATENCY), ("v0", VectorOp.FADD, FLOAT_LATENCY),
+        ("v1", VectorOp.ADD, SIMPLE_LATENCY + 2), ("v1", VectorOp.FADD, FLOAT_LATENCY + 2),
+        ("v1", VectorOp.TANH, TRANSCENDENTAL_LATENCY + 2),
+        ("v1", VectorOp.RANDOM, TRANSCENDENTAL_LATENCY + 4))]
+    waited = 0
+    for (slot, op, latency), (later_slot, later_op, later_latency), between in itertools.product(
+            operations, operations, range(3)):
+        distance = 3 * (1 + between)
+        if op == later_op == VectorOp.RANDOM:
+            distance = max(distance, 6)
+        meets = distance + later_latency == latency
+        waited += meets
+        code, later = bundle(**{slot: v(op, 1, 2)}), bundle(**{later_slot: v(later_op, 5, 6)})
+        found = issue_cycles(model, 0, code, *[0] * between, later, config=STAGED)
+        assert found[2 + between] - found[1] == distance + meets, (op, later_op, between)
+    assert waited >= 3
 
 
 def compare_with_golden(model: Model, config: Config, timing: str) -> None:

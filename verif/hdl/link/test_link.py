@@ -319,6 +319,27 @@ def test_every_flipped_bit_of_a_frame_is_found() -> None:
     node.close()
 
 
+def test_news_that_finds_no_free_cycle_on_the_wire_is_sent_later() -> None:
+    """A link sends 11 frames in 16 cycles, also those that only acknowledge."""
+    node = open_fabric(CONFIG)
+    layout = frame_body(CONFIG)
+    count = CONFIG.count_bits
+    for flits in range(1, 24):
+        node.reset()
+        for port in Direction:
+            node.poke(f"eject__{port}__ready", 1)
+        last = 0
+        for cycle in range(flits + 24):
+            node.poke("rx_valid__0", int(cycle < flits))
+            node.poke("rx_frame__0", frame(carries=1, sequence=cycle % (1 << count), flit_tail=1))
+            if node.peek("tx_valid__0"):
+                last = sent_frame(X_PLUS, node)
+            node.tick()
+        told = [last >> layout[name].offset & (1 << count) - 1 for name in ("acknowledge", "freed")]
+        assert told == [flits, flits]
+    node.close()
+
+
 def test_frames_say_whether_the_other_end_has_been_heard_and_a_reset_is_noticed() -> None:
     """``known`` after the first frame heard; ``fresh`` until the other end knows this one."""
     node = open_fabric(CONFIG)
