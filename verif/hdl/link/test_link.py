@@ -319,25 +319,35 @@ def test_every_flipped_bit_of_a_frame_is_found() -> None:
     node.close()
 
 
-def test_news_that_finds_no_free_cycle_on_the_wire_is_sent_later() -> None:
-    """A link sends 11 frames in 16 cycles, also those that only acknowledge."""
+def test_frame_without_a_flit_tells_news_and_all_news_are_told() -> None:
+    """A frame arrives while flits take the cycles that the rate allows, or after them."""
     node = open_fabric(CONFIG)
     layout = frame_body(CONFIG)
-    count = CONFIG.count_bits
-    for flits in range(1, 24):
+    node.poke("inject__0__payload", flit_layout(CONFIG).const({"tail": 1, "dx": 1})
+              .as_value().value)
+    empty = []
+    for arrival in range(40):
         node.reset()
-        for port in Direction:
-            node.poke(f"eject__{port}__ready", 1)
-        last = 0
-        for cycle in range(flits + 24):
-            node.poke("rx_valid__0", int(cycle < flits))
-            node.poke("rx_frame__0", frame(carries=1, sequence=cycle % (1 << count), flit_tail=1))
+        node.poke("eject__0__ready", 1)
+        node.poke("rx_frame__0", frame(carries=1, flit_tail=1))
+        told = {"acknowledge": 0, "freed": 0, "known": 0}
+        sent = 0
+        for cycle in range(arrival + 30):
+            node.poke("inject__0__valid", int(sent < 11))
+            sent += sent < 11 and node.peek("inject__0__ready")
+            node.poke("rx_valid__0", int(cycle == arrival))
             if node.peek("tx_valid__0"):
-                last = sent_frame(X_PLUS, node)
+                body = sent_frame(X_PLUS, node)
+                news = {name: body >> layout[name].offset & 1 for name in told}
+                if not body >> layout["carries"].offset & 1:
+                    assert news != told, f"an idle frame; a frame has arrived in cycle {arrival}"
+                    empty.append(arrival)
+                told = news
             node.tick()
-        told = [last >> layout[name].offset & (1 << count) - 1 for name in ("acknowledge", "freed")]
-        assert told == [flits, flits]
+        assert sent == 11
+        assert told == {"acknowledge": 1, "freed": 1, "known": 1}, arrival
     node.close()
+    assert 10 < len(empty) < 40
 
 
 def test_frames_say_whether_the_other_end_has_been_heard_and_a_reset_is_noticed() -> None:
