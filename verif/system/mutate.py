@@ -91,7 +91,7 @@ BLOCKS = {
         "test_wiring.py", "test_coincidences.py", "test_counters.py", "test_feeder.py",
         "test_sequencer.py"), ("hdl/link/test_chips.py",), more=(
             ("core.core:Core", LINKED, {}),)),
-    "dma": Block(("dma.engine:DmaEngine",), ("test_limits.py",),
+    "dma": Block(("dma.engine:DmaEngine",), ("test_limits.py",), ("hdl/link/test_chips.py",),
                  more=(("dma.engine:DmaEngine", LINKED, {}),)),
     "fpga": Block(("fpga.board:Board",), ("test_fpga.py",), tuple(
                       f"benches/test_cocotb.py::test_bench_passes[{top}-fpga-2]"

@@ -7,9 +7,11 @@ from amaranth.lib.wiring import Component
 from amaranth.sim import SimulatorContext
 
 from golden.dma import Descriptor, Side
+from hdl.config import Config
 from hdl.dma.descriptor import SideCheck
-from hdl.dma.format import DMA_DESTINATIONS, DMA_MAX_ROWS, DmaSpace
+from hdl.dma.format import DMA_DESTINATIONS, DMA_MAX_ROWS, DmaSpace, pack_remote
 from hdl.dma.interface import BLOCK_BITS, DIVISION_STEP_BITS, address_bits
+from hdl.dma.remote import RemoteCheck
 from hdl.dma.writer import Completion
 from hdl.isa import Fault
 from verif.hdl.dma.engine import CONFIG, AgentTiming, VerilatedDma, open_engine
@@ -94,6 +96,60 @@ def test_as_many_runs_as_fit_are_inside_and_one_more_is_outside() -> None:
     check_against_golden(*(
         (Side(DmaSpace.HBM, 0, 1, CONFIG.hbm_bytes // runs // ROW * ROW), runs + more)
         for runs in (1, 2, 15, 16, 255, 256) for more in (0, 1)))
+
+
+@pytest.mark.parametrize(("side", "at"), [(side, at) for side in (1, 2, 3, 31, 32) for at in sorted(
+    {0, side // 2, side - 1})])
+def test_every_number_of_hops_leads_to_the_chip_that_it_names_or_is_refused(side: int,
+                                                                            at: int) -> None:
+    """Along a side of the torus, from one place on it; a hop more or less along the other side."""
+    dut = RemoteCheck(Config.preset("tiny", link_bytes=8))
+    refused = []
+
+    async def process(ctx: SimulatorContext) -> None:
+        for along_x in (True, False):
+            for name, value in zip(("width", "height", "x", "y"),
+                                   (side, 2, at, 0) if along_x else (2, side, 0, at), strict=True):
+                ctx.set(getattr(dut, name), value)
+            for hops in (*range(-side - 1, side + 2), -128, 127):
+                for other in (-1, 0, 1):
+                    core = hops & 1
+                    dx, dy = (hops, other) if along_x else (other, hops)
+                    ctx.set(dut.word, pack_remote(dx, dy, core))
+                    outside = abs(hops) >= side or hops == other == 0
+                    assert ctx.get(dut.outside) == outside, (dx, dy)
+                    assert not ctx.get(dut.malformed)
+                    refused.append(outside)
+                    if outside:
+                        continue
+                    to = ctx.get(dut.to)
+                    places = ((at + hops) % side, other % 2)
+                    assert (to.x, to.y) == (places if along_x else places[::-1]), (dx, dy)
+                    assert (to.dx, to.dy, to.core) == (dx, dy, core)
+
+    simulator = fast_simulator(dut)
+    simulator.add_testbench(process)
+    simulator.run()
+    assert set(refused) == {False, True}
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_a_name_with_a_reserved_bit_or_of_no_core_is_malformed(cores: int) -> None:
+    dut = RemoteCheck(Config.preset("tiny", link_bytes=8, cores=cores))
+    words = {pack_remote(1, 1, 0): False, pack_remote(-1, 1, 1): cores == 1,
+             **{pack_remote(1, 1, 0) | 1 << bit: True for bit in range(17, 32)}}
+    checked = []
+
+    async def process(ctx: SimulatorContext) -> None:
+        for word, malformed in words.items():
+            ctx.set(dut.word, word)
+            assert ctx.get(dut.malformed) == malformed, hex(word)
+            checked.append(word)
+
+    simulator = fast_simulator(dut)
+    simulator.add_testbench(process)
+    simulator.run()
+    assert checked == list(words)
 
 
 def test_no_bus_error_is_reported_during_an_abort() -> None:
