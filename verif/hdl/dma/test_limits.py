@@ -10,7 +10,7 @@ from golden.dma import Descriptor, Side
 from hdl.config import Config
 from hdl.dma.descriptor import SideCheck
 from hdl.dma.format import DMA_DESTINATIONS, DMA_MAX_ROWS, DmaSpace, pack_remote
-from hdl.dma.interface import BLOCK_BITS, DIVISION_STEP_BITS, address_bits
+from hdl.dma.interface import BLOCK_BITS, DIVISION_STEP_BITS, QUEUE_DEPTH, address_bits
 from hdl.dma.remote import RemoteCheck
 from hdl.dma.writer import Completion
 from hdl.isa import Fault
@@ -171,6 +171,46 @@ def test_no_bus_error_is_reported_during_an_abort() -> None:
         assert not ctx.get(dut.bus_error)
 
     simulate(dut, process)
+
+
+@pytest.mark.parametrize("first", range(QUEUE_DEPTH))
+def test_an_answer_of_memory_belongs_to_the_oldest_transfer_that_awaits_one(first: int) -> None:
+    """The transfer before the others has no burst; one burst of the others is refused."""
+    dut = Completion()
+    places = [(first + number) % QUEUE_DEPTH for number in range(QUEUE_DEPTH)]
+    failed = []
+
+    async def process(ctx: SimulatorContext) -> None:
+        for refused in places[1:]:
+            ctx.set(dut.at, first)
+            ctx.set(dut.issued, 1)
+            for place in places[1:]:
+                ctx.set(dut.issued_at, place)
+                await ctx.tick()
+            ctx.set(dut.issued, 0)
+            ctx.set(dut.hbm_write_done.valid, 1)
+            for place in places[1:]:
+                assert not ctx.get(dut.idle)
+                ctx.set(dut.hbm_write_done.payload.error, place == refused)
+                await ctx.tick()
+            ctx.set(dut.hbm_write_done.valid, 0)
+            assert ctx.get(dut.idle)
+            ctx.set(dut.written, 1)
+            await ctx.tick().repeat(QUEUE_DEPTH)
+            ctx.set(dut.written, 0)
+            ctx.set(dut.valid, 1)
+            ctx.set(dut.from_host, 1)
+            for place in places:
+                ctx.set(dut.at, place)
+                assert ctx.get(dut.take)
+                await ctx.tick()
+                assert ctx.get(dut.host_done)
+                assert ctx.get(dut.host_failed) == (place == refused), (place, refused)
+            ctx.set(dut.valid, 0)
+            failed.append(refused)
+
+    simulate(dut, process)
+    assert failed == places[1:]
 
 
 def test_memory_that_refuses_an_aborted_transfer_causes_no_bus_error() -> None:
