@@ -173,10 +173,11 @@ def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
         gc.unfreeze()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sets the group of each test for ``--dist loadgroup``, and sorts the longest groups first.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Sets the group of each test for ``--dist loadgroup``; sorts the longest groups first.
 
-    A long group at the end would keep one process busy while the others wait.
+    A long group at the end would keep one process busy while the others wait. A single process
+    runs the tests in the order of the command line, so that the quickest ones can come first.
     """
     seconds = json.loads(DURATIONS.read_text(encoding="utf-8"))
     groups: dict[pytest.Item, str] = {}
@@ -188,5 +189,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         slow = item.get_closest_marker("slow") is not None
         item.add_marker(pytest.mark.timeout(SLOW_LIMIT if slow else QUICK_LIMIT, method="thread"))
         item.user_properties.append(("group", groups[item]))
+    if not hasattr(config, "workerinput"):
+        return
     # The sort keeps the order of a group's tests. Unknown groups come first.
     items.sort(key=lambda item: (-seconds.get(groups[item], 1e9), groups[item]))

@@ -71,7 +71,8 @@ class CoreReset(wiring.Component):
     Attributes
     ----------
     request : In(1)
-        Requests a reset.
+        Requests a reset. While ``reset`` is set, the whole sequence begins again; earlier in
+        ``resetting``, a request has no effect.
     at_rest : In(1)
         DMA engine and memory port have no access in progress. Ignored in the first
         `_SETTLE_CYCLES` cycles of ``resetting``.

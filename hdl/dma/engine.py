@@ -59,7 +59,8 @@ class DmaEngine(wiring.Component):
         A transfer or an ``abort`` is in progress. A remote transfer that has started does not
         count: see ``busy`` of `hdl.link.egress.Egress`.
     abort : In(1)
-        Abandons all transfers. No more rows are requested, and rows that arrive are dropped.
+        Abandons all transfers, and lets none start. No more rows are requested, and rows that
+        arrive are dropped.
         Vectors and bursts that were begun are completed with arbitrary rows: vector memory writes
         them, the HBM does not. When ``busy`` has fallen, no access of the engine is in progress.
     bus_error : Out(1)

@@ -2,6 +2,9 @@
 
 import ast
 import importlib
+import itertools
+import subprocess
+import sys
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -152,6 +155,15 @@ def test_each_package_of_the_design_is_a_block_with_tests() -> None:
         assert all((ROOT / file.partition("::")[0]).is_file() for file in files)
         benches = {file.rpartition("::")[2] for file in files if "::" in file}
         assert benches <= {f"test_bench_passes[{bench}]" for bench in BENCHES}
+
+
+def test_pytest_runs_the_files_of_a_block_in_their_order() -> None:
+    """Quick tests come first, and those of other folders last."""
+    wanted = mutate.files("chip", "hdl/chip/control.py")
+    listed = subprocess.run([sys.executable, "-m", "pytest", "--collect-only", "-q", *wanted],
+                            cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    found = [line.partition("::")[0] for line in listed.splitlines() if "::" in line]
+    assert [file for file, _ in itertools.groupby(found)] == wanted
 
 
 def test_a_mutant_is_reverted_also_after_an_error(tmp_path: Path) -> None:

@@ -2,14 +2,14 @@
 
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from amaranth import Module
 from amaranth.lib import wiring
-from amaranth.lib.wiring import Component, In, Out, PureInterface
+from amaranth.lib.wiring import In, Out, PureInterface
 from amaranth.sim import SimulatorContext
 
 from hdl.axi.fifo import Fifo
@@ -28,21 +28,13 @@ from hdl.axi.interface import (
 from hdl.axi.master import BURSTS, WRITES, BurstCutter, HbmPort
 from hdl.config import PRESETS, Config
 from hdl.tiles import port_widths
-from verif.hdl.simulation.simulator import fast_simulator
+from verif.hdl.simulation.simulator import fast_simulator, simulate
 from verif.models.axi import SIGNALS, SIGNALS_LITE, AxiChecker
 
 TINY = Config.preset("tiny")
 SMALL = Config.preset("small")
 PATIENCE = 2000
 """Limit in cycles of a test's loop."""
-
-
-def simulate(dut: Component,
-             process: Callable[[SimulatorContext], Awaitable[None]]) -> None:
-    simulator = fast_simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(process)
-    simulator.run()
 
 
 # Names and widths

@@ -1,32 +1,15 @@
 """Limits of the HBM port: its room for rows, its handling of responses, and when it is busy."""
 
-from collections.abc import Awaitable, Callable
 
 import pytest
-from amaranth.lib import wiring
 from amaranth.sim._async import SimulatorContext
 
 from hdl.axi.interface import Resp, max_beats
 from hdl.axi.master import BURSTS, HbmPort, HbmReader, HbmWriter
 from hdl.config import Config
-from verif.hdl.simulation.simulator import fast_simulator
+from verif.hdl.simulation.simulator import simulate
 
 TINY = Config.preset("tiny")
-
-
-def simulate(dut: wiring.Component,
-             process: Callable[[SimulatorContext], Awaitable[None]]) -> None:
-    ended = []
-
-    async def whole(ctx: SimulatorContext) -> None:
-        await process(ctx)
-        ended.append(True)
-
-    simulator = fast_simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(whole)
-    simulator.run()
-    assert ended
 
 
 @pytest.mark.parametrize("length", [1, 3, max_beats(TINY)])

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from amaranth.hdl import Value
-from amaranth.lib.wiring import Component
 from amaranth.sim import SimulatorContext
 
 from hdl.chip.arbiter import RequestArbiter, RoundRobin, SignalArbiter, VectorPort
@@ -18,17 +17,10 @@ from hdl.config import Config
 from hdl.tiles import VerilogLibrary
 from hdl.verilog import Export, export
 from tools import verilog
-from verif.hdl.simulation.simulator import fast_simulator
+from verif.hdl.simulation.simulator import simulate
 
 FIELDS = ("write", "space", "address", "data")
 """Fields of a request to a core."""
-
-
-def simulate(dut: Component, process: Callable[..., Any]) -> None:
-    simulator = fast_simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(process)
-    simulator.run()
 
 
 # --- turns

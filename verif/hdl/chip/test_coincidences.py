@@ -1,9 +1,7 @@
 """Events that meet in one cycle, and what a refused command or a reset leaves behind."""
 
-from collections.abc import Awaitable, Callable
 
 import pytest
-from amaranth.lib import wiring
 from amaranth.sim._async import SimulatorContext
 
 from hdl.chip.arbiter import VectorPort
@@ -17,15 +15,7 @@ from hdl.chip.registers import (
 from hdl.config import Config
 from hdl.isa import Fault
 from verif.hdl.chip.test_registers import RegistersBench
-from verif.hdl.simulation.simulator import fast_simulator
-
-
-def simulate(dut: wiring.Component,
-             process: Callable[[SimulatorContext], Awaitable[None]]) -> None:
-    simulator = fast_simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(process)
-    simulator.run()
+from verif.hdl.simulation.simulator import simulate
 
 
 def test_an_event_in_the_very_cycle_of_its_clearing_is_kept() -> None:

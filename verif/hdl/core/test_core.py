@@ -848,18 +848,30 @@ def test_a_core_at_rest_has_fed_the_transposer(tiny: CoreModel) -> None:
     assert_same(tiny, golden)
 
 
-def test_a_core_whose_bundles_issue_in_three_stages() -> None:
-    """The results of all units, and a core at rest, with ``issue_cycles`` 3."""
-    with CoreModel(Config.preset("tiny", issue_cycles=3)) as core:
-        for test in (test_scalar_operations_and_memory, test_vector_operations_in_both_slots,
-                     test_loads_and_stores_under_masks, test_cross_lane_operations,
-                     test_semaphores_of_the_program, test_a_stopped_program_goes_on_where_it_was,
-                     test_a_wait_ends_by_a_signal, test_host_reads_what_it_wrote,
-                     test_counters_are_cleared_and_sum_to_the_cycles,
-                     test_a_core_at_rest_has_loaded_its_scalars,
-                     test_a_core_at_rest_has_fed_the_transposer):
-            test(core)
-        for transposed in (False, True):
-            test_matrix_products(core, transposed)
-        for name in LATE:
-            test_a_core_at_rest_has_written_everything(core, name)
+@pytest.fixture(scope="module")
+def staged() -> Iterator[CoreModel]:
+    with CoreModel(Config.preset("tiny", issue_cycles=3)) as model:
+        yield model
+
+
+@pytest.mark.parametrize("test", [
+    test_scalar_operations_and_memory, test_vector_operations_in_both_slots,
+    test_loads_and_stores_under_masks, test_cross_lane_operations, test_semaphores_of_the_program,
+    test_a_stopped_program_goes_on_where_it_was, test_a_wait_ends_by_a_signal,
+    test_host_reads_what_it_wrote, test_counters_are_cleared_and_sum_to_the_cycles,
+    test_a_core_at_rest_has_loaded_its_scalars, test_a_core_at_rest_has_fed_the_transposer],
+    ids=lambda test: test.__name__.removeprefix("test_"))
+def test_in_three_stages(staged: CoreModel, test: Callable[[CoreModel], None]) -> None:
+    """Tests of a core with ``issue_cycles`` 3."""
+    test(staged)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_matrix_products_in_three_stages(staged: CoreModel, transposed: bool) -> None:
+    test_matrix_products(staged, transposed)
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_a_core_at_rest_has_written_everything_in_three_stages(staged: CoreModel,
+                                                               name: str) -> None:
+    test_a_core_at_rest_has_written_everything(staged, name)

@@ -1,7 +1,6 @@
 """Feeders and collectors: rows in order without gaps; registers read and written in time."""
 
 from collections import deque
-from collections.abc import Awaitable, Callable
 
 import numpy as np
 import pytest
@@ -10,19 +9,11 @@ from amaranth.sim import SimulatorContext
 
 from hdl.config import Config
 from hdl.core.feeder import RowCollector, RowFeeder
-from verif.hdl.simulation.simulator import fast_simulator
+from verif.hdl.simulation.simulator import simulate
 
 
 def config_with(sublanes: int) -> Config:
     return Config(array=2 * sublanes, sublanes=sublanes, vmem_bytes=8 * sublanes * sublanes)
-
-
-def simulate(dut: Component,
-             process: Callable[[SimulatorContext], Awaitable[None]]) -> None:
-    simulator = fast_simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(process)
-    simulator.run()
 
 
 class ReadChain:

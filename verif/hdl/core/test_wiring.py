@@ -12,7 +12,7 @@ from hdl.config import Config
 from hdl.core import core as core_module
 from hdl.core.core import Core
 from hdl.vpu.interface import V1_DELAY
-from verif.hdl.simulation.simulator import fast_simulator
+from verif.hdl.simulation.simulator import simulate
 from verif.hdl.stubs import Stub, stub_out
 
 TINY = Config.preset("tiny")
@@ -44,18 +44,10 @@ def runner(monkeypatch: pytest.MonkeyPatch, config: Config) -> Run:
     dut = Core(config)
 
     def run(check: Check) -> None:
-        checked = []
-
         async def process(ctx: SimulatorContext) -> None:
             check(dut, placed, ctx.set, ctx.get)
-            checked.append(True)
 
-        simulator = fast_simulator(dut)
-        if config.issue_cycles > 1:
-            simulator.add_clock(1e-6)
-        simulator.add_testbench(process)
-        simulator.run()
-        assert checked
+        simulate(dut, process, clock=config.issue_cycles > 1)
 
     return run
 
@@ -137,8 +129,9 @@ def test_the_sequencer_s_state_is_the_core_s(wiring: Run) -> None:
     wiring(check)
 
 
-def test_in_three_stages_the_chains_take_turns_at_the_read_ports(staged: Run) -> None:
-    """The vector slots come first, then the chain of the activations, then that of the weights."""
+def test_in_three_stages_slots_read_before_chains_and_activations_before_weights(
+        staged: Run) -> None:
+    """Weights wait for the slots and for activations, all other chains for the slots only."""
     def check(dut: Core, units: Units, put: Put, get: Get) -> None:
         x, w = units["RowFeeder"]
         (xlu,), (vpu,), (sequencer,) = (units[name] for name in ("Xlu", "Vpu", "Sequencer"))
@@ -191,10 +184,7 @@ def test_in_three_stages_a_pop_waits_until_the_bundle_has_read_its_registers(
         ctx.set(collector.ready, 0)
         assert not ctx.get(sequencer.pop_ready)
 
-    simulator = fast_simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(process)
-    simulator.run()
+    simulate(dut, process)
     assert began == [(2 + V1_DELAY, 22), (7 + V1_DELAY, 27)]
     assert ready == [cycle for cycle in range(12)
                      if not 2 < cycle <= 2 + V1_DELAY and not 7 < cycle <= 7 + V1_DELAY]

@@ -1,9 +1,7 @@
 """Limits of a transfer's sides, one at a time, and memory errors during an abort."""
 
-from collections.abc import Awaitable, Callable
 
 import pytest
-from amaranth.lib.wiring import Component
 from amaranth.sim import SimulatorContext
 
 from golden.dma import Descriptor, Side
@@ -12,10 +10,10 @@ from hdl.dma.descriptor import SideCheck
 from hdl.dma.format import DMA_DESTINATIONS, DMA_MAX_ROWS, DmaSpace, pack_remote
 from hdl.dma.interface import BLOCK_BITS, DIVISION_STEP_BITS, QUEUE_DEPTH, address_bits
 from hdl.dma.remote import RemoteCheck
-from hdl.dma.writer import Completion
+from hdl.dma.writer import _AHEAD, Completion, Writer
 from hdl.isa import Fault
 from verif.hdl.dma.engine import CONFIG, AgentTiming, VerilatedDma, open_engine
-from verif.hdl.simulation.simulator import fast_simulator
+from verif.hdl.simulation.simulator import simulate
 
 ROW = CONFIG.row_bytes
 
@@ -48,14 +46,6 @@ def check_sides(*sides: tuple[Side, int]) -> list[tuple[bool, int]]:
     simulate(dut, process)
     assert len(found) == len(sides) > 0
     return found
-
-
-def simulate(dut: Component,
-             process: Callable[[SimulatorContext], Awaitable[None]]) -> None:
-    simulator = fast_simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(process)
-    simulator.run()
 
 
 def check_against_golden(*sides: tuple[Side, int]) -> None:
@@ -127,9 +117,7 @@ def test_every_number_of_hops_leads_to_the_chip_that_it_names_or_is_refused(side
                     assert (to.x, to.y) == (places if along_x else places[::-1]), (dx, dy)
                     assert (to.dx, to.dy, to.core) == (dx, dy, core)
 
-    simulator = fast_simulator(dut)
-    simulator.add_testbench(process)
-    simulator.run()
+    simulate(dut, process, clock=False)
     assert set(refused) == {False, True}
 
 
@@ -146,9 +134,7 @@ def test_a_name_with_a_reserved_bit_or_of_no_core_is_malformed(cores: int) -> No
             assert ctx.get(dut.malformed) == malformed, hex(word)
             checked.append(word)
 
-    simulator = fast_simulator(dut)
-    simulator.add_testbench(process)
-    simulator.run()
+    simulate(dut, process, clock=False)
     assert checked == list(words)
 
 
@@ -211,6 +197,22 @@ def test_an_answer_of_memory_belongs_to_the_oldest_transfer_that_awaits_one(firs
 
     simulate(dut, process)
     assert failed == places[1:]
+
+
+def test_few_rows_are_left_to_deliver_if_they_are_fewer_than_the_limit() -> None:
+    """One row more, and the next burst must wait until a row is delivered."""
+    dut = Writer(CONFIG)
+    few = []
+
+    async def process(ctx: SimulatorContext) -> None:
+        ctx.set(dut.issued, 1)
+        ctx.set(dut.issued_rows, 1)
+        for _ in range(2 * _AHEAD):
+            few.append(ctx.get(dut.few))
+            await ctx.tick()
+
+    simulate(dut, process)
+    assert few == [1] * _AHEAD + [0] * _AHEAD
 
 
 def test_memory_that_refuses_an_aborted_transfer_causes_no_bus_error() -> None:

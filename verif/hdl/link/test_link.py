@@ -320,7 +320,7 @@ def test_every_flipped_bit_of_a_frame_is_found() -> None:
 
 
 def test_frame_without_a_flit_tells_news_and_all_news_are_told() -> None:
-    """A frame arrives while flits take the cycles that the rate allows, or after them."""
+    """A frame arrives beside flits, which take the news along, or after the last of them."""
     node = open_fabric(CONFIG)
     layout = frame_body(CONFIG)
     node.poke("inject__0__payload", flit_layout(CONFIG).const({"tail": 1, "dx": 1})
@@ -347,11 +347,14 @@ def test_frame_without_a_flit_tells_news_and_all_news_are_told() -> None:
         assert sent == 11
         assert told == {"acknowledge": 1, "freed": 1, "known": 1}, arrival
     node.close()
-    assert 10 < len(empty) < 40
+    assert set() < set(empty) < set(range(40))
 
 
 def test_frames_say_whether_the_other_end_has_been_heard_and_a_reset_is_noticed() -> None:
-    """``known`` after the first frame heard; ``fresh`` until the other end knows this one."""
+    """Frames are ``known`` once this end has heard a frame.
+
+    They are ``fresh`` until the other end says that it has heard this one.
+    """
     node = open_fabric(CONFIG)
     node.reset()
     layout = frame_body(CONFIG)
@@ -374,6 +377,8 @@ def test_frames_say_whether_the_other_end_has_been_heard_and_a_reset_is_noticed(
             if node.peek("tx_valid__0"):
                 break
             node.tick()
+        else:
+            raise AssertionError("no frame is sent")
         body = sent_frame(X_PLUS, node)
         assert body >> layout["carries"].offset & 1
         known, fresh = (body >> layout[name].offset & 1 for name in ("known", "fresh"))

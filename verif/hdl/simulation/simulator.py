@@ -1,6 +1,6 @@
 """Amaranth's simulator with quicker accesses to whole signals, which are most of a bench's time."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from amaranth.hdl import Elaboratable, Signal
@@ -8,12 +8,32 @@ from amaranth.sim import Simulator
 from amaranth.sim._async import TestbenchContext
 from amaranth.sim.pysim import PySimEngine
 
-__all__ = ["fast_simulator"]
+__all__ = ["fast_simulator", "simulate"]
 
 
 def fast_simulator(design: Elaboratable) -> Simulator:
     """Return a simulator of ``design``; it does what Amaranth's does, in the same order."""
     return Simulator(design, engine=_Engine)
+
+
+def simulate(design: Elaboratable, process: Callable[[Any], Awaitable[None]], *,
+             clock: bool = True) -> None:
+    """Simulate ``design`` until the testbench ``process``, which gets a context, has ended.
+
+    ``clock`` is False if the design has no clock.
+    """
+    ended = []
+
+    async def whole(ctx: TestbenchContext) -> None:
+        await process(ctx)
+        ended.append(True)
+
+    simulator = fast_simulator(design)
+    if clock:
+        simulator.add_clock(1e-6)
+    simulator.add_testbench(whole)
+    simulator.run()
+    assert ended, "the testbench waits for an event that never comes"
 
 
 class _Engine(PySimEngine):

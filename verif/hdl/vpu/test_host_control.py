@@ -1,6 +1,5 @@
 """The host's access to vector memory: how long it waits for the core, and when it is busy."""
 
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
@@ -12,19 +11,11 @@ from hdl.config import Config
 from hdl.vpu.control import HostControl
 from hdl.vpu.interface import HostSpace
 from hdl.vpu.vpu import Vpu
-from verif.hdl.simulation.simulator import fast_simulator
+from verif.hdl.simulation.simulator import simulate
 
 CONFIG = Config(array=4, sublanes=2, vmem_bytes=32 * 8)
 PATIENCE = 8
 """Cycles that an access of the host waits for a port before it becomes urgent, see docs/core.md."""
-
-
-def simulate(dut: wiring.Component,
-             process: Callable[[SimulatorContext], Awaitable[None]]) -> None:
-    simulator = fast_simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(process)
-    simulator.run()
 
 
 async def ask(ctx: SimulatorContext, dut: wiring.Component,
