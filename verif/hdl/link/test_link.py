@@ -21,7 +21,7 @@ from hdl.link.format import (
 from hdl.link.receiver import LinkReceiver
 from hdl.link.router import Router
 from hdl.link.sender import LinkSender
-from hdl.link.window import RateLimiter
+from hdl.link.window import RateLimiter, RetryTimer
 from sim.models.chip.torus import WireFaults
 from sim.verilated.model import Model
 from verif.hdl.link.torus import (
@@ -31,7 +31,7 @@ from verif.hdl.link.torus import (
     flits_by_channel,
     open_fabric,
 )
-from verif.hdl.simulation.simulator import fast_simulator
+from verif.hdl.simulation.simulator import fast_simulator, simulate
 
 CONFIG = LinkConfig(payload_bytes=16, depth=128, retry_cycles=256)
 HOP_CYCLES = 3
@@ -154,6 +154,35 @@ def test_starved_credits_cost_cycles_only_while_the_other_end_answers() -> None:
         assert (0, X_PLUS) in fabrics.down()
         assert delivery.injected == packets.flits.sum()
         assert not fabrics.busy()
+
+
+@pytest.mark.parametrize("ends", ["answered", "waiting"])
+@pytest.mark.parametrize("passed", [1, 15, 16, 40])
+def test_link_is_given_up_after_its_retries_counted_from_the_last_answer(ends: str,
+                                                                         passed: int) -> None:
+    """``passed`` cycles after the wait begins, an answer arrives, or no answer is expected."""
+    config = LinkConfig(payload_bytes=4, depth=8, retry_cycles=16, retries=3)
+    dut = RetryTimer(config)
+    expired, dead = [], []
+
+    async def process(ctx: SimulatorContext) -> None:
+        ctx.set(dut.waiting, 1)
+        await ctx.tick().repeat(passed)
+        signal = getattr(dut, ends)
+        ctx.set(signal, ends == "answered")
+        assert not ctx.get(dut.expired)
+        await ctx.tick()
+        ctx.set(signal, ends == "waiting")
+        for cycle in range(1, 16 * 4 + 1):
+            if ctx.get(dut.expired):
+                expired.append(cycle)
+            if ctx.get(dut.dead):
+                dead.append(cycle)
+            await ctx.tick()
+
+    simulate(dut, process)
+    assert expired == [16, 32, 48, 64]
+    assert dead == [64]
 
 
 def test_link_is_stalled_from_its_last_credit_until_it_is_down() -> None:
