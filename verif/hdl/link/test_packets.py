@@ -13,11 +13,11 @@ from amaranth.sim import SimulatorContext
 from hdl.config import Config
 from hdl.dma.format import DmaSpace
 from hdl.dma.interface import QUEUE_DEPTH
-from hdl.link.egress import Egress
+from hdl.link.egress import Departures, Egress
 from hdl.link.eject import Arrivals, Ejection
 from hdl.link.format import Direction, LinkConfig, flit_layout
 from hdl.link.packet import link_config, payload_layout
-from verif.hdl.simulation.simulator import fast_simulator
+from verif.hdl.simulation.simulator import fast_simulator, simulate
 
 CONFIG = Config.preset("tiny", link_bytes=8)
 HERE = (3, 1)
@@ -264,6 +264,25 @@ def test_directions_do_not_hold_one_another_up() -> None:
 
     run(bench.dut, process)
     bench.check([blocked] * QUEUE_DEPTH + others)
+
+
+def test_signals_leave_one_a_cycle() -> None:
+    """Each is an entry of its own, which begins in the cycle in which the one before ends."""
+    dut = Departures(CONFIG)
+    left = []
+
+    async def process(ctx: SimulatorContext) -> None:
+        ctx.set(dut.entry.payload, {"transfer": {"to": {"dx": 1}}, "alone": 1, "amount": 3})
+        ctx.set(dut.entry.valid, 1)
+        ctx.set(dut.flit.ready, 1)
+        for cycle in range(60):
+            if ctx.get(dut.flit.valid):
+                left.append(cycle)
+            await ctx.tick()
+
+    simulate(dut, process)
+    assert left == list(range(left[0], 60))
+    assert left[0] < 10
 
 
 def test_a_core_is_busy_until_its_last_transfer_has_completed() -> None:
