@@ -90,3 +90,38 @@ def test_no_transfer_begins_while_the_stage_must_stop(name: str) -> None:
 
     simulate(dut, process)
     assert taken == [ROWS]
+
+
+@pytest.mark.parametrize(("name", "offers"), [("reader", True), ("issuer", True),
+                                              ("issuer", False)])
+def test_a_stage_that_must_stop_keeps_an_offer_and_nothing_else(name: str, offers: bool) -> None:
+    """The memory is not ready: an offer stays; a transfer without one is abandoned at once."""
+    stage = STAGES[name]
+    dut = stage.component(CONFIG)
+    request = attrgetter(stage.inputs[0].partition(".")[0])(dut)
+    checked = []
+
+    async def process(ctx: SimulatorContext) -> None:
+        offer(ctx, dut, stage)
+        ctx.set(request.ready, 0)
+        if not offers:
+            ctx.set(dut.allow, 0)
+        await ctx.tick()
+        ctx.set(dut.valid, 0)
+        await ctx.tick()
+        assert not ctx.get(dut.idle)
+        assert ctx.get(request.valid) == offers
+        ctx.set(dut.stop, 1)
+        for _ in range(5 if offers else 1):
+            assert not ctx.get(dut.idle)
+            assert ctx.get(request.valid) == offers
+            await ctx.tick()
+        if offers:
+            ctx.set(request.ready, 1)
+            await ctx.tick()
+        assert ctx.get(dut.idle)
+        assert not ctx.get(request.valid)
+        checked.append(name)
+
+    simulate(dut, process)
+    assert checked
