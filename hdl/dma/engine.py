@@ -60,9 +60,9 @@ class DmaEngine(wiring.Component):
         count: see ``busy`` of `hdl.link.egress.Egress`.
     abort : In(1)
         Abandons all transfers, and lets none start. No more rows are requested, and rows that
-        arrive are dropped.
-        Vectors and bursts that were begun are completed with arbitrary rows: vector memory writes
-        them, the HBM does not. When ``busy`` has fallen, no access of the engine is in progress.
+        arrive are dropped. Vectors and bursts that were begun are completed with arbitrary rows:
+        vector memory writes them, the HBM does not. When ``busy`` has fallen, no access of the
+        engine is in progress.
     bus_error : Out(1)
         For one cycle: the HBM answered with an error.
     host_done : Out(1)

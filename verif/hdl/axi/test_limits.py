@@ -1,6 +1,5 @@
 """Limits of the HBM port: its room for rows, its handling of responses, and when it is busy."""
 
-
 import pytest
 from amaranth.sim._async import SimulatorContext
 

@@ -1,6 +1,5 @@
 """Events that meet in one cycle, and what a refused command or a reset leaves behind."""
 
-
 import pytest
 from amaranth.sim._async import SimulatorContext
 

@@ -39,6 +39,8 @@ HOP_CYCLES = 3
 LINK_DIES = (CONFIG.retries + 3) * CONFIG.retry_cycles
 """Number of cycles after which an end of a link has found that the other one does not answer."""
 X_PLUS, X_MINUS, Y_PLUS, Y_MINUS = Direction
+FLIT = flit_layout(CONFIG).const({"tail": 1, "dx": 1}).as_value().value
+"""A packet of one flit for the next chip in direction `X_PLUS`."""
 
 
 @contextmanager
@@ -189,8 +191,7 @@ def test_link_is_stalled_from_its_last_credit_until_it_is_down() -> None:
     """The other end answers nothing, so it gives no credits back."""
     node = open_fabric(CONFIG)
     node.reset()
-    node.poke("inject__0__payload", flit_layout(CONFIG).const({"tail": 1, "dx": 1})
-              .as_value().value)
+    node.poke("inject__0__payload", FLIT)
     node.poke("inject__0__valid", 1)
     sent = 0
     found: list[tuple[int, int, int]] = []
@@ -349,11 +350,10 @@ def test_every_flipped_bit_of_a_frame_is_found() -> None:
 
 
 def test_frame_without_a_flit_tells_news_and_all_news_are_told() -> None:
-    """A frame arrives beside flits, which take the news along, or after the last of them."""
+    """A frame arrives while flits leave, which carry the news, or after the last flit has left."""
     node = open_fabric(CONFIG)
     layout = frame_body(CONFIG)
-    node.poke("inject__0__payload", flit_layout(CONFIG).const({"tail": 1, "dx": 1})
-              .as_value().value)
+    node.poke("inject__0__payload", FLIT)
     empty = []
     for arrival in range(40):
         node.reset()
@@ -388,9 +388,7 @@ def test_frames_say_whether_the_other_end_has_been_heard_and_a_reset_is_noticed(
     node.reset()
     layout = frame_body(CONFIG)
     acknowledge = layout["acknowledge"].offset
-
-    node.poke("inject__0__payload", flit_layout(CONFIG).const({"tail": 1, "dx": 1})
-              .as_value().value)
+    node.poke("inject__0__payload", FLIT)
 
     def hear(*, valid: int = 1, damage: int = 0, **fields: int) -> tuple[int, int]:
         """Gives a frame; returns ``known`` and ``fresh`` of the next frame with a flit."""

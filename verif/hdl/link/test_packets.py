@@ -14,9 +14,9 @@ from hdl.config import Config
 from hdl.dma.format import DmaSpace
 from hdl.dma.interface import QUEUE_DEPTH
 from hdl.link.egress import Departures, Egress
-from hdl.link.eject import Arrivals, Ejection
+from hdl.link.eject import Arrivals, Ejection, PacketSink
 from hdl.link.format import Direction, LinkConfig, flit_layout
-from hdl.link.packet import link_config, payload_layout
+from hdl.link.packet import buffer_rows, link_config, payload_layout
 from verif.hdl.simulation.simulator import fast_simulator, simulate
 
 CONFIG = Config.preset("tiny", link_bytes=8)
@@ -545,6 +545,28 @@ def test_wrong_packet_is_dropped_with_a_fault(case: str) -> None:
     assert bench.wrong == 1
     expected = [*before, *elsewhere, *behind]
     assert sorted(bench.writes[0], key=repr) == sorted(expected, key=repr)
+
+
+@pytest.mark.parametrize("sublanes", [1, 2, 4, 8])
+def test_as_many_packets_wait_for_a_core_as_vectors_fit_in_the_buffer(sublanes: int) -> None:
+    """Signals, which need no rows of the buffer; one more is on offer to the core."""
+    config = replace(CONFIG, array=8, sublanes=sublanes, vmem_bytes=64 * 32 * sublanes)
+    dut = PacketSink(config)
+    accepted = []
+
+    async def process(ctx: SimulatorContext) -> None:
+        ctx.set(dut.flit.payload.tail, 1)
+        ctx.set(dut.flit.valid, 1)
+        for cycle in range(40):
+            if ctx.get(dut.flit.ready):
+                accepted.append(cycle)
+            await ctx.tick()
+        assert ctx.get(dut.full)
+        assert ctx.get(dut.packet.valid)
+        assert not ctx.get(dut.packet.payload.vector)
+
+    simulate(dut, process)
+    assert len(accepted) == buffer_rows(config) // sublanes + 1
 
 
 def test_parameters_of_links() -> None:
