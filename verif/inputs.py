@@ -68,6 +68,7 @@ REVIEWED: Mapping[str, tuple[str, ...]] = {
     "tools/fpga/flow.py": (),
     "tools/verilog.py": (),
     "verif/sim/kernel/test_aarch64.py": ("sim/kernel/*", "sim/verilated/*"),
+    "verif/sim/kernel/test_backends.py": ("sim/kernel/*",),
     "verif/sim/kernel/test_threads.py": ("sim/verilated/*",),
     "verif/sim/pjrt/test_api.py": ("sim/pjrt/*",),
     "verif/sim/pjrt/test_queue.py": ("sim/pjrt/*",),

@@ -120,6 +120,8 @@ template <> struct Bits<64> { __mmask8 m; };
 template <int E> struct Vec { __m512i v; };
 
 template <int E> inline constexpr int LANES = 512 / E;
+// Whether instructions can broadcast an operand in memory to all lanes.
+template <int E> inline constexpr bool BROADCASTS = E > 16;
 
 template <int E> inline Vec<E> bcast(uint64_t x) {
     if constexpr (E == 16) return {_mm512_set1_epi16(short(x))};
@@ -283,6 +285,8 @@ template <int E> inline Bits<E> notb(Bits<E> a) {
 template <int E> inline Bits<E> bits_at(uint64_t mask, int lane) {
     return {decltype(Bits<E>::m)(mask >> lane)};
 }
+// The same bit, 0 or 1, in all lanes.
+template <int E> inline Bits<E> same(uint64_t bit) { return {decltype(Bits<E>::m)(-bit)}; }
 template <int E> inline uint64_t to_mask(Bits<E> k) { return k.m; }
 
 template <int E, typename T> inline Vec<E> load(const T* from) {
@@ -324,6 +328,7 @@ inline constexpr int BYTES = 32;
 inline constexpr int BYTES = 16;
 #endif
 template <int E> inline constexpr int LANES = BYTES * 8 / E;
+template <int E> inline constexpr bool BROADCASTS = false;
 
 // The attribute does not accept a dependent type.
 using Numbers16 = uint16_t __attribute__((vector_size(BYTES)));
@@ -404,12 +409,21 @@ template <int K, int E> inline Vec<E> shr(Vec<E> a) {
 
 #define SYSTOLITH_LOGIC(table, a, b, c, expression) expression
 
+// a and not b. GCC splits the operator ~ off and applies De Morgan's laws, which costs instructions.
+template <typename V> inline V and_not(V a, V b) {
+#if defined(SYSTOLITH_AVX2)
+    return V(_mm256_andnot_si256(__m256i(b), __m256i(a)));
+#else
+    return a & ~b;
+#endif
+}
+
 template <int E, bool N> inline Bits<E, !N> notb(Bits<E, N> a) { return {a.v}; }
 template <int E, bool N, bool M>
 inline Bits<E, N && M> andb(Bits<E, N> a, Bits<E, M> b) {
     if constexpr (N && M) return {a.v | b.v};
-    else if constexpr (N) return {~a.v & b.v};
-    else if constexpr (M) return {a.v & ~b.v};
+    else if constexpr (N) return {and_not(b.v, a.v)};
+    else if constexpr (M) return {and_not(a.v, b.v)};
     else return {a.v & b.v};
 }
 template <int E, bool N, bool M> inline Bits<E, N || M> orb(Bits<E, N> a, Bits<E, M> b) {
@@ -432,7 +446,7 @@ template <int E, bool N> inline Vec<E> sel(Bits<E, N> k, Vec<E> a, Vec<E> b) {
 #endif
 }
 template <int E, bool N> inline Vec<E> only(Bits<E, N> k, Vec<E> a) {
-    if constexpr (N) return {a.v & ~k.v};
+    if constexpr (N) return {and_not(a.v, k.v)};
     else return {a.v & k.v};
 }
 template <int E, bool N> inline Vec<E> unless(Bits<E, N> k, Vec<E> a) { return only(notb(k), a); }
@@ -535,7 +549,7 @@ template <int WIDTH, int MOST, int E> inline Vec<E> clean_clz(Vec<E> a) {
     if constexpr (E == 32 && WIDTH <= 32) {
         // Of 32 bits, the lowest is not needed: at 31, the count ends.
         constexpr int SPARE = WIDTH == 32;
-        const Vec<E> word = and_(shr<SPARE>(a), Vec<E>{~shr<1 + SPARE>(a).v});
+        const Vec<E> word{and_not(shr<SPARE>(a).v, shr<1 + SPARE>(a).v)};
 #if defined(SYSTOLITH_AVX2)
         const Vec<E> real = vec<E>((__m256i)_mm256_cvtepi32_ps(raw(word)));
 #else
@@ -587,6 +601,8 @@ template <int E> [[gnu::always_inline]] inline Bits<E> bits_at(uint64_t mask, in
     const auto all = typename Native<E>::Type{} + Number<E>(mask >> lane);
     return {typename Native<E>::Type((all & lane_bit<E>()) == lane_bit<E>())};
 }
+// The same bit, 0 or 1, in all lanes.
+template <int E> inline Bits<E> same(uint64_t bit) { return {bcast<E>(-bit).v}; }
 template <int E, bool N> inline uint64_t to_mask(Bits<E, N> k) {
     uint64_t mask = 0;
 #if defined(SYSTOLITH_AVX2)
@@ -645,6 +661,19 @@ template <int E, typename T> inline void store(T* to, Bits<E> k, Vec<E> a) {
 template <int E> inline void spill(Number<E>* to, Vec<E> a) { std::memcpy(to, &a.v, sizeof a.v); }
 
 #endif
+
+// A constant in memory, in the shortest form that an instruction takes as an operand.
+template <int E> inline constexpr int COPIES = BROADCASTS<E> ? 1 : LANES<E>;
+template <int E> struct alignas(COPIES<E> * E / 8) Constant {
+    Number<E> numbers[COPIES<E>];
+    explicit Constant(uint64_t x) {
+        for (auto& number : numbers) number = Number<E>(x);
+    }
+};
+template <int E> inline Vec<E> operand(const Constant<E>& constant) {
+    if constexpr (BROADCASTS<E>) return bcast<E>(constant.numbers[0]);
+    else return load<E>(constant.numbers);
+}
 
 // Whether one of 64 numbers is not zero.
 template <typename T> inline bool any_set(const T* numbers) {

@@ -1,7 +1,8 @@
 """Body of the C++ function that steps one chunk: 64 adjacent tiles of a row."""
 
 import functools
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 from sim.kernel.emit.lanes import LaneValues
 from sim.kernel.emit.layout import register_pointer, storage_type
@@ -40,6 +41,7 @@ class _Chunk:
         self._plan = plan
         self._bits = ChunkBits(plan, uniform)
         self._scope = Scope(plan, uniform, self._bits, constants)
+        self._partial = partial
         self._valid = " & valid" if partial else ""
 
     def lines(self) -> list[str]:
@@ -91,10 +93,11 @@ class _Chunk:
         for index, node in enumerate(enables):
             self._bits.define(node, f"enable{index}")
         return [*(f"uint64_t enable{index} = 0;" for index in range(len(enables))),
-                f"for (int s = 64 - LANES<{lane}>; s >= 0; s -= LANES<{lane}>) {{",
+                *values.shared.values(),
+                f"for (ptrdiff_t s = 64 - LANES<{lane}>; s >= 0; s -= LANES<{lane}>) {{",
                 f"  const uint64_t present = part<{lane}>(valid, s);",
                 "  if (!present) continue;",
-                "  [[maybe_unused]] const int lane = 64 * c + s;",
+                "  [[maybe_unused]] const ptrdiff_t lane = 64 * c + s;",
                 *(f"  {line}" for line in values.lines),
                 *(f"  put_at(enable{index}, s, present, {values.name(node)});"
                   for index, node in enumerate(enables)), "}"]
@@ -102,38 +105,56 @@ class _Chunk:
     def _group(self, group: Group) -> list[str]:
         """C++ statements that execute a group's updates and memory writes, vector by vector.
 
-        They skip vectors in which no tile enables the group.
+        They skip vectors in which no tile enables the group; if all tiles share the enable, they
+        skip all vectors or none.
         """
         lane = group.lane
-        enable = self._bits.name(group.enable)
-        inner = [f"const uint64_t present = part<{lane}>(enable, s);",
-                 "if (!present) continue;",
-                 "[[maybe_unused]] const int lane = 64 * c + s;", *self._vector(group)]
+        if self._all(group.enable):
+            condition = self._scope.uniform.name(group.enable)
+            inner = [f"[[maybe_unused]] constexpr uint64_t present = FULL<{lane}>;"]
+        else:
+            condition = f"const uint64_t enable = {self._bits.name(group.enable)} & valid"
+            inner = [f"const uint64_t present = part<{lane}>(enable, s);",
+                     "if (!present) continue;"]
+        shared, vector = self._vector(group)
+        inner += ["[[maybe_unused]] const ptrdiff_t lane = 64 * c + s;", *vector]
         return [*(f"{line};" for line in self._buffers(group)),
-                f"if (const uint64_t enable = {enable} & valid) {{",
-                f"  for (int s = 64 - LANES<{lane}>; s >= 0; s -= LANES<{lane}>) {{",
+                f"if ({condition}) {{",
+                *(f"  {line}" for line in shared),
+                f"  for (ptrdiff_t s = 64 - LANES<{lane}>; s >= 0; s -= LANES<{lane}>) {{",
                 *(f"    {line}" for line in inner), "  }", "}"]
 
-    def _vector(self, group: Group) -> list[str]:
-        """C++ statements that execute a group's updates and memory writes for one vector of tiles.
+    def _all(self, enable: Node) -> bool:
+        """Whether one bit enables all 64 tiles of each chunk, so that vectors need no masks.
 
-        If no rare bit is set in these tiles, the statements store simplified values, which are
-        cheaper to compute (`sim.kernel.emit.rare`).
+        Not if some chunks have fewer tiles.
+        """
+        return self._plan.uniform(enable) and not self._partial
+
+    def _vector(self, group: Group) -> tuple[list[str], list[str]]:
+        """C++ statements that execute a group's updates and memory writes.
+
+        There are two lists: statements to execute once, before all vectors (those of
+        `LaneValues.shared` that are needed), and those for each vector. If no rare bit is set in
+        the tiles of a vector, the latter store simplified values, which are cheaper to compute
+        (`sim.kernel.emit.rare`).
         """
         graph, roots = self._plan.graph, list(group.values())
         rare = rare_bits(graph, [value for value, _ in roots], self._outside)
         values = LaneValues(self._scope, group.lane, roots)
         stores = self._stores(group, [value for value, _ in roots], values)
         if not rare:
-            return [*values.lines, *stores]
+            lines = [*values.lines, *stores]
+            return _needed(values.shared, lines), lines
         simple = without(graph, [value for value, _ in roots], rare)
         masks = [mask for _, mask in roots]
         fast = LaneValues(self._scope, group.lane, [
             *zip(simple, masks, strict=True), *((bit, 1) for bit in rare)])
         some = functools.reduce(lambda one, other: f"orb({one}, {other})", map(fast.name, rare))
-        return [*fast.lines, f"if (any({some})) [[unlikely]] {{",
-                *(f"  {line}" for line in (*values.lines, *stores)), "} else {",
-                *(f"  {line}" for line in self._stores(group, simple, fast)), "}"]
+        lines = [*fast.lines, f"if (any({some})) [[unlikely]] {{",
+                 *(f"  {line}" for line in (*values.lines, *stores)), "} else {",
+                 *(f"  {line}" for line in self._stores(group, simple, fast)), "}"]
+        return _needed(fast.shared | values.shared, lines), lines
 
     def _outside(self, node: Node) -> bool:
         return self._plan.pure(node) or self._plan.uniform(node)
@@ -208,19 +229,31 @@ class _Chunk:
                 for update in group.updates]
 
     def _late(self, group: Group) -> list[str]:
-        """C++ statements that copy buffers of ``group``, which stores late, to its registers."""
-        enable = self._bits.name(group.enable)
+        """C++ statements that copy buffers of ``group``, which stores late, to its registers.
+
+        All updates of such a group have the group's enable.
+        """
+        every = self._all(group.enable)
+        enable = self._scope.uniform.name(group.enable) if every else \
+            f"({self._bits.name(group.enable)}) & valid"
         inner = []
         for update in group.updates:
-            own = enable if update.enable is group.enable else self._bits.name(update.enable)
-            own += " & valid"
+            assert update.enable is group.enable
             kept = self._buffer(group, update)
             if update.width == 1:
                 place = f"g.b{update.register}[row + 1][c]"
-                inner.append(f"  {place} = ({place} & ~({own})) | ({kept} & ({own}));")
+                inner.append(f"{place} = {kept};" if every else
+                             f"{place} = ({place} & ~({enable})) | ({kept} & ({enable}));")
                 continue
             lane = storage(update.width)
             place = register_pointer(self._plan, update.register, lane="64 * c + s")
-            inner += [f"  for (int s = 0; s < 64; s += LANES<{lane}>)",
-                      f"    store({place}, part<{lane}>({own}, s), load<{lane}>(&{kept}[s]));"]
-        return [f"if (({enable}) & valid) {{", *inner, "}"]
+            present = "" if every else f"part<{lane}>({enable}, s), "
+            inner += [f"for (ptrdiff_t s = 0; s < 64; s += LANES<{lane}>)",
+                      f"  store({place}, {present}load<{lane}>(&{kept}[s]));"]
+        return [f"if ({enable}) {{", *(f"  {line}" for line in inner), "}"]
+
+
+def _needed(shared: Mapping[str, str], lines: Sequence[str]) -> list[str]:
+    """The statements of ``shared`` whose C++ variables, its keys, occur in ``lines``."""
+    used = {name for line in lines for name in re.findall(r"\bv\d+\b", line)}
+    return [statement for name, statement in shared.items() if name in used]

@@ -16,7 +16,10 @@ class LaneValues:
 
     ``lines`` are the C++ statements that compute them. They refer to four C++ variables: ``row``;
     ``lane``, the column of the vector's first tile; ``s``, the position of that tile in its chunk;
-    and ``present``, the mask of the vector's tiles that are updated.
+    and ``present``, the mask of the vector's tiles that are updated. ``shared`` has the statements
+    to execute before them, once for all vectors of a chunk: they compute vectors of uniform values.
+    The keys are the C++ variables, some of which may not be used: an address, for example, often
+    needs no vector.
 
     Parameters
     ----------
@@ -41,6 +44,7 @@ class LaneValues:
         self._choices = {node.args: node for node in inside
                          if node.op == "sel" and self._fusion.is_plain(node)}
         self._names: dict[Node, str] = {}
+        self.shared: dict[str, str] = {}
         self.lines: list[str] = []
         for node in self._needed:
             if node not in self._fusion.merged and node not in self._names \
@@ -55,11 +59,16 @@ class LaneValues:
         return self._plan.pure(node) or self._plan.uniform(node)
 
     def _add(self, node: Node) -> str:
-        expression = self._bit(node) if node.is_bit else self._number(node)
-        if node.op == "const" or (self._plan.uniform(node) and not node.is_bit):
-            return expression
+        if node.op == "const":
+            return self._const(node.number)
         name = f"v{node.index}"
-        self.lines.append(f"const auto {name} = {expression};")
+        if self._plan.uniform(node):
+            function = "same" if node.is_bit else "bcast"
+            self.shared[name] = (f"const auto {name} = {function}<{self._lane}>"
+                                 f"({self._scope.uniform.name(node)});")
+        else:
+            expression = self._bit(node) if node.is_bit else self._number(node)
+            self.lines.append(f"const auto {name} = {expression};")
         return name
 
     def _exchange(self, node: Node) -> bool:
@@ -83,10 +92,6 @@ class LaneValues:
     # Numbers
 
     def _number(self, node: Node) -> str:
-        if node.op == "const":
-            return self._const(node.number)
-        if self._plan.uniform(node):
-            return f"bcast<{self._lane}>({self._scope.uniform.name(node)})"
         if node in self._fusion.conditional:
             return self._conditional(node)
         if node in self._fusion.logic:
@@ -132,6 +137,8 @@ class LaneValues:
     def _operation(self, node: Node) -> str:
         if node.op == "sel":
             return self._choice(node)
+        if isinstance(node.attr, Read):
+            return self._read(node, node.attr)
         args = [self._names[arg] for arg in node.args]
         match node.op:
             case "leaf":
@@ -147,7 +154,7 @@ class LaneValues:
                 kind = "" if node.args[0].bits & ~low(width) else "clean_"
                 return f"{kind}clz<{width}, {most}>({args[0]})"
             case _:
-                return self._read(node)
+                raise AssertionError(node.op)
 
     def _choice(self, node: Node) -> str:
         bit = self._names[node.args[0]]
@@ -192,13 +199,12 @@ class LaneValues:
             case _:
                 return register_pointer(self._plan, source.source, lane="lane - 1")
 
-    def _read(self, node: Node) -> str:
-        assert isinstance(node.attr, Read)
-        memory = self._plan.memories.index(node.attr.memory)
+    def _read(self, node: Node, read: Read) -> str:
+        memory = self._plan.memories.index(read.memory)
         address = node.args[0]
         uniform = self._plan.uniform(address)
         where = self._scope.uniform.name(address) if uniform else self._names[address]
-        if not node.attr.memory.writes:
+        if not read.memory.writes:
             if uniform:
                 return f"bcast<{self._lane}>(table{memory}[{where}])"
             return f"lookup(table{memory}, {where})"

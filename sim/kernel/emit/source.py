@@ -57,7 +57,8 @@ def cpp_source(grid: TileGrid, plan: Plan, *, parallel: bool) -> str:
         *tables(plan),
         *state_struct(grid, plan, constants),
         "// Steps the tiles of one chunk of a row; returns 0 if all of them are idle afterwards.",
-        "inline uint64_t step_chunk(State& g, [[maybe_unused]] const Uniform& u, int row, int c) {",
+        "inline uint64_t step_chunk(State& g, [[maybe_unused]] const Uniform& u, ptrdiff_t row, "
+        "ptrdiff_t c) {",
         "  [[maybe_unused]] const uint64_t valid = c == CHUNKS - 1 ? LAST_CHUNK : ~uint64_t(0);",
         *(f"  {line}" for line in chunk),
         "}",

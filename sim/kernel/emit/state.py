@@ -51,7 +51,6 @@ def state_struct(grid: TileGrid, plan: Plan, constants: Constants) -> list[str]:
         lines.append("  uint8_t active[ROWS + 1];")
         start.append("for (auto& row : active) row = 0xff;")
     lines += [f"  {line}" for line in constants.members()]
-    start += constants.start()
     if start:
         lines += ["  State() {", *(f"    {line}" for line in start), "  }"]
     return [*lines, "};", ""]

@@ -118,8 +118,7 @@ class Constants:
 
     The constants are variables, so that the C++ compiler does not know their values. If it did, it
     would rebuild a constant at each use once vector registers run out. That would occupy execution
-    units that the computation needs; an operand in memory does not. Instructions on 16-bit lanes
-    cannot broadcast an operand from memory, so a 16-bit constant is stored as a whole vector.
+    units that the computation needs; an operand in memory does not.
     """
 
     def __init__(self) -> None:
@@ -128,19 +127,12 @@ class Constants:
     def name(self, lane: int, value: int) -> str:
         """C++ expression of a vector with ``value`` in all lanes, of ``lane`` bits each."""
         self._used.add((lane, value))
-        variable = f"g.k{lane}_{value:x}"
-        return f"load<16>({variable})" if lane == 16 else f"bcast<{lane}>({variable})"
+        return f"operand(g.k{lane}_{value:x})"
 
     def members(self) -> list[str]:
         """Declarations of the variables that hold the constants, as C++ members of the state."""
-        return [f"alignas(64) uint16_t k16_{value:x}[32];" if lane == 16
-                else f"uint{lane}_t k{lane}_{value:x} = {value:#x}ull;"
+        return [f"Constant<{lane}> k{lane}_{value:x}{{{value:#x}ull}};"
                 for lane, value in sorted(self._used)]
-
-    def start(self) -> list[str]:
-        """C++ statements that fill the arrays of 16-bit constants."""
-        return [f"for (auto& word : k16_{value:x}) word = {value:#x};"
-                for lane, value in sorted(self._used) if lane == 16]
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,15 @@ from verif.models.vpu import VpuTraffic
 from verif.sim.kernel.lockstep import random_words, sparse, tile_verilog
 
 TINY = Config.preset("tiny")
+WIDE = Config.preset("tiny", array=64, sublanes=1, vmem_bytes=16 << 10)
+"""A row of elements is a whole chunk, as in ``v2``."""
 CYCLES = 1500
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", ["tiny", "small"])
-def test_random_traffic_gives_the_golden_state_in_every_cycle(preset: str) -> None:
-    config = Config.preset(preset)
+@pytest.mark.parametrize("config", [TINY, Config.preset("small"), WIDE],
+                         ids=["tiny", "small", "whole chunk"])
+def test_random_traffic_gives_the_golden_state_in_every_cycle(config: Config) -> None:
     library = vpu_library(config, kernels=True)
     for density in (0.2, 0.6, 0.95):
         rng = np.random.default_rng([23, int(100 * density)])

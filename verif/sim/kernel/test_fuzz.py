@@ -32,8 +32,9 @@ TILE_SEEDS = (4, 5, 7)
 PATTERN_SEEDS = (1, 2)
 TILE_OUTPUTS = 24
 FUNCTIONS = ("add_one_if(", "clean_clz<", "clz<", "exchange(", "if (any(", "lts(", "negative(",
-             "unless(", "xor_if(")
+             "same<", "unless(", "xor_if(")
 ENABLES = 7
+SHARED = {"en", "k"}
 INPUTS = {"a": 16, "b": 16, "c": 8, "d": 32, "e": 4, "f": 60, "k": 1, "l": 1}
 
 CHOICES = (*WORD_OPS, *BIT_OPS, *COMPARISONS, "and_", "and_", "or_", "sel", "sel", "selb", "not_",
@@ -251,14 +252,13 @@ def compare(name: str, inputs: Mapping[str, int], outputs: Mapping[str, int], bo
             functions: Iterable[str] = ()) -> NDArray[np.bool_]:
     """Compares a tile with Verilator on random inputs; in ``sparse_inputs``, few bits are set.
 
-    Every kernel's code must call all ``functions``.
+    All tiles share the inputs ``en`` and ``k``. Every kernel's code must call all ``functions``.
     """
     def make(module: str) -> TileGrid:
-        shared = [Shared("en")] if "en" in inputs else []
         return TileGrid(module, f"{name}_tile",
                         lambda: VerilogTile(f"{name}_tile", inputs, outputs, body), 1, COLS,
-                        [*(Each(port) for port in inputs if port != "en"), *shared,
-                         *(Each(port) for port in outputs)])
+                        [*((Shared if port in SHARED else Each)(port) for port in inputs),
+                         *map(Each, outputs)])
     bench = Lockstep(f"kernel_{name}", {"fuzz": make}, backends)
     for kernel in bench.kernels.values():
         missing = [function for function in functions if f" {function}" not in kernel.cpp]
@@ -432,7 +432,8 @@ class PatternVerilog:
         x, first = self.word(width), rng.randrange(width - 10)
         special = self.wire(1, f"&{x}[{first + 7}:{first}] & (c[3:0] != 0)")
         sign = self.wire(1, f"{x}[{width - 1}]")
-        other = self.wire(width, f"{special} ? {{{x}[7:0], {x}[{width - 1}:8]}} + c : {x} - a")
+        other = self.wire(width, f"{special} ? {{{x}[7:0], {x}[{width - 1}:8]}} + c : "
+                                 f"{x} - (k ? a : b)")
         self.register(width, lane, f"{sign} ? ~{other} : {other}")
         self.register(1, lane, f"{special} ? {sign} ^ ({other} > b) : {sign}")
 
@@ -446,7 +447,7 @@ def test_patterns_of_all_rules_match_verilator_on_all_backends(seed: int,
         lane = index % 3
         make = (source.normaliser, source.sticky, source.larger, source.special)[index % 4]
         make(lane)
-    inputs = {"a": 16, "b": 16, "c": 8, "d": 32, "e": 8, "f": 48, "en": 3}
+    inputs = {"a": 16, "b": 16, "c": 8, "d": 32, "e": 8, "f": 48, "en": 3, "k": 1}
     seen = compare(f"fuzz_patterns_{seed}", inputs, source.outputs, "\n".join(source.lines),
                    "abcdf", BACKENDS, FUNCTIONS)
     assert all(fired.values()), fired

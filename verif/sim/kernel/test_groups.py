@@ -6,14 +6,25 @@ import numpy as np
 import pytest
 
 from hdl.tiles import Chain, Each, Shared, TileGrid
+from sim.kernel import compile_grid
 from sim.kernel.netlist.reader import read_tile
 from sim.kernel.plan.plan import Plan
 from sim.kernel.plan.planner import plan_grid
 from sim.verilated.model import Model
-from verif.sim.kernel.lockstep import Lockstep, VerilogTile, random_words, sparse, tile_verilog
+from verif.sim.kernel.lockstep import (
+    SECOND,
+    Lockstep,
+    VerilogTile,
+    random_words,
+    sparse,
+    tile_verilog,
+)
 
 SEED = 91
 CYCLES = 2000
+ROWS = 2
+WHOLE, PARTIAL = 64, 66
+"""Columns of one whole chunk, and of one whole chunk and two more tiles."""
 WIDTHS = (1, 20, 40)
 
 
@@ -39,7 +50,7 @@ module circle_{w}(input clk, input read, input compute, input write, input own, 
 endmodule"""
 
 
-def circles(module: str) -> TileGrid:
+def circles(module: str, cols: int) -> TileGrid:
     inputs = {"read": 1, "compute": 1, "write": 1, "own": 1, "from": 4, "to": 4, "d": 40}
     outputs = {f"{name}_{w}": (1 if name == "flag" else w) for w in WIDTHS
                for name in ("a", "b", "c", "flag")}
@@ -49,7 +60,7 @@ def circles(module: str) -> TileGrid:
           for w in WIDTHS), "endmodule", *map(circle, WIDTHS)]).removesuffix("endmodule")
     shared = ("read", "compute", "write", "from", "to")
     return TileGrid(module, "circles_tile",
-                    lambda: VerilogTile("circles_tile", inputs, outputs, body), 2, 66,
+                    lambda: VerilogTile("circles_tile", inputs, outputs, body), ROWS, cols,
                     [*(Shared(name) for name in shared), Each("own"), Each("d"),
                      *(Each(name) for name in outputs)])
 
@@ -80,21 +91,49 @@ CHOICES = """
 """
 
 
-def choices(module: str) -> TileGrid:
+def choices(module: str, cols: int) -> TileGrid:
     return TileGrid(module, "choices_tile",
                     lambda: VerilogTile("choices_tile", CHOICE_INPUTS, CHOICE_OUTPUTS, CHOICES),
-                    2, 66, [*(Shared(name) for name in ("en", "op", "sub")),
-                            Each("own"), Each("d"), Each("q"), Each("flag"),
-                            Chain("down", "above", "south", first="north", last="bottom")])
+                    ROWS, cols, [*(Shared(name) for name in ("en", "op", "sub")),
+                                 Each("own"), Each("d"), Each("q"), Each("flag"),
+                                 Chain("down", "above", "south", first="north", last="bottom")])
 
 
-GRIDS = {"circles": circles, "choices": choices}
+LOOKUP_INPUTS = {"we": 1, "re": 1, "own": 1, "a": 12, "d": 16}
+LOOKUPS = """
+  // A large memory, and two registers in a group that all tiles share: one or the other changes.
+  reg [15:0] words [0:4095];
+  integer i;
+  initial for (i = 0; i < 4096; i = i + 1) words[i] = 0;
+  reg [15:0] r = 0, x = 1, y = 2;
+  assign word = r, one = x, other = y;
+  always @(posedge clk) begin
+    if (we) words[a] <= d;
+    if (re) r <= words[a];
+    if (own) x <= y + d; else y <= x ^ d;
+  end
+"""
 
 
-@pytest.fixture(scope="module", params=sorted(GRIDS))
+def lookups(module: str, cols: int) -> TileGrid:
+    outputs = {"word": 16, "one": 16, "other": 16}
+    return TileGrid(module, "lookups_tile",
+                    lambda: VerilogTile("lookups_tile", LOOKUP_INPUTS, outputs, LOOKUPS),
+                    ROWS, cols, [*map(Shared, ("we", "re", "a")),
+                                 *map(Each, ("own", "d", *outputs))])
+
+
+GRIDS = {"circles": circles, "choices": choices, "lookups": lookups}
+
+
+def grid(name: str, cols: int) -> Callable[[str], TileGrid]:
+    return lambda module: GRIDS[name](module, cols)
+
+
+@pytest.fixture(scope="module", params=[PARTIAL, WHOLE])
 def lockstep(request: pytest.FixtureRequest) -> Lockstep:
-    return Lockstep(f"groups_{request.param}", {request.param: GRIDS[request.param]},
-                    ("native", "portable32"))
+    return Lockstep(f"groups_{request.param}", {name: grid(name, request.param) for name in GRIDS},
+                    ("native", *SECOND, "portable32"))
 
 
 @pytest.mark.parametrize("density", [0.5, 0.1])
@@ -106,20 +145,40 @@ def test_groups_match_verilator(lockstep: Lockstep, density: float) -> None:
         assert lockstep.run(model, inputs, CYCLES).all()
 
 
-def plan_of(make: Callable[[str], TileGrid]) -> Plan:
-    grid = make("planned")
-    return plan_grid(grid, read_tile(tile_verilog(grid), grid.tile_module))
+@pytest.mark.parametrize("name", sorted(GRIDS))
+def test_groups_with_a_shared_enable_need_no_masks_in_whole_chunks(name: str) -> None:
+    plan = plan_of(name)
+    shared = sum(map(plan.uniform, (group.enable for group in plan.groups)))
+    assert shared
+    for cols, unmasked in ((WHOLE, shared), (PARTIAL, 0)):
+        code = compile_grid(grid(name, cols)("masks"), tile_verilog(grid(name, cols)("masks"))).cpp
+        assert code.count("constexpr uint64_t present = FULL<") == unmasked
+        assert code.count("present = part<32>(enable, s)") + code.count(
+            "present = part<16>(enable, s)") + code.count(
+            "present = part<64>(enable, s)") == len(plan.groups) - unmasked
+
+
+def test_alternatives_are_one_group_that_is_always_enabled() -> None:
+    """Its tasks have enables of their own, which need masks although the group's does not."""
+    (group,) = [group for group in plan_of("lookups").groups if len(group.tasks) == 2]
+    assert group.enable.op == "bit"
+    assert all(task.enable is not group.enable for task in group.tasks)
+
+
+def plan_of(name: str) -> Plan:
+    planned = grid(name, PARTIAL)("planned")
+    return plan_grid(planned, read_tile(tile_verilog(planned), planned.tile_module))
 
 
 def test_groups_in_a_circle_stay_apart() -> None:
-    plan = plan_of(circles)
+    plan = plan_of("circles")
     assert any(group.late for group in plan.groups)
     for group in plan.groups:
         assert all(task.enable is group.enable for task in group.tasks)
 
 
 def test_shared_choice_becomes_groups_of_their_own() -> None:
-    plan = plan_of(choices)
+    plan = plan_of("choices")
     q = next(i for i, register in enumerate(plan.registers) if register.name in ("x", "q"))
     parts = [update for group in plan.groups for update in group.updates if update.register == q]
     assert len(parts) > 4
