@@ -675,6 +675,11 @@ template <int E> inline Vec<E> operand(const Constant<E>& constant) {
     else return load<E>(constant.numbers);
 }
 
+// Requests `bytes` bytes from memory, which a later load needs.
+inline void prefetch(const void* from, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(from) + i);
+}
+
 // Whether one of 64 numbers is not zero.
 template <typename T> inline bool any_set(const T* numbers) {
     T any = 0;

@@ -24,10 +24,14 @@ from sim.kernel.emit.layout import (
     wakers,
 )
 from sim.kernel.emit.values import UniformValues
-from sim.kernel.ir import low
+from sim.kernel.ir import low, topological
+from sim.kernel.netlist.tile import Read
 from sim.kernel.plan.plan import Input, Plan, storage
 
 __all__ = ["outputs_body", "step_body", "work_estimate"]
+
+_LARGE_MEMORY = 1 << 20
+"""Minimum size in bytes, over all tiles, of the memories that `step_body` prefetches."""
 
 
 def step_body(grid: TileGrid, plan: Plan, ports: Ports, uniform: UniformValues) -> list[str]:
@@ -38,6 +42,7 @@ def step_body(grid: TileGrid, plan: Plan, ports: Ports, uniform: UniformValues) 
     """
     loads = _loads(plan, ports)
     rows = _step_active(grid, plan, ports, loads) if can_skip(grid, plan) else _step_all(loads)
+    prefetches = _prefetches(grid, plan, uniform)
     return [
         "Uniform u;",
         *(f"const uint32_t {port.variable}[] = {{{port.variable}_bit}};"
@@ -47,9 +52,33 @@ def step_body(grid: TileGrid, plan: Plan, ports: Ports, uniform: UniformValues) 
           for name, source in plan.inputs.items() if source.kind == "shared"),
         *uniform.lines,
         "(void)u;",
+        *prefetches,
         *loads.north_bits,
         *rows,
     ]
+
+
+def _prefetches(grid: TileGrid, plan: Plan, uniform: UniformValues) -> list[str]:
+    """C++ statements that request the memory entries that all tiles read at the same address.
+
+    The requests of all rows overlap, so the processor waits about once in a step. Small memories
+    are left out: they are mostly in its caches.
+    """
+    lines: dict[str, None] = {}
+    for group in plan.groups:
+        if not plan.uniform(group.enable):
+            continue
+        roots = [value for value, _ in group.values()]
+        for node in topological(roots, lambda node: plan.pure(node) or plan.uniform(node)):
+            if not isinstance(node.attr, Read) or not plan.uniform(node.args[0]):
+                continue
+            memory = node.attr.memory
+            entry = grid.cols * storage(memory.width) // 8
+            if memory.writes and grid.rows * entry << memory.address_bits >= _LARGE_MEMORY:
+                place = f"g.m{plan.memories.index(memory)}[row][{uniform.name(node.args[0])}]"
+                lines[f"if ({uniform.name(group.enable)}) for (int row = 0; row < ROWS; ++row) "
+                      f"prefetch({place}, {entry});"] = None
+    return list(lines)
 
 
 # Inputs

@@ -1,5 +1,7 @@
 """Registers and memories of a tile against Verilator: enables, resets, initial values, ports."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -161,6 +163,32 @@ def test_memories_match_verilator() -> None:
         seen = bench.run(model, {name: random_words(rng, width, CYCLES)
                                  for name, width in bench.inputs.items()}, CYCLES)
     assert seen.all()
+
+
+@pytest.mark.parametrize(("bits", "address", "enable", "requests"), [
+    (12, "a", "re", 1), (11, "a", "re", 0), (12, "own", "re", 0), (12, "a", "own[0]", 0),
+], ids=["large", "small", "address of each tile", "enable of each tile"])
+def test_shared_entries_of_a_large_memory_are_requested_before_the_first_row(
+        bits: int, address: str, enable: str, requests: int) -> None:
+    body = f"""
+  reg [31:0] words [0:{(1 << bits) - 1}];
+  reg [31:0] r = 0;
+  assign q = r;
+  always @(posedge clk) begin
+    if (we) words[a] <= d;
+    if ({enable}) r <= words[{address}];
+  end
+"""
+    inputs = {"re": 1, "we": 1, "a": bits, "own": bits, "d": 32}
+    rows, cols = 4, 16
+    assert (1 << 12) * rows * cols * 4 == 1 << 20
+    grid = TileGrid("large", "large_tile",
+                    lambda: VerilogTile("large_tile", inputs, {"q": 32}, body), rows, cols,
+                    [*map(Shared, ("re", "we", "a")), *map(Each, ("own", "d", "q"))])
+    code = compile_grid(grid, tile_verilog(grid)).cpp
+    pattern = (r"if \(u\.\w+\) for \(int row = 0; row < ROWS; \+\+row\) "
+               r"prefetch\(g\.m0\[row\]\[u\.\w+\], 64\);")
+    assert len(re.findall(pattern, code)) == code.count("prefetch(") == requests
 
 
 def tile(body: str, inputs: tuple[tuple[str, int]] = (("d", 8),),
