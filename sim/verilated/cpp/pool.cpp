@@ -1,6 +1,7 @@
 #include "pool.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -9,9 +10,12 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 namespace systolith {
+
+static constexpr size_t HUGE_PAGE = size_t(1) << 21;
 
 // A pool's jobs, and the threads besides the calling one.
 class Workers {
@@ -217,6 +221,19 @@ Job::Job(std::string kind, std::string path, uint64_t weight)
     workers_.join(this);
 }
 Job::~Job() { workers_.leave(this); }
+
+void* Job::operator new(size_t size, std::align_val_t alignment) {
+    const size_t unit = size < HUGE_PAGE ? size_t(alignment) : HUGE_PAGE;
+    size = (size + unit - 1) / unit * unit;
+    void* memory = std::aligned_alloc(unit, size);
+    if (!memory) throw std::bad_alloc();
+#if defined(MADV_HUGEPAGE)
+    // If the system does not follow the advice, the memory has small pages.
+    if (unit == HUGE_PAGE) madvise(memory, size, MADV_HUGEPAGE);
+#endif
+    return memory;
+}
+void Job::operator delete(void* memory, std::align_val_t) { std::free(memory); }
 void Job::post() { workers_.post(*this); }
 void Job::finish() { workers_.finish(*this); }
 

@@ -12,8 +12,10 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <string>
 
 namespace systolith {
@@ -31,6 +33,11 @@ public:
     Job(const Job&) = delete;
     Job& operator=(const Job&) = delete;
     virtual ~Job();
+
+    // A large state is in huge pages, if the system has them: a step touches more small pages than
+    // the processor's table holds.
+    static void* operator new(size_t size, std::align_val_t alignment);
+    static void operator delete(void* memory, std::align_val_t alignment);
 
     // Reports that the inputs are complete.
     void post();

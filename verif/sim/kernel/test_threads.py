@@ -92,17 +92,55 @@ int main() {
 }
 """
 
+STATE_TEST = r"""
+#include "pool.hpp"
+#include <cstdio>
+#include <cstring>
+#include <memory>
 
-def test_pool_has_no_data_race(tmp_path: pathlib.Path) -> None:
+template <size_t SIZE> struct State final : systolith::Job {
+    explicit State(bool fails) : Job("state", "a", 1) {
+        std::memset(words, 1, SIZE);
+        if (fails) throw 1;
+    }
+    uint64_t load() const override { return 1; }
+    void run() override {}
+    unsigned char words[SIZE];
+};
+
+template <size_t SIZE> bool begins_at_a_multiple_of(size_t alignment) {
+    const auto state = std::make_unique<State<SIZE>>(false);
+    const bool aligned = reinterpret_cast<uintptr_t>(state.get()) % alignment == 0;
+    try {
+        delete new State<SIZE>(true);
+        return false;
+    } catch (int) {
+    }
+    return aligned;
+}
+
+int main() {
+    systolith::Pool pool;
+    systolith::Pool::current() = &pool;
+    if (!begins_at_a_multiple_of<100>(64)) return 1;
+    if (!begins_at_a_multiple_of<5 << 20>(2 << 20)) return 2;
+    std::puts("done");
+}
+"""
+
+
+@pytest.mark.parametrize(("sanitizer", "text"), [("thread", POOL_TEST), ("address", STATE_TEST)],
+                         ids=["data races", "memory of states"])
+def test_pool_passes_the_sanitizers(sanitizer: str, text: str, tmp_path: pathlib.Path) -> None:
     tools = Toolchain.find()
     source, program = tmp_path / "test.cpp", tmp_path / "test"
-    source.write_text(POOL_TEST)
-    command = [*tools.cxx, "-std=c++20", "-O1", "-g", "-pthread", "-fsanitize=thread", "-Wall",
-               "-Wextra", "-Werror", f"-I{POOL}", str(source), str(POOL / "pool.cpp"), "-o",
-               str(program)]
+    source.write_text(text)
+    command = [*tools.cxx, "-std=c++20", "-O1", "-g", "-pthread", f"-fsanitize={sanitizer}",
+               "-Wall", "-Wextra", "-Werror", f"-I{POOL}", str(source), str(POOL / "pool.cpp"),
+               "-o", str(program)]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
-    if "tsan" in built.stderr:
-        pytest.skip("the compiler has no thread sanitizer")
+    if f"lib{sanitizer[0]}san" in built.stderr:
+        pytest.skip(f"the compiler has no {sanitizer} sanitizer")
     assert not built.returncode, built.stderr
     done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
