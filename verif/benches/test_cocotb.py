@@ -11,7 +11,7 @@ from verif.benches.runner import BENCHES, Bench, build, check, design, run
 pytestmark = pytest.mark.slow
 
 COVERED = ("mac_cell-tiny-1", "mac_cell-tiny-4", "sequencer-tiny-2", "xlu-tiny-2", "vpu-tiny-2",
-           "hbm_port-tiny-2", "control-tiny-2", "core-small-2")
+           "hbm_port-tiny-2", "control-tiny-2", "core-small-2", "chip-small-2")
 """Benches that only ``make cocotb`` runs. Pytest's tests of these units take less time:
 
 - in Verilog of the same size, those of the cell, at all depths (``hdl/mxu/test_cell.py``), and, at
@@ -20,7 +20,10 @@ COVERED = ("mac_cell-tiny-1", "mac_cell-tiny-4", "sequencer-tiny-2", "xlu-tiny-2
 - in Verilog, with a quarter of the vector memory, those of the core at `small`
   (``hdl/core/test_core.py``);
 - in Amaranth's simulator, those of the AXI ports at `tiny` (``hdl/axi/test_axi.py``,
-  ``hdl/chip/test_registers.py``), whose benches at `small` simulate Verilog."""
+  ``hdl/chip/test_registers.py``), whose benches at `small` simulate Verilog;
+- with kernels, those of the chip at `small` (``sim/models/test_chip.py``): random transfers of
+  both cores with signals, contention for a vector memory, refused transfers, resets. The bench at
+  `tiny` simulates Verilog."""
 
 
 # Large designs come last in the list, and take longest; each has a process of its own.

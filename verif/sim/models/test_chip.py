@@ -41,6 +41,9 @@ CHIPS = [pytest.param(TINY, id="tiny"),
 ROW = TINY.row_bytes
 SLVERR, DECERR = 2, 3
 LIMIT = 100_000
+STREAMS, STREAM_ROWS = 4, 192
+"""Number of transfers of each core, and rows of each transfer, while both cores saturate one vector
+memory. All these rows together are many times what the chip's buffers hold."""
 STALLS = [HbmOptions(latency=1), HbmOptions(latency=17, stalls=20_000, seed=5),
           HbmOptions(latency=3, beats=1, cycles=3, outstanding=1, stalls=45_000, seed=6)]
 SPIN = "{ s0.add s1, s0, 100 } again: { s1.loop s1, again } { s1.halt }"
@@ -628,6 +631,52 @@ def test_random_transfers_of_both_cores(seed: int) -> None:
 def test_random_transfers_over_several_channels() -> None:
     for seed in range(100, 106):
         check_random_transfers(Config.preset("small"), seed)
+
+
+def streaming_core(config: Config, core: int, victim: int, *, reads: bool) -> Core:
+    """A core that moves rows between HBM and the victim's vector memory, and uses its own."""
+    rows = STREAM_ROWS
+    words = rows // config.sublanes
+    inside = (vmem if core == victim else other_vmem)(core * words)
+    descriptors = {}
+    for number in range(STREAMS):
+        outside = hbm((core * STREAMS + number) * rows * config.row_bytes)
+        sides = (outside, inside) if reads else (inside, outside)
+        descriptors[number * DESCRIPTOR_WORDS] = descriptor(config, *sides, rows=rows,
+                                                            semaphore=sem[4])
+    behind = 2 * words
+    return Core("\n".join((
+        "{ misc.signal_other sem5, 1 } { misc.wait sem5, 1 | s0.add s3, s0, 200 }",
+        *(f"{{ misc.dma {place} }}" for place in descriptors),
+        f"again: {{ ld.load v5, s0, {behind} | st.store v6, s0, {behind + 2} "
+        "| s1.loop s3, again }",
+        f"{{ misc.wait sem4, {STREAMS} }} {{ s1.halt }}")), descriptors)
+
+
+@pytest.mark.parametrize("reads", [True, False], ids=["reads", "writes"])
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("config", CHIPS)
+def test_neither_core_starves_at_one_vector_memory(config: Config, victim: int,
+                                                   reads: bool) -> None:
+    """Both engines saturate the victim's vector memory, which its program uses, too."""
+    cores = [streaming_core(config, core, victim, reads=reads) for core in range(2)]
+    with ChipModel(config, memory=STALLS[0]) as model:
+        pair = Pair(model, cores, 12)
+        for number, golden in enumerate(pair.golden.cores):
+            golden.start()
+            model.start(number)
+        pair.golden.run(LIMIT, 1)
+        begun = model.cycle
+        ends: dict[int, int] = {}
+        while len(ends) < 2:
+            model.run(10, until=Until.NEVER)
+            for core in {0, 1} - ends.keys():
+                if not model.running(core):
+                    ends[core] = model.cycle - begun
+        # A vector memory takes or gives a row a cycle.
+        assert max(ends.values()) >= 2 * STREAMS * STREAM_ROWS
+        assert min(ends.values()) > 0.8 * max(ends.values()), ends
+        pair.compare()
 
 
 # Faults
