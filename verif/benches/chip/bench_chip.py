@@ -22,14 +22,12 @@ from sim.asm.operands import sem, v
 from sim.asm.text import assemble
 from verif.benches.chip.chip import WORDS, ChipBench, Events
 from verif.system.programs.bundles import random_words
+from verif.system.programs.streams import STREAM_ROWS, STREAMS, streaming
 
 bench_test = cocotb.test(timeout_time=10_000, timeout_unit="us")
 
 TRANSFERS = 10
 """Number of transfers of each core while both cores contend."""
-STREAMS, STREAM_ROWS = 4, 192
-"""Number of transfers of each core, and rows of each transfer, while both cores saturate one
-memory. All these rows together are many times what the chip's buffers hold."""
 PITCH = DESCRIPTOR_WORDS
 
 
@@ -308,23 +306,12 @@ async def stream(bench: ChipBench, victim: int, *, reads: bool) -> None:
     """Both engines move rows between HBM and the victim's vector memory, which its program uses."""
     config = bench.config
     rows = STREAM_ROWS
-    words = rows // config.sublanes
-    last = WORDS - 32
     for core in bench.cores:
-        made = []
-        for _ in range(STREAMS):
-            inside = (vmem if core == victim else other_vmem)(core * words)
-            outside = hbm(bench.place(random_words(bench.numbers, (rows, config.lanes))) if reads
-                          else bench.allocate(rows))
-            sides = (outside, inside) if reads else (inside, outside)
-            made.append(descriptor(config, *sides, rows=rows, semaphore=sem[4]))
+        outside = [hbm(bench.place(random_words(bench.numbers, (rows, config.lanes))) if reads
+                       else bench.allocate(rows)) for _ in range(STREAMS)]
+        text, made = streaming(config, core, victim, outside, WORDS - 32, reads=reads)
         await put_descriptors(bench, core, made)
-        await bench.load(core, bundles(config, "\n".join((
-            "{ misc.signal_other sem5, 1 } { misc.wait sem5, 1 | s0.add s3, s0, 200 }",
-            *(f"{{ misc.dma {PITCH * number} }}" for number in range(STREAMS)),
-            f"again: {{ ld.load v5, s0, {last} | st.store v6, s0, {last + 2} "
-            "| s1.loop s3, again }",
-            f"{{ misc.wait sem4, {STREAMS} }} {{ s1.halt }}"))))
+        await bench.load(core, bundles(config, text))
     pace = Pace(bench, "r" if reads else "w")
     await bench.run()
     pace.check()

@@ -33,6 +33,7 @@ from sim.models.chip import (
 from sim.models.hbm import HbmOptions
 from verif.hdl.dma.engine import Job, Transfers
 from verif.hdl.test_isa import example
+from verif.system.programs.streams import STREAM_ROWS, STREAMS, streaming
 
 TINY = Config.preset("tiny")
 CHIPS = [pytest.param(TINY, id="tiny"),
@@ -41,9 +42,6 @@ CHIPS = [pytest.param(TINY, id="tiny"),
 ROW = TINY.row_bytes
 SLVERR, DECERR = 2, 3
 LIMIT = 100_000
-STREAMS, STREAM_ROWS = 4, 192
-"""Number of transfers of each core, and rows of each transfer, while both cores saturate one vector
-memory. All these rows together are many times what the chip's buffers hold."""
 STALLS = [HbmOptions(latency=1), HbmOptions(latency=17, stalls=20_000, seed=5),
           HbmOptions(latency=3, beats=1, cycles=3, outstanding=1, stalls=45_000, seed=6)]
 SPIN = "{ s0.add s1, s0, 100 } again: { s1.loop s1, again } { s1.halt }"
@@ -634,23 +632,11 @@ def test_random_transfers_over_several_channels() -> None:
 
 
 def streaming_core(config: Config, core: int, victim: int, *, reads: bool) -> Core:
-    """A core that moves rows between HBM and the victim's vector memory, and uses its own."""
-    rows = STREAM_ROWS
-    words = rows // config.sublanes
-    inside = (vmem if core == victim else other_vmem)(core * words)
-    descriptors = {}
-    for number in range(STREAMS):
-        outside = hbm((core * STREAMS + number) * rows * config.row_bytes)
-        sides = (outside, inside) if reads else (inside, outside)
-        descriptors[number * DESCRIPTOR_WORDS] = descriptor(config, *sides, rows=rows,
-                                                            semaphore=sem[4])
-    behind = 2 * words
-    return Core("\n".join((
-        "{ misc.signal_other sem5, 1 } { misc.wait sem5, 1 | s0.add s3, s0, 200 }",
-        *(f"{{ misc.dma {place} }}" for place in descriptors),
-        f"again: {{ ld.load v5, s0, {behind} | st.store v6, s0, {behind + 2} "
-        "| s1.loop s3, again }",
-        f"{{ misc.wait sem4, {STREAMS} }} {{ s1.halt }}")), descriptors)
+    size = STREAM_ROWS * config.row_bytes
+    text, made = streaming(config, core, victim,
+                           [hbm((core * STREAMS + number) * size) for number in range(STREAMS)],
+                           2 * STREAM_ROWS // config.sublanes, reads=reads)
+    return Core(text, {number * DESCRIPTOR_WORDS: words for number, words in enumerate(made)})
 
 
 @pytest.mark.parametrize("reads", [True, False], ids=["reads", "writes"])
