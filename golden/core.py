@@ -80,7 +80,15 @@ class GoldenCore(ArchitecturalState):
     def set_peer(self, peer: ArchitecturalState) -> None:
         """Make ``peer`` the other core of this core's chip; ``peer`` itself does not change."""
         super().set_peer(peer)
-        # The cached bundles were decoded for a chip of one core.
+        # They were decoded for a chip of one core.
+        self.forget_bundles()
+
+    def forget_bundles(self) -> None:
+        """Drop the decoded bundles; each is decoded again before its next execution.
+
+        They refer to the core, which refers to them. So without this call, the many objects of an
+        unused core stay in memory until Python's garbage collector finds them.
+        """
         self._cache.clear()
 
     def load_program(self, bundles: Iterable[int], at: int = 0) -> None:

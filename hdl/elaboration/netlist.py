@@ -3,15 +3,17 @@
 Amaranth describes a module as a netlist of single bits. Most of the time goes into creating and
 looking up these bits, one by one, in a few small functions. `speed_up` replaces these functions by
 others that do the same with fewer steps. They check what a design can make wrong, but not that
-Amaranth itself is right.
+Amaranth itself is right. It also makes Python free the netlist as soon as the module is written.
 """
 
+import copy
 import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import amaranth
-from amaranth.hdl import _ast, _nir
+from amaranth.back import rtlil
+from amaranth.hdl import _ast, _ir, _nir
 
 __all__ = ["VERSION", "speed_up"]
 
@@ -149,17 +151,47 @@ def _values(self: _ast._MappedKeyDict) -> Iterable[Any]:
     return list(self._storage.values())
 
 
+def _emit_netlist(netlist: _nir.Netlist, design: _ir.Design, *,
+                  all_undef_to_ff: bool = False) -> None:
+    """Replace the function of the same name, and let the emitter refer to nothing afterwards.
+
+    An emitter is part of a cycle of references, because its methods define recursive functions.
+    Until the garbage collector finds the cycle, everything that the emitter refers to would stay in
+    memory. Most of it is the netlist: a million objects for a core.
+    """
+    emitter = _ir.NetlistEmitter(netlist, design, all_undef_to_ff=all_undef_to_ff)
+    emitter.emit_fragment(design.fragment, None)
+    vars(emitter).clear()
+
+
 @functools.cache
 def speed_up() -> bool:
     """Replace functions of Amaranth; return whether its version is the one that they are from."""
     if amaranth.__version__ != VERSION:
         return False
     check_bits = _nir.Netlist.check_comb_cycles
+    emit_module = rtlil.ModuleEmitter.emit
+    parse_format = _ast.Format.__init__
 
     def check_comb_cycles(self: _nir.Netlist) -> None:
         """Follow all bits, which takes long, only if cells depend on each other."""
         if not _has_no_cycle(self):
-            check_bits(self)
+            # As in `_emit_netlist`, a cycle of references keeps the netlist that is checked.
+            same = copy.copy(self)
+            check_bits(same)
+            vars(same).clear()
+
+    def emit(self: rtlil.ModuleEmitter) -> None:
+        """Let the emitter refer to nothing afterwards: see `_emit_netlist`."""
+        emit_module(self)
+        vars(self).clear()
+
+    def init_format(self: _ast.Format, format: str, *args: Any, **kwargs: Any) -> None:
+        """Parse no format that only shows a value: every signal has one."""
+        if format == "{}" and len(args) == 1 and not kwargs and isinstance(args[0], _ast.Value):
+            self._chunks = (args[0], ""),
+        else:
+            parse_format(self, format, *args, **kwargs)
 
     _nir.Value.__new__ = _value
     _nir.Value.from_const = classmethod(_from_const)
@@ -169,6 +201,9 @@ def speed_up() -> bool:
     _nir.Netlist.resolve_net = _resolve_net
     _nir.Netlist.resolve_value = _resolve_value
     _nir.Netlist.check_comb_cycles = check_comb_cycles
+    _ir._emit_netlist = _emit_netlist
+    rtlil.ModuleEmitter.emit = emit
+    _ast.Format.__init__ = init_format
     _ast._MappedKeyDict.__contains__ = _contains
     _ast._MappedKeyDict.items = _items
     _ast._MappedKeyDict.values = _values

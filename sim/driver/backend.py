@@ -290,7 +290,8 @@ class _GoldenBackend:
         return {name.lower(): 0 for name in COUNTER_REGISTERS}
 
     def close(self) -> None:
-        pass
+        for core in self._chip.cores:
+            core.forget_bundles()
 
 
 class _RtlBackend:

@@ -1,16 +1,22 @@
 """Tests of the faster netlist: what it writes, and the cycles that it finds."""
 
+import gc
 import subprocess
 import sys
+import weakref
+from typing import Any
 
 import amaranth
 import pytest
-from amaranth import Cat, Module, Signal
+from amaranth import Cat, Format, Module, Signal
 from amaranth.back import rtlil
-from amaranth.hdl._nir import CombinationalCycle
+from amaranth.hdl import _ir
+from amaranth.hdl._nir import CombinationalCycle, Netlist
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from hdl.axi.master import BurstCutter
+from hdl.config import Config
 from hdl.elaboration.netlist import VERSION, speed_up
 
 PROGRAM = """
@@ -115,3 +121,36 @@ def test_ports_that_netlists_cannot_number_are_refused(width: int) -> None:
     m.d.comb += total.eq(wide.xor())
     with pytest.raises(AssertionError):
         rtlil.convert(m, ports=[wide, total])
+
+
+def test_the_netlist_is_freed_when_the_module_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a collection of garbage."""
+    speed_up()
+    build = _ir.build_netlist
+    netlists: list[weakref.ref[Netlist]] = []
+
+    def noted(*args: Any, **options: Any) -> Netlist:
+        netlist = build(*args, **options)
+        netlists.append(weakref.ref(netlist))
+        return netlist
+
+    monkeypatch.setattr(_ir, "build_netlist", noted)
+    gc.disable()
+    try:
+        rtlil.convert(BurstCutter(Config.preset("tiny")))
+    finally:
+        gc.enable()
+    assert [netlist() for netlist in netlists] == [None]
+
+
+def test_only_a_format_that_shows_a_value_alone_is_not_parsed() -> None:
+    speed_up()
+    bits = Signal(4)
+    for text, spec in (("{}", ""), ("{:x}", "x")):
+        [(value, found)] = Format(text, bits)._chunks
+        assert (value is bits, found) == (True, spec)
+    assert Format("{}", "text")._chunks == ("text",)
+    with pytest.raises(ValueError, match="positional argument 1 was not used"):
+        Format("{}", bits, bits)
+    with pytest.raises(ValueError, match="keyword argument 'more' was not used"):
+        Format("{}", bits, more=bits)

@@ -1,5 +1,7 @@
 """Devices: products of any shape have the same bits on both backends; errors name bad input."""
 
+import gc
+import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -8,10 +10,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from golden.chip import GoldenChip
 from golden.mxu import matmul
 from hdl.config import Config
 from sim.asm.text import assemble
-from sim.driver.backend import SIMULATED, rtl_backend
+from sim.driver.backend import SIMULATED, golden_backend, rtl_backend
 from sim.models.chip import ChipModel, chip_library
 from systolith import Dense, Device, HbmOptions
 from verif.sim.driver.common import HALT, SEED, TINY, assert_same_bits, check_product, operands
@@ -112,6 +115,26 @@ def test_closing_twice_is_fine_and_use_after_close_is_not() -> None:
         device.matmul(one, one)
     with pytest.raises(RuntimeError, match="device is closed"):
         device.counters()
+
+
+def test_a_closed_golden_device_keeps_no_decoded_bundle() -> None:
+    """Without a collection of garbage: until the next one, they would fill the memory."""
+    chip = GoldenChip(TINY)
+    backend = golden_backend(chip, lambda bundles: (0, False))
+    core = chip.cores[0]
+    core.load_program(assemble("{ s0.add s1, s0, 1 }\n{ s1.halt }", TINY).bundles)
+    core.start()
+    core.run(100)
+    [first, _] = core._cache.values()
+    kept = [weakref.ref(compute) for compute in first.computes]
+    del first, _
+    assert kept
+    gc.disable()
+    try:
+        backend.close()
+        assert all(compute() is None for compute in kept)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(("arguments", "error", "message"), [

@@ -182,5 +182,5 @@ def sparse(rng: np.random.Generator, width: int, cycles: int, density: float) ->
     return packed((rng.random((cycles, width)) < density).astype(np.uint64), 1)
 
 
-__all__ = ["BACKENDS", "PARALLEL", "SECOND", "Lockstep", "VerilogTile", "packed", "random_words",
-           "sparse", "tile_verilog"]
+__all__ = ["BACKENDS", "HAS_AVX512", "PARALLEL", "SECOND", "Lockstep", "VerilogTile", "packed",
+           "random_words", "sparse", "tile_verilog"]

@@ -10,11 +10,12 @@ from hdl.tiles import TileGrid
 from sim.kernel import compile_grid
 from sim.models.core import core_grids
 from sim.verilated.toolchain import Toolchain
-from verif.sim.kernel.lockstep import tile_verilog
+from verif.sim.kernel.lockstep import HAS_AVX512, tile_verilog
 
 MACHINE = "skylake-avx512"
 
 
+@pytest.mark.skipif(HAS_AVX512, reason="all other tests compile and run the AVX-512 code here")
 @pytest.mark.parametrize("grid", core_grids(Config.preset("tiny")), ids=lambda grid: grid.module)
 def test_kernel_compiles_for_avx512(grid: TileGrid, tmp_path: pathlib.Path) -> None:
     compiler = [*Toolchain.find().cxx, "-std=c++20", f"-march={MACHINE}", "-fsyntax-only"]
