@@ -14,6 +14,7 @@ from hdl.chip.chip import Chip
 from hdl.chip.node import _SETTLE_CYCLES, RESET_CYCLES, CoreNode, CoreReset
 from hdl.chip.registers import CORE_REGISTERS
 from hdl.config import Config
+from hdl.link.eject import ArrivalPort
 from verif.hdl.simulation.simulator import simulate
 from verif.hdl.stubs import Stub, stub_out
 
@@ -191,6 +192,38 @@ def test_each_side_sees_whether_a_register_is_still_to_be_written(node: Run) -> 
             assert ctx.get(engine.other_busy) == peer
 
     node(process)
+
+
+def test_a_packet_s_signal_reaches_the_core_only_when_its_vector_is_written(linked: Run) -> None:
+    async def process(ctx: SimulatorContext, dut: CoreNode, core: Stub, engine: Stub,
+                      port: Stub) -> None:
+        packet, row = ArrivalPort.streams(dut.arrivals)[0]
+        for field, value in (("vector", 1), ("signal", 1), ("semaphore", 5), ("amount", 1)):
+            ctx.set(packet.payload[field], value)
+        for delay in range(4):
+            ctx.set(packet.valid, 1)
+            ctx.set(row.valid, 1)
+            ctx.set(core.host_write.ready, 1)
+            for _ in range(20):
+                if taken := ctx.get(packet.ready):
+                    break
+                await ctx.tick()
+            assert taken
+            await ctx.tick()
+            ctx.set(packet.valid, 0)
+            ctx.set(row.valid, 0)
+            signals = []
+            for cycle in range(12):
+                # The core has all rows, and writes them in the cycle ``delay``.
+                ctx.set(core.host_write.ready, cycle >= delay)
+                if ctx.get(core.signal.valid):
+                    assert ctx.get(core.signal.index) == 5
+                    signals.append(cycle)
+                await ctx.tick()
+            assert len(signals) == 1
+            assert signals[0] > delay, delay
+
+    linked(process)
 
 
 def test_a_chip_connects_its_cores_and_shows_their_status(monkeypatch: pytest.MonkeyPatch) -> None:

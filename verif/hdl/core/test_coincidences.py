@@ -16,7 +16,7 @@ from hdl.core.sequencer import Sequencer
 from hdl.encoding import bundle_words
 from hdl.isa import Fault
 from sim.asm.assembler import Assembler
-from sim.asm.operands import s, sem
+from sim.asm.operands import s, sem, v
 from verif.hdl.simulation.simulator import simulate
 
 CONFIG = Config(array=4, sublanes=2, vmem_bytes=32 * 8, smem_words=16, imem_bundles=4,
@@ -205,6 +205,39 @@ def test_a_stop_in_any_cycle_executes_no_bundle_twice(issue_cycles: int) -> None
 
     simulate(dut, process)
     assert stopped_at == {0, 1, 2, 3}
+
+
+def test_a_signal_to_another_chip_waits_with_its_bundle_and_other_bundles_send_none() -> None:
+    config = replace(CONFIG, link_bytes=4)
+    port_is_free = 15
+    asm = Assembler(config)
+    with asm.bundle() as b:
+        b.s0.add(s[1], s[0], 1)
+    with asm.bundle() as b:
+        b.ld.load(v[1], s[0], 0)
+        b.misc.signal_remote(sem[3], s[1], 1)
+    with asm.bundle() as b:
+        b.s1.halt()
+    dut = Sequencer(config)
+    offered = []
+
+    async def process(ctx: SimulatorContext) -> None:
+        host = Host(ctx, dut)
+        for at, bundle in enumerate(asm.assemble().bundles):
+            for number, word in enumerate(bundle_words(bundle)):
+                await host.access(1, Space.IMEM, at << REQUEST_WORD_BITS | number, word)
+        ctx.set(dut.remote.ready, 1)
+        await pulse(ctx, dut.start)
+        for cycle in range(2 * port_is_free):
+            ctx.set(dut.urgent_read, cycle < port_is_free)  # the load waits, with its bundle
+            if ctx.get(dut.remote.valid):
+                offered.append(cycle)
+            await ctx.tick()
+        assert ctx.get(dut.pc) == 2
+        assert not ctx.get(dut.running)
+
+    simulate(dut, process)
+    assert offered == [port_is_free]
 
 
 @pytest.mark.parametrize("issue_cycles", [1, 3])

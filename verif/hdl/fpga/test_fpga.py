@@ -10,6 +10,7 @@ import pytest
 from amaranth.sim import SimulatorContext
 
 from hdl.config import Config
+from hdl.fpga import bridge as bridge_module
 from hdl.fpga.board import CRYSTAL_HZ, Board, pll_divisors
 from hdl.fpga.bridge import SerialBridge
 from hdl.fpga.executor import Executor
@@ -26,7 +27,8 @@ from hdl.fpga.protocol import (
 )
 from hdl.fpga.system import SerialSystem
 from hdl.fpga.uart import UartReceiver, UartTransmitter
-from verif.hdl.simulation.simulator import fast_simulator
+from verif.hdl.simulation.simulator import fast_simulator, simulate
+from verif.hdl.stubs import stub_out
 
 FPGA = Config.preset("fpga")
 
@@ -207,6 +209,22 @@ def test_executor_does_nothing_for_a_malformed_request(operation: int, count: in
                                                        words: int) -> None:
     payload = struct.pack("<BBHI", 7, operation, count, address) + bytes(4 * words)
     assert execute(payload) == (Response(7, Status.MALFORMED, 0), [], 0)
+
+
+def test_requests_are_refused_exactly_while_the_executor_uses_the_buffer(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first byte of a request may arrive in the first cycle in which the buffer is free."""
+    placed = stub_out(monkeypatch, bridge_module, "FrameReceiver", "FrameSender", "Executor")
+    dut = SerialBridge(4)
+
+    async def process(ctx: SimulatorContext) -> None:
+        [receiver], [executor] = placed["FrameReceiver"], placed["Executor"]
+        for value in (1, 0, 1):
+            ctx.set(executor.hold, value)
+            assert ctx.get(receiver.hold) == value
+            await ctx.tick()
+
+    simulate(dut, process)
 
 
 @pytest.mark.parametrize("clock_hz", [3_125_000, 12_500_000, 20_000_000, 30_000_000, 40_000_000])
