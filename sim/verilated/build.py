@@ -20,7 +20,7 @@ from sim.verilated.objects import (
     runtime_objects,
     shared_objects,
 )
-from sim.verilated.toolchain import Toolchain
+from sim.verilated.toolchain import SPLIT_FLAGS, Toolchain
 
 __all__ = ["build_library", "build_model"]
 
@@ -210,6 +210,7 @@ def _build(folder: pathlib.Path, tools: Toolchain, recipe: _Recipe) -> None:
         recipe.waivers, ""]))
     verilate(folder, recipe.top, "Vmodel", recipe.hierarchical, [
         "-Wall", *tools.verilator_flags, *(_SHALLOW if recipe.optimise is None else ()),
+        *(SPLIT_FLAGS if recipe.optimise is not True else ()),
         *(["--trace-vcd"] if recipe.trace else [])], ["model.vlt", *recipe.verilog], tools,
         top_flags=["--threads", str(recipe.threads)])
     (folder / "ports.inc").write_text(_ports((obj / "Vmodel.h").read_text()))

@@ -37,7 +37,13 @@ from sim.verilated.objects import (
     run_tool,
     runtime_objects,
 )
-from sim.verilated.toolchain import CLASS_STANDARD, SIZE_FLAGS, Toolchain, build_folder
+from sim.verilated.toolchain import (
+    CLASS_STANDARD,
+    SIZE_FLAGS,
+    SPLIT_FLAGS,
+    Toolchain,
+    build_folder,
+)
 from verif.benches.axi.tops import ControlTop, HbmPortTop
 from verif.benches.fpga.tops import SdramTop, SerialTop
 
@@ -61,8 +67,8 @@ _MODULES = {top: f"verif.benches.{folder}.bench_{top}"
             for folder, tops in _DESIGNS.items() for top in tops}
 
 # The random initial contents of a design's memories follow from the run's seed.
-_VERILATOR_FLAGS = ("--vpi", "--timescale", "1ns/1ns", *SIZE_FLAGS, "--x-assign", "unique",
-                    "--x-initial", "unique", "--no-timing")
+_VERILATOR_FLAGS = ("--vpi", "--timescale", "1ns/1ns", *SIZE_FLAGS, *SPLIT_FLAGS, "--x-assign",
+                    "unique", "--x-initial", "unique", "--no-timing")
 
 _CXX_FLAGS = (CLASS_STANDARD, "-pthread")
 _COCOTB_MAIN = cocotb_tools.config.share_dir / "lib" / "verilator" / "verilator.cpp"
