@@ -227,6 +227,20 @@ def test_requests_are_refused_exactly_while_the_executor_uses_the_buffer(
     simulate(dut, process)
 
 
+@pytest.mark.parametrize(("valid", "write", "ready"), [
+    (0, 0, (1, 1)), (0, 1, (1, 1)), (1, 0, (1, 0)), (1, 1, (0, 1))])
+def test_an_access_of_the_host_delays_only_bursts_of_its_own_direction(
+        valid: int, write: int, ready: tuple[int, int]) -> None:
+    memory = BlockMemory(12, 32)
+
+    async def process(ctx: Any) -> None:
+        ctx.set(memory.access.valid, valid)
+        ctx.set(memory.access.write, write)
+        assert (ctx.get(memory.axi.awready), ctx.get(memory.axi.arready)) == ready
+
+    simulate(memory, process)
+
+
 @pytest.mark.parametrize("clock_hz", [3_125_000, 12_500_000, 20_000_000, 30_000_000, 40_000_000])
 def test_pll_makes_the_clock_within_its_limits(clock_hz: int) -> None:
     reference, feedback, output = pll_divisors(clock_hz)
