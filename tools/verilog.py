@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 from hdl.config import PRESETS, Config
 from hdl.lint import LINT_WAIVERS
+from hdl.store import digest, keep_text, kept_text
 from hdl.target import Target
 from hdl.verilog import Export, export
-from sim.verilated.toolchain import Toolchain, build_folder
+from sim.verilated.toolchain import Toolchain, build_folder, verilator_version
 
 __all__ = ["lint", "main", "write"]
 
@@ -39,22 +40,31 @@ def lint(design: Export) -> Iterator[tuple[str, str]]:
 
     Yields the name and the warnings of each module, "" if there are none. Modules are linted one
     at a time: for all 16,384 cells at once, Verilator would need many minutes and find nothing
-    more.
+    more. A module that was found clean before, in this design or another one, is not linted again.
     """
     tools = Toolchain.find()
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        waivers = f'`verilator_config\n{LINT_WAIVERS}lint_off -file "*children.v"\n'
-        (folder / "lint.vlt").write_text(waivers)
-        for module, text in design.sources.items():
-            (folder / "children.v").write_text(
-                "\n".join(map(design.stub, design.modules[module].instances)))
-            (folder / f"{module}.v").write_text(text)
-            done = subprocess.run(
-                [*tools.verilator, "--lint-only", "-Wall", "--top-module", module, "lint.vlt",
-                 f"{module}.v", "children.v"],
-                cwd=folder, env=tools.environment(), capture_output=True, text=True, check=False)
-            yield module, done.stderr if done.returncode else ""
+    for module, text in design.sources.items():
+        files = {
+            "lint.vlt": f'`verilator_config\n{LINT_WAIVERS}lint_off -file "*children.v"\n',
+            f"{module}.v": text,
+            "children.v": "\n".join(map(design.stub, design.modules[module].instances)),
+        }
+        arguments = ["--lint-only", "-Wall", "--top-module", module, *files]
+        key = digest([list(files.items()), arguments, verilator_version()])
+        if kept_text("lint", f"{module}.txt", key) is not None:
+            yield module, ""
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            for name, content in files.items():
+                pathlib.Path(folder, name).write_text(content)
+            done = subprocess.run([*tools.verilator, *arguments], cwd=folder,
+                                  env=tools.environment(), capture_output=True, text=True,
+                                  check=False)
+        if done.returncode:
+            yield module, done.stderr or f"{module}.v: Verilator failed ({done.returncode})\n"
+        else:
+            keep_text("lint", f"{module}.txt", key, "clean")
+            yield module, ""
 
 
 def main() -> int:

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from hdl.store import cache_folder
 
 __all__ = ["CLASS_STANDARD", "SIZE_FLAGS", "SPLIT_FLAGS", "Toolchain", "build_folder",
-           "compile_for", "march"]
+           "compile_for", "march", "verilator_version"]
 
 _INSTALL = "apt-get install -y g++"
 
@@ -243,7 +243,7 @@ class Toolchain:
             output.
         """
         return (*self.cxx, *_compiler_identity(self.cxx, self.march),
-                _verilator_version(), *self.verilator_flags, *SPLIT_FLAGS, _STANDARD,
+                verilator_version(), *self.verilator_flags, *SPLIT_FLAGS, _STANDARD,
                 *self.optimisation(True), *self.optimisation(False), *self.optimisation(None))
 
 
@@ -252,7 +252,8 @@ def _machine_flags(march: str) -> tuple[str, ...]:
 
 
 @functools.cache
-def _verilator_version() -> str:
+def verilator_version() -> str:
+    """The version of the package that contains Verilator."""
     return importlib.metadata.version("verilator")
 
 

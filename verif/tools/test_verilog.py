@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from hdl.target import Target
 from hdl.tiles import VerilogLibrary
 from hdl.verilog import Export, export
 from hdl.vpu.registers import RegisterFile
+from sim.verilated.toolchain import Toolchain
 from tools import verilog
 
 
@@ -47,9 +49,35 @@ def test_lint_is_clean_and_sees_what_is_not(design: Export) -> None:
     broken = dict(design.sources)
     broken["mac_round"] = broken["mac_round"].replace("input [27:0]", "input [26:0]", 1)
     assert broken != design.sources
-    complaints = {name: text for name, text in verilog.lint(
-        type(design)(design.config, broken, design.modules)) if text}
-    assert "mac_round" in complaints
+    for _ in range(2):  # a module with warnings is linted each time
+        complaints = {name: text for name, text in verilog.lint(
+            type(design)(design.config, broken, design.modules)) if text}
+        assert "mac_round.v" in complaints["mac_round"]
+
+
+def registers(target: Target) -> Export:
+    library = VerilogLibrary(target)
+    sources = library.write("registers", lambda: RegisterFile(9, 4))
+    return Export(Config.preset("tiny"), sources, library.modules, target)
+
+
+def test_a_clean_module_is_linted_once(monkeypatch: pytest.MonkeyPatch,
+                                       tmp_path: pathlib.Path) -> None:
+    design = registers(Target.ECP5)
+    monkeypatch.setenv("SYSTOLITH_BUILD", str(tmp_path))
+    clean = [(name, "") for name in design.sources]
+    assert list(verilog.lint(design)) == clean
+    monkeypatch.setattr(Toolchain, "verilator", ("false",))
+    assert list(verilog.lint(design)) == clean
+    # It is linted again after a change of its own, or of the ports of a module in it.
+    name = next(name for name in design.sources if design.modules[name].instances)
+    changed = replace(design, sources={name: design.sources[name] + "\n"})
+    assert list(verilog.lint(changed)) == [(name, f"{name}.v: Verilator failed (1)\n")]
+    child = next(iter(design.modules[name].instances))
+    wider = {**design.modules[child].inputs, "more": 1}
+    changed = replace(design, modules={
+        **design.modules, child: replace(design.modules[child], inputs=wider)})
+    assert dict(verilog.lint(changed))[name]
 
 
 @pytest.mark.slow
@@ -63,10 +91,7 @@ def test_lint_for_an_fpga_is_clean() -> None:
 
 def test_lint_of_register_files_for_fpgas_is_clean() -> None:
     for target in (Target.ECP5, Target.XILINX):
-        library = VerilogLibrary(target)
-        sources = library.write("registers", lambda: RegisterFile(9, 4))
-        design = Export(Config.preset("tiny"), sources, library.modules, target)
-        assert [text for _, text in verilog.lint(design) if text] == []
+        assert [text for _, text in verilog.lint(registers(target)) if text] == []
 
 
 def test_export_is_byte_identical_in_another_process(design: Export) -> None:
