@@ -104,7 +104,9 @@ JOINED = tuple(Options(joined=True, unrolled=most, lead=64, live=30)
 
 
 _EMITTED: dict[Hashable, "_Emitted | RegisterPressureError"] = {}
-"""Emitted code, or the error raised instead, by the content of the machine code and the options.
+"""Emitted code, or the error instead of it, by the content of the machine code and the options.
+
+The errors have no tracebacks, which would keep all objects of the failed attempts in memory.
 
 Both cores run the same kernels, and many kernels differ only in the addresses of their buffers."""
 
@@ -154,31 +156,27 @@ def emit(code: MachineCode, config: Config, *, schedule: bool = True,
     key = content.key, ways
     found = _EMITTED.get(key)
     if found is None:
-        try:
-            found = _emitted(code, ways, content.buffers)
-        except RegisterPressureError as error:
-            found = error
-        _EMITTED[key] = found
+        found = _EMITTED[key] = _emitted(code, ways, content.buffers)
     if isinstance(found, _Emitted):
         return found.at(list(content.buffers))
     if allocate is None or found.kind is not VReg:
-        raise found
-    return _with_spills(code, config, allocate, found)
+        raise RegisterPressureError(found.kind, found.live)
+    return _with_spills(code, config, allocate)
 
 
-def _with_spills(code: MachineCode, config: Config, allocate: Callable[[int], VmemBuffer],
-                 error: RegisterPressureError) -> Code:
+def _with_spills(code: MachineCode, config: Config, allocate: Callable[[int], VmemBuffer]) -> Code:
     """Translate code that needs too many registers; keep some of its vectors in vector memory.
 
-    ``allocate`` returns a buffer for a number of vectors. If all attempts fail, the last
-    `RegisterPressureError` is raised; ``error`` is that of the attempts without spilling.
+    ``allocate`` returns a buffer for a number of vectors. If all attempts fail, the
+    `RegisterPressureError` of the last one is raised.
     """
+    failed: tuple[type[Any], int] = VReg, 0
     for most in _FEWER:
         try:
             return emit(spill(code, most, allocate), config, ladder=_SPILLED)
         except RegisterPressureError as failure:
-            error = failure
-    raise error
+            failed = failure.kind, failure.live
+    raise RegisterPressureError(*failed)
 
 
 def forget() -> None:
@@ -224,14 +222,14 @@ class _Emitted:
 
 
 def _emitted(code: MachineCode, ladder: Sequence[Options], buffers: Mapping[VmemBuffer, int]
-             ) -> _Emitted:
-    """Emit code; ``buffers`` numbers its buffers."""
+             ) -> _Emitted | RegisterPressureError:
+    """Emit code, or return the error of the last attempt; ``buffers`` numbers the buffers."""
     for options in ladder:
         try:
             layout = lay_out(_prepared(code, options), options)
             allocation = assign(layout.lines, layout.labels)
         except RegisterPressureError as failure:
-            error = failure
+            error = failure.with_traceback(None)
             continue
         places: dict[int, list[tuple[int, int]]] = {}
         for number, line in enumerate(layout.lines):
@@ -243,7 +241,7 @@ def _emitted(code: MachineCode, ladder: Sequence[Options], buffers: Mapping[Vmem
             code.config, tuple(_bundle(line, allocation) for line in layout.lines),
             layout.labels, tuple(layout.atoms), tuple(layout.loops), allocation.live),
             list(buffers), places)
-    raise error
+    return error
 
 
 def _prepared(code: MachineCode, options: Options) -> MachineCode:

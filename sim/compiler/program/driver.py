@@ -264,6 +264,7 @@ def _plans(graph: Graph, config: Config, sharding: Sharding, standard_inputs: bo
         except MemoryError as error:
             failure = failure or error
         else:
+            failure = None  # its traceback refers to this frame, and to all objects of its attempt
             return planned
     assert failure is not None
     raise failure

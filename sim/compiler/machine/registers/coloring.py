@@ -38,12 +38,20 @@ Coloring uses the largest of these numbers with which it succeeds."""
 
 
 class RegisterPressureError(Exception):
-    """More registers of a kind (vector, mask, scalar) are live at once than the core has."""
+    """More registers of a kind (vector, mask, scalar) are live at once than the core has.
+
+    Attributes
+    ----------
+    kind : type
+        `VReg`, `MReg` or `SReg`.
+    live : int
+        Number of registers of this kind that are live at once.
+    """
 
     def __init__(self, kind: type[Any], live: int) -> None:
         super().__init__(f"{_NOUNS[kind]} registers must be at most {len(COLORS[kind])}, "
                          f"not {live}")
-        self.kind = kind
+        self.kind, self.live = kind, live
 
 
 @dataclass(frozen=True)

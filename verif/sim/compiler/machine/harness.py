@@ -29,6 +29,7 @@ def run(code: Code, core: GoldenCore | None = None, limit: int = 100_000) -> Gol
     core.load_program(asm.assemble().bundles)
     core.start()
     executed = core.run(limit)
+    core.forget_bundles()
     assert not core.running, f"still running after {executed} bundles"
     assert core.fault is Fault.NONE, core.fault
     return core

@@ -1,8 +1,11 @@
 """Code for buffers at other addresses is what emission would make, often without emission."""
 
+import gc
 import random
 import sys
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -162,6 +165,15 @@ def test_words_beyond_32_bits_equal_offsets() -> None:
     assert check(code(200)).cycles is not found.cycles
 
 
+def too_large(x: int) -> MachineCode:
+    """Code that needs too many vector registers, with its buffer at address ``x``."""
+    b, buffer = Builder(TINY), VmemBuffer("x", x, 80)
+    vectors = [b.load(buffer, number) for number in range(40)]
+    for number, vector in enumerate(reversed(vectors)):
+        b.store(b.vector("add", vector, vectors[number]), buffer, number + 40)
+    return b.finish()
+
+
 def test_an_error_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Code that needs too many registers does so at other addresses, and is not tried there."""
     tried = list[MachineCode]()
@@ -174,15 +186,33 @@ def test_an_error_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "lay_out", counted)
     forget()
 
-    def code(x: int) -> MachineCode:
-        b, buffer = Builder(TINY), VmemBuffer("x", x, 80)
-        vectors = [b.load(buffer, number) for number in range(40)]
-        for number, vector in enumerate(reversed(vectors)):
-            b.store(b.vector("add", vector, vectors[number]), buffer, number + 40)
-        return b.finish()
-
     for x in (100, 200):
         for _ in range(2):
             with pytest.raises(RegisterPressureError, match="vector registers must be at most 32"):
-                emit(code(x), TINY, ladder=(Options(ahead=False),))
+                emit(too_large(x), TINY, ladder=(Options(ahead=False),))
     assert len(tried) == 1
+
+
+@pytest.mark.parametrize("allocate", [None, lambda vectors: VmemBuffer("spilled", 200, vectors)],
+                         ids=["refused", "spilled"])
+def test_failed_attempts_are_freed_at_once(allocate: Callable[[int], VmemBuffer] | None,
+                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a collection of garbage: a program has many of them, each with all its operations."""
+    layouts = list[weakref.ref[Any]]()
+    original = module.lay_out
+
+    def noted(*arguments: Any) -> Any:
+        layout = original(*arguments)
+        layouts.append(weakref.ref(layout))
+        return layout
+
+    monkeypatch.setattr(module, "lay_out", noted)
+    forget()
+    gc.disable()
+    try:
+        with nullcontext() if allocate else suppress(RegisterPressureError):
+            emit(too_large(100), TINY, allocate=allocate)
+        assert len(layouts) > 1
+        assert [layout() for layout in layouts] == [None] * len(layouts)
+    finally:
+        gc.enable()
