@@ -47,7 +47,7 @@ class GoldenCore(ArchitecturalState):
 
     def __init__(self, config: Config, hbm: NDArray[Any] | None = None) -> None:
         super().__init__(config, hbm)
-        self._decoder = Decoder(self)
+        self._decoder: Decoder | None = None
         self._cache: dict[int, Decoded] = {}
 
     def connect(self, other: "GoldenCore") -> None:
@@ -90,6 +90,7 @@ class GoldenCore(ArchitecturalState):
         unused core stay in memory until Python's garbage collector finds them.
         """
         self._cache.clear()
+        self._decoder = None
 
     def load_program(self, bundles: Iterable[int], at: int = 0) -> None:
         """Write bundles into instruction memory; other addresses keep their bundles.
@@ -272,6 +273,8 @@ class GoldenCore(ArchitecturalState):
         # The cache is bounded, because a program may overwrite its own bundles without end.
         if len(self._cache) >= max(_CACHED_BUNDLES, len(self.program)):
             self._cache.clear()
+        if self._decoder is None:
+            self._decoder = Decoder(self)
         decoded = self._decoder.decode(bundle)
         self._cache[bundle] = decoded
         return decoded

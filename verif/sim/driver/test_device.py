@@ -126,13 +126,14 @@ def test_a_closed_golden_device_keeps_no_decoded_bundle() -> None:
     core.start()
     core.run(100)
     [first, _] = core._cache.values()
-    kept = [weakref.ref(compute) for compute in first.computes]
+    assert core._decoder is not None
+    kept: list[weakref.ref[Any]] = [weakref.ref(core._decoder), *map(weakref.ref, first.computes)]
     del first, _
-    assert kept
+    assert len(kept) > 1
     gc.disable()
     try:
         backend.close()
-        assert all(compute() is None for compute in kept)
+        assert all(reference() is None for reference in kept)
     finally:
         gc.enable()
 

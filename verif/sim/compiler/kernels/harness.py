@@ -245,6 +245,7 @@ def run_golden(kernel: Kernel, vmem: Words) -> Words:
     core.load_program(kernel.bundles)
     core.start()
     core.run(LIMIT)
+    core.forget_bundles()
     assert core.fault is Fault.NONE, f"{core.fault!r} at bundle {core.pc}"
     assert not core.running, f"bundle {core.pc} must not wait" if core.waiting else "endless"
     assert (core.held, core.loaded) == (0, 0), "the array must be empty at the end"
