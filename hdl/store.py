@@ -251,8 +251,8 @@ def _lock_file(path: pathlib.Path) -> pathlib.Path:
 
 def _touch(path: pathlib.Path) -> None:
     """Set an entry's modification time to now, which records its last use."""
-    # Another user's entry cannot be touched, and an entry may be removed at any moment.
-    with contextlib.suppress(PermissionError, FileNotFoundError):
+    # It may be another user's, or on a read-only file system, or be removed at any moment.
+    with contextlib.suppress(OSError):
         os.utime(path)
 
 

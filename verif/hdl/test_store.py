@@ -1,5 +1,6 @@
 """The cache: what it keeps, what it drops, and what several processes see of it."""
 
+import errno
 import gc
 import math
 import os
@@ -74,6 +75,21 @@ path = store.keep("things", "thing", store.digest(int(sys.argv[1])), None)
 print(path, flush=True)
 sys.stdin.read()
 """
+
+
+def test_entries_on_a_read_only_file_system_are_used(folder: pathlib.Path,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    key = store.digest(1)
+    store.keep_text("texts", "text.txt", key, "kept")
+    path = add(1, used=10)
+
+    def fail(*arguments: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "utime", fail)
+    assert store.kept_text("texts", "text.txt", key) == "kept"
+    with store.entry("things", "thing", key, make) as found:
+        assert found == path
 
 
 def test_entry_in_use_by_a_process_stays(folder: pathlib.Path,
