@@ -1,6 +1,7 @@
 """``make verilog``: writes the design as Verilog, describes it in JSON, and lints it."""
 
 import argparse
+import contextlib
 import pathlib
 import shutil
 import subprocess
@@ -40,7 +41,7 @@ def lint(design: Export) -> Iterator[tuple[str, str]]:
 
     Yields the name and the warnings of each module, "" if there are none. Modules are linted one
     at a time: for all 16,384 cells at once, Verilator would need many minutes and find nothing
-    more. A module that was found clean before, in this design or another one, is not linted again.
+    more. The cache keeps which modules are clean: they are not linted again, in any design.
     """
     tools = Toolchain.find()
     for module, text in design.sources.items():
@@ -63,7 +64,8 @@ def lint(design: Export) -> Iterator[tuple[str, str]]:
         if done.returncode:
             yield module, done.stderr or f"{module}.v: Verilator failed ({done.returncode})\n"
         else:
-            keep_text("lint", f"{module}.txt", key, "clean")
+            with contextlib.suppress(OSError):  # the cache may be read-only
+                keep_text("lint", f"{module}.txt", key, "clean")
             yield module, ""
 
 

@@ -44,15 +44,19 @@ def test_description_lists_modules_ports_and_parameters(design: Export,
         "design.json", "lint.vlt", *(module["file"] for module in described["modules"].values())}
 
 
-def test_lint_is_clean_and_sees_what_is_not(design: Export) -> None:
+def test_lint_is_clean_and_sees_what_is_not(design: Export,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
     assert [text for _, text in verilog.lint(design) if text] == []
     broken = dict(design.sources)
     broken["mac_round"] = broken["mac_round"].replace("input [27:0]", "input [26:0]", 1)
     assert broken != design.sources
-    for _ in range(2):  # a module with warnings is linted each time
-        complaints = {name: text for name, text in verilog.lint(
-            type(design)(design.config, broken, design.modules)) if text}
-        assert "mac_round.v" in complaints["mac_round"]
+    complaints = {name: text for name, text in verilog.lint(replace(design, sources=broken))
+                  if text}
+    assert "%Error: mac_round.v" in complaints["mac_round"]
+    # A module with warnings is linted each time.
+    monkeypatch.setattr(Toolchain, "verilator", ("false",))
+    assert {name: text for name, text in verilog.lint(replace(design, sources=broken)) if text} == {
+        name: f"{name}.v: Verilator failed (1)\n" for name in complaints}
 
 
 def registers(target: Target) -> Export:
@@ -69,7 +73,7 @@ def test_a_clean_module_is_linted_once(monkeypatch: pytest.MonkeyPatch,
     assert list(verilog.lint(design)) == clean
     monkeypatch.setattr(Toolchain, "verilator", ("false",))
     assert list(verilog.lint(design)) == clean
-    # It is linted again after a change of its own, or of the ports of a module in it.
+    # A module is linted again after a change to its text, or to the ports of a module in it.
     name = next(name for name in design.sources if design.modules[name].instances)
     changed = replace(design, sources={name: design.sources[name] + "\n"})
     assert list(verilog.lint(changed)) == [(name, f"{name}.v: Verilator failed (1)\n")]
@@ -78,6 +82,22 @@ def test_a_clean_module_is_linted_once(monkeypatch: pytest.MonkeyPatch,
     changed = replace(design, modules={
         **design.modules, child: replace(design.modules[child], inputs=wider)})
     assert dict(verilog.lint(changed))[name]
+    for attribute, other in (("verilator_version", lambda: "other"), ("LINT_WAIVERS", "// none")):
+        with monkeypatch.context() as patch:
+            patch.setattr(verilog, attribute, other)
+            assert all(text for _, text in verilog.lint(design))
+
+
+def test_lint_needs_no_writable_cache(monkeypatch: pytest.MonkeyPatch,
+                                      tmp_path: pathlib.Path) -> None:
+    design = registers(Target.XILINX)
+    monkeypatch.setenv("SYSTOLITH_BUILD", str(tmp_path))
+
+    def fail(*arguments: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(verilog, "keep_text", fail)
+    assert [text for _, text in verilog.lint(design) if text] == []
 
 
 @pytest.mark.slow
