@@ -104,18 +104,22 @@ def compile_layers(config: Config, rows: int, depth: int, kinds: tuple[LayerKind
         inner = kind.columns
     name = " and ".join(f"a product of {shape}" for shape in shapes)
     failure: MemoryError | None = None
-    for division in divisions(config, rows, depth, kinds):
-        try:
-            executable = compile_cached(layers_graph(rows, depth, kinds, division), config,
-                                        name=name)
-        except MemoryError as error:
-            # Vector memory may have no room for the halves that the cores exchange.
-            failure = failure or error
-            continue
-        return DenseProgram(replace(executable, array_rows=_array_rows(config, rows, depth, kinds)),
-                            division, rows, kinds)
-    assert failure is not None
-    raise _named(name, config, failure) from failure
+    try:
+        for division in divisions(config, rows, depth, kinds):
+            try:
+                executable = compile_cached(layers_graph(rows, depth, kinds, division), config,
+                                            name=name)
+            except MemoryError as error:
+                # Vector memory may have no room for the halves that the cores exchange.
+                failure = failure or error
+                continue
+            array_rows = _array_rows(config, rows, depth, kinds)
+            return DenseProgram(replace(executable, array_rows=array_rows), division, rows, kinds)
+        assert failure is not None
+        raise _named(name, config, failure) from failure
+    finally:
+        # Its traceback refers to this frame, and so to all objects of the attempt.
+        failure = None
 
 
 def _named(name: str, config: Config, failure: MemoryError) -> MemoryError:

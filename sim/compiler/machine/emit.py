@@ -104,11 +104,10 @@ JOINED = tuple(Options(joined=True, unrolled=most, lead=64, live=30)
 
 
 _EMITTED: dict[Hashable, "_Emitted | RegisterPressureError"] = {}
-"""Emitted code, or the error instead of it, by the content of the machine code and the options.
+"""What `emit` has made, code or an error, by the content of the machine code and the options.
 
-The errors have no tracebacks, which would keep all objects of the failed attempts in memory.
-
-Both cores run the same kernels, and many kernels differ only in the addresses of their buffers."""
+Both cores run the same kernels, and many kernels differ only in the addresses of their buffers. The
+errors were never raised: a traceback would keep all objects of the failed attempts in memory."""
 
 
 _SPILLED = LADDER[-3:]
@@ -161,16 +160,18 @@ def emit(code: MachineCode, config: Config, *, schedule: bool = True,
         return found.at(list(content.buffers))
     if allocate is None or found.kind is not VReg:
         raise RegisterPressureError(found.kind, found.live)
-    return _with_spills(code, config, allocate)
+    return _with_spills(code, config, allocate, found)
 
 
-def _with_spills(code: MachineCode, config: Config, allocate: Callable[[int], VmemBuffer]) -> Code:
+def _with_spills(code: MachineCode, config: Config, allocate: Callable[[int], VmemBuffer],
+                 error: RegisterPressureError) -> Code:
     """Translate code that needs too many registers; keep some of its vectors in vector memory.
 
     ``allocate`` returns a buffer for a number of vectors. If all attempts fail, the
-    `RegisterPressureError` of the last one is raised.
+    `RegisterPressureError` of the last one is raised; ``error`` is that of the attempts without
+    spilling.
     """
-    failed: tuple[type[Any], int] = VReg, 0
+    failed = error.kind, error.live
     for most in _FEWER:
         try:
             return emit(spill(code, most, allocate), config, ladder=_SPILLED)
@@ -229,7 +230,7 @@ def _emitted(code: MachineCode, ladder: Sequence[Options], buffers: Mapping[Vmem
             layout = lay_out(_prepared(code, options), options)
             allocation = assign(layout.lines, layout.labels)
         except RegisterPressureError as failure:
-            error = failure.with_traceback(None)
+            error = RegisterPressureError(failure.kind, failure.live)
             continue
         places: dict[int, list[tuple[int, int]]] = {}
         for number, line in enumerate(layout.lines):

@@ -3,7 +3,7 @@
 Stages: passes, tilings of values, the plan (kernels, transfers, control flow), and overlays.
 """
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -49,6 +49,9 @@ _DIVIDED = 16
 """An output with at least this number of vectors is written by both cores, a half by each."""
 _DIVISIBLE = frozenset({"fusion", "transpose", *KINDS})
 """Kinds of operations whose kernels never store a result in HBM."""
+_Plans = tuple[list["_Part"], tuple[bool, ...]]
+"""Parts of a program, one for each device, and for each input whether it is packed."""
+
 _SHARES = 1, 2, 4, 8
 """Values of n, tried in order: an operation's operands and results may take 1/n of vector memory.
 """
@@ -235,44 +238,57 @@ def _codes(parts: Sequence[_Part], config: Config, torus: Torus, title: str,
 
 
 def _plans(graph: Graph, config: Config, sharding: Sharding, standard_inputs: bool,
-           queues: Queues | None) -> tuple[list[_Part], tuple[bool, ...]]:
+           queues: Queues | None) -> _Plans:
     """Plan the programs of all devices; retry with smaller blocks if kernels lack vector memory.
 
-    If joined kernels make a loop outgrow instruction memory, the programs are planned once more,
-    with fewer joined kernels. Devices that execute the same operations share a plan.
+    Devices that execute the same operations share a plan.
 
     ``sharding`` says how the host's arrays are split between cores, and ``queues`` has the infeed
     and outfeed, if any. With ``standard_inputs``, inputs may not be packed, nor may kernels start
     transfers of inputs themselves. Also return, for each input, whether it is packed.
     """
     failure: MemoryError | None = None
-    for share in _SHARES:
-        blocks = graph.copy()
-        stream_large(blocks, config, share)
-        verify(blocks)
-        try:
-            plan = partial(_planned, blocks, config, sharding, standard_inputs, queues)
+    try:
+        for share in _SHARES:
+            blocks = graph.copy()
+            stream_large(blocks, config, share)
+            verify(blocks)
             try:
-                planned = plan()
-            except UndividedError:
-                plan = partial(plan, divide=False)
-                planned = plan()
-            if any(part.planner.outgrows for part in planned[0]):
-                compact = plan(compact=True)
-                if not any(part.planner.outgrows for part in compact[0]):
-                    planned = compact
-        except MemoryError as error:
-            failure = failure or error
-        else:
-            failure = None  # its traceback refers to this frame, and to all objects of its attempt
-            return planned
-    assert failure is not None
-    raise failure
+                return _fitting(partial(_planned, blocks, config, sharding, standard_inputs,
+                                        queues))
+            except MemoryError as error:
+                failure = failure or error
+        assert failure is not None
+        raise failure
+    finally:
+        # Its traceback refers to this frame, and so to all objects of the attempt.
+        failure = None
+
+
+def _fitting(plan: Callable[..., _Plans]) -> _Plans:
+    """Return the result of ``plan``, which is `_planned` with all arguments but its options.
+
+    If an update cannot be divided between the cores, it is planned again without. If joined kernels
+    make a loop outgrow instruction memory, it is planned once more, with fewer joined kernels.
+    Raises MemoryError if kernels lack vector memory.
+    """
+    try:
+        planned = plan()
+    except UndividedError:
+        planned = None
+    if planned is None:
+        plan = partial(plan, divide=False)
+        planned = plan()
+    if any(part.planner.outgrows for part in planned[0]):
+        compact = plan(compact=True)
+        if not any(part.planner.outgrows for part in compact[0]):
+            return compact
+    return planned
 
 
 def _planned(graph: Graph, config: Config, sharding: Sharding, standard_inputs: bool,
              queues: Queues | None, *, compact: bool = False, divide: bool = True
-             ) -> tuple[list[_Part], tuple[bool, ...]]:
+             ) -> _Plans:
     """Plan the programs of all devices once, for a graph that `_plans` has divided into blocks.
 
     The result is that of `_plans`; ``compact`` is `Context.compact`. With ``divide``, updates are

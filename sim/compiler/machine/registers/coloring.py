@@ -38,19 +38,20 @@ Coloring uses the largest of these numbers with which it succeeds."""
 
 
 class RegisterPressureError(Exception):
-    """More registers of a kind (vector, mask, scalar) are live at once than the core has.
+    """The core has too few registers of a kind: vector, mask or scalar.
 
     Attributes
     ----------
     kind : type
         `VReg`, `MReg` or `SReg`.
     live : int
-        Number of registers of this kind that are live at once.
+        Largest number of registers of this kind that are live at once.
     """
 
     def __init__(self, kind: type[Any], live: int) -> None:
-        super().__init__(f"{_NOUNS[kind]} registers must be at most {len(COLORS[kind])}, "
-                         f"not {live}")
+        noun, most = f"{_NOUNS[kind]} registers", len(COLORS[kind])
+        super().__init__(f"{noun} must be at most {most}, not {live}" if live > most else
+                         f"{most} {noun} do not suffice, although at most {live} are live at once")
         self.kind, self.live = kind, live
 
 

@@ -4,22 +4,22 @@ import gc
 import random
 import sys
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hdl.config import Config
 from sim.compiler.machine import Builder, MachineCode, VmemBuffer, emit, overlap
 from sim.compiler.machine.emit import JOINED, LADDER, Code, forget
 from sim.compiler.machine.estimate import estimate
-from sim.compiler.machine.ir import Fence
+from sim.compiler.machine.ir import Fence, VReg
 from sim.compiler.machine.join import join
 from sim.compiler.machine.layout import Options
-from sim.compiler.machine.registers.coloring import RegisterPressureError
+from sim.compiler.machine.registers.coloring import COLORS, RegisterPressureError
 from sim.compiler.machine.schedule.dependences import Graph
 from sim.compiler.machine.schedule.modulo import Modulo
 from verif.sim.compiler.machine.programs import SIZE, Writer
@@ -193,26 +193,48 @@ def test_an_error_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(tried) == 1
 
 
-@pytest.mark.parametrize("allocate", [None, lambda vectors: VmemBuffer("spilled", 200, vectors)],
-                         ids=["refused", "spilled"])
-def test_failed_attempts_are_freed_at_once(allocate: Callable[[int], VmemBuffer] | None,
+@pytest.mark.parametrize(("spills", "fewer"), [
+    (False, ()), (True, module._FEWER), (True, (60, 50))],
+    ids=["refused", "spilled", "spilled in vain"])
+def test_failed_attempts_are_freed_at_once(spills: bool, fewer: tuple[int, ...],
                                            monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a collection of garbage: a program has many of them, each with all its operations."""
-    layouts = list[weakref.ref[Any]]()
+    """No collection of garbage is needed. A program has many attempts, each with its operations."""
+    made = list[weakref.ref[Any]]()
     original = module.lay_out
 
     def noted(*arguments: Any) -> Any:
         layout = original(*arguments)
-        layouts.append(weakref.ref(layout))
+        made.append(weakref.ref(layout))
         return layout
 
+    def attempt() -> None:
+        """Emit code while another error is handled, to which new errors then refer."""
+        unrelated = np.zeros(4)
+        made.append(weakref.ref(unrelated))
+        try:
+            raise LookupError
+        except LookupError:
+            emit(too_large(100), TINY, allocate=(
+                lambda vectors: VmemBuffer("spilled", 200, vectors)) if spills else None)
+
     monkeypatch.setattr(module, "lay_out", noted)
+    monkeypatch.setattr(module, "_FEWER", fewer)
     forget()
     gc.disable()
     try:
-        with nullcontext() if allocate else suppress(RegisterPressureError):
-            emit(too_large(100), TINY, allocate=allocate)
-        assert len(layouts) > 1
-        assert [layout() for layout in layouts] == [None] * len(layouts)
+        if spills and fewer[0] < len(COLORS[VReg]):
+            attempt()
+        else:
+            with pytest.raises(RegisterPressureError, match="at most 32, not 4") as raised:
+                attempt()
+            del raised
+        assert len(made) > len(fewer)
+        assert all(thing() is None for thing in made)
     finally:
         gc.enable()
+
+
+def test_error_says_whether_registers_are_missing() -> None:
+    assert str(RegisterPressureError(VReg, 33)) == "vector registers must be at most 32, not 33"
+    assert str(RegisterPressureError(VReg, 31)) == (
+        "32 vector registers do not suffice, although at most 31 are live at once")

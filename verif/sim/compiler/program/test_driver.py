@@ -1,6 +1,9 @@
 """Whole programs: several operations, large code, little vector memory, loops and conditionals."""
 
+import gc
+import weakref
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from sim.compiler.executable import Role
 from sim.compiler.graph.ir import Graph, Location, Value
 from sim.compiler.machine.ir import MReg
 from sim.compiler.machine.registers.coloring import COLORS
+from sim.compiler.program import driver
 from sim.compiler.program.code.reuse import Read, Times, times
 from sim.compiler.program.code.stream import Linear
 from sim.compiler.program.code.transfers import Rows, Vectors, transfer
@@ -83,6 +87,34 @@ def test_kernel_with_too_many_masks_is_refused(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(UnsupportedError, match=r"user\.py:7.*: fusion whose kernel needs too many "
                        r"registers \(mask registers must be at most 0, not 1\)"):
         compile_graph(graph, TINY)
+
+
+@pytest.mark.parametrize("failures", [1, len(driver._SHARES)])
+def test_failed_plans_are_freed_at_once(failures: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No collection of garbage is needed, whether a later attempt succeeds or none does."""
+    made = list[weakref.ref[Any]]()
+    original = driver._planned
+
+    def planned(*arguments: Any, **options: Any) -> Any:
+        blocks = np.zeros(4)
+        made.append(weakref.ref(blocks))
+        if len(made) <= failures:
+            raise MemoryError("too many vectors")
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(driver, "_planned", planned)
+    gc.disable()
+    try:
+        if failures < len(driver._SHARES):
+            compile_graph(chain(3), TINY)
+        else:
+            with pytest.raises(MemoryError, match="too many vectors") as raised:
+                compile_graph(chain(3), TINY)
+            del raised
+        assert len(made) >= failures
+        assert all(blocks() is None for blocks in made)
+    finally:
+        gc.enable()
 
 
 def test_operations_that_do_not_fit_are_refused_together() -> None:
