@@ -84,7 +84,7 @@ class GoldenCore(ArchitecturalState):
         self.forget_bundles()
 
     def forget_bundles(self) -> None:
-        """Drop the decoded bundles; each is decoded again before its next execution.
+        """Drop the decoder and the decoded bundles; the core makes them again when it needs them.
 
         They refer to the core, which refers to them. So without this call, the many objects of an
         unused core stay in memory until Python's garbage collector finds them.

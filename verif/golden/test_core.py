@@ -1,6 +1,8 @@
 """The golden core: every operation, every fault, and programs."""
 
+import gc
 import re
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, cast
@@ -1263,6 +1265,19 @@ def test_a_bundle_means_the_same_whenever_it_is_executed_again() -> None:
         assert kept.fault is fresh.fault
     assert not changes(everything(kept), everything(fresh))
     assert len(kept._cache) > 100
+
+
+def test_a_core_without_decoded_bundles_is_freed_at_once() -> None:
+    """No collection of garbage is needed if the core is not connected to another one."""
+    golden = random_golden()
+    core = weakref.ref(golden)
+    golden.forget_bundles()
+    gc.disable()
+    try:
+        del golden
+        assert core() is None
+    finally:
+        gc.enable()
 
 
 def test_decoded_bundles_do_not_pile_up() -> None:
