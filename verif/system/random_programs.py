@@ -179,7 +179,6 @@ def compare_random(config: Config, core: CoreModel, bundles: int, seed: int, *,
                                              outcome.programs))
             outcome.add(program, golden.fault)
             bar.update(program.reached)
-    golden.forget_bundles()
     return outcome
 
 
