@@ -472,6 +472,25 @@ def test_a_fault_is_told_to_the_program_too(model: Model) -> None:
     bench.check()
 
 
+def test_the_engine_is_busy_while_it_checks_a_descriptor_of_the_host(model: Model) -> None:
+    """From the cycle after the request to the answer, also if there will be no transfer."""
+    bench = VerilatedDma(model)
+    descriptor = Descriptor(DmaSpace.HBM, DmaSpace.VMEM, CONFIG.hbm_rows + 2)
+    assert descriptor.check(CONFIG, CONFIG.cores) != Fault.NONE
+    bench.pins.poke("host_descriptor", sum(
+        word << 32 * number for number, word in enumerate(descriptor.pack())))
+    bench.pins.poke("host_valid", 1)
+    seen: list[tuple[int, int]] = []
+    while not (seen and seen[-1][1]) and len(seen) < 100:
+        bench.cycle(lambda: seen.append((bench.pins.peek("busy"), bench.pins.peek("host_ready"))))
+    bench.pins.poke("host_valid", 0)
+    assert len(seen) > 4
+    assert seen == [(0, 0), *[(1, 0)] * (len(seen) - 2), (1, 1)]
+    bench.cycle()
+    assert not bench.pins.peek("busy")
+    bench.check()
+
+
 # --- memory that refuses
 
 @pytest.mark.parametrize("seed", range(6))

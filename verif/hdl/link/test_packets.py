@@ -149,6 +149,9 @@ class EgressBench:
             ctx.set(dut.flit[port].ready, int(hasty[2 + port] and port not in self.blocked))
         for number, port in enumerate((dut.signal, dut.other_signal)):
             ctx.set(port.ready, int(hasty[6 + number]))
+        waits = any(ctx.get(port.valid) and not ctx.get(port.ready)
+                    for port in (dut.signal, dut.other_signal))
+        assert ctx.get(dut.rows.ready) == (not waits), "a row waits for untaken signals only"
         incomplete = self.unread > 0 or bool(self.rows) or any(
             ctx.get(port.valid) for port in (dut.signal, dut.other_signal))
         assert ctx.get(dut.busy) or not incomplete
@@ -264,6 +267,26 @@ def test_directions_do_not_hold_one_another_up() -> None:
 
     run(bench.dut, process)
     bench.check([blocked] * QUEUE_DEPTH + others)
+
+
+@pytest.mark.parametrize("sublanes", [1, 2, 4, 8])
+def test_as_many_vectors_are_read_for_a_direction_as_fit_in_its_buffer(sublanes: int) -> None:
+    """While the link takes no flits, each of these vectors has a packet that waits."""
+    config = replace(CONFIG, array=8, sublanes=sublanes, vmem_bytes=64 * 32 * sublanes)
+    bench = EgressBench(config, 6, 1.0)
+    order = Order(Direction.X_PLUS, 20, 5, 9, 2, {"dx": 1, "dy": 0, "x": 4, "y": 1, "core": 0})
+    bench.blocked = {Direction.X_PLUS}
+
+    async def process(ctx: SimulatorContext) -> None:
+        await bench.start(ctx, order)
+        for _ in range(200):
+            await bench.cycle(ctx)
+        assert bench.reads == buffer_rows(config) // sublanes
+        bench.blocked = set()
+        await bench.finish(ctx)
+
+    run(bench.dut, process)
+    bench.check([order])
 
 
 def test_signals_leave_one_a_cycle() -> None:
