@@ -2,10 +2,12 @@
 
 import pathlib
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from amaranth.lib.wiring import Component
+from amaranth.sim import SimulatorContext
 
 from hdl.config import Config
 from hdl.isa import LATENCIES, LOAD_LATENCY, Kind, Slot, Unit, VectorOp
@@ -16,6 +18,7 @@ from hdl.vpu.interface import HostSpace
 from hdl.vpu.registers import MaskFile, RegisterFile
 from hdl.vpu.vpu import Vpu
 from sim.verilated.model import Model
+from verif.hdl.simulation.simulator import simulate
 from verif.hdl.vpu.verilated import VerilatedVpu, vpu_library
 from verif.models.vpu import (
     CORE_VECTORS,
@@ -448,6 +451,26 @@ def test_wrong_configuration_is_refused(component: type[Component]) -> None:
         component("tiny")
     with pytest.raises(ValueError, match=r"vmem_bytes must be .* bytes of a vector .*, not 32"):
         component(Config(array=4, sublanes=2, vmem_bytes=32))
+
+
+def test_the_vector_unit_is_reading_in_the_cycles_in_which_v0_or_v1_reads() -> None:
+    """With ``issue_cycles`` 3: v0 in the cycle after issue, v1 two cycles later."""
+    dut = Vpu(replace(Config(array=4, sublanes=1, vmem_bytes=16 * 8), issue_cycles=3))
+    issued = {"v0": (0, 3, 9, 12), "v1": (3, 6, 15)}
+    seen = []
+
+    async def process(ctx: SimulatorContext) -> None:
+        for slot in issued:
+            ctx.set(getattr(dut, slot).op, VectorOp.ADD)
+        for cycle in range(24):
+            for slot, cycles in issued.items():
+                ctx.set(getattr(dut, slot).valid, cycle in cycles)
+            if ctx.get(dut.reading):
+                seen.append(cycle)
+            await ctx.tick()
+
+    simulate(dut, process)
+    assert seen == sorted({1, 4, 10, 13} | {6, 9, 18})
 
 
 @pytest.mark.parametrize("unit", [Unit.SIMPLE, Unit.VMEM])
