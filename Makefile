@@ -139,7 +139,7 @@ jax-table: setup  ## run JAX's functions on the golden chip and a CPU; writes do
 
 mutate: COUNT = 40
 mutate: setup  ## change one thing in a block's RTL at a time and run its tests; BLOCK, COUNT, SEED
-	$(PY) -m verif.system.mutate $(BLOCK) --count $(COUNT) --seed $(SEED)
+	$(PY) -m verif.mutation.mutate $(BLOCK) --count $(COUNT) --seed $(SEED)
 
 soak: CONFIG = tiny
 soak: COUNT = 10000

@@ -17,7 +17,7 @@ TREE = {"verif/project/test_documents.py", "verif/project/test_host.py",
         "verif/project/test_inputs.py", "verif/project/test_layers.py",
         "verif/project/test_limits.py", "verif/project/test_readme.py",
         "verif/project/test_tutorial.py", "verif/project/test_wheel.py",
-        "verif/sim/verilated/test_keys.py", "verif/system/test_mutate.py",
+        "verif/sim/verilated/test_keys.py", "verif/mutation/test_mutate.py",
         "verif/tools/test_diagram.py", "verif/tools/test_fusesoc.py"}
 """Tests that have all files of the checkout as inputs."""
 

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import itertools
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,8 @@ import pytest
 from amaranth.lib import wiring
 
 from verif.benches.runner import BENCHES
-from verif.system import mutate
-from verif.system.mutate import (
+from verif.mutation import mutate
+from verif.mutation.mutate import (
     BLOCKS,
     CONFIGS,
     ROOT,
@@ -22,9 +23,9 @@ from verif.system.mutate import (
     Result,
     Verdict,
     applied,
+    designs,
     draw,
     find_mutants,
-    verilog_digests,
 )
 
 SOURCE = dedent('''\
@@ -181,15 +182,17 @@ def test_a_mutant_is_reverted_also_after_an_error(tmp_path: Path) -> None:
 FAILED = "F\nFAILED verif/hdl/dma/test_limits.py::test_rows - assert 1 == 2\n1 failed in 2s\n"
 
 
-@pytest.mark.parametrize(("digest", "status", "output", "result", "noticed"), [
-    ("old", 1, FAILED, Result.EQUIVALENT, ""),
-    (None, 1, FAILED, Result.INVALID, ""),
-    ("new", 1, FAILED, Result.CAUGHT, "test_limits.py::test_rows"),
-    ("new", 2, "ERROR verif/hdl/dma/test_dma.py - NameError\n", Result.CAUGHT, "test_dma.py"),
-    ("new", None, "", Result.TIMED_OUT, ""),
-    ("new", 0, "9 passed in 2s\n", Result.SURVIVED, "")])
-def test_the_result_of_a_mutant(digest: str | None, status: int | None, output: str, result: Result,
-                               noticed: str) -> None:
+@pytest.mark.parametrize(("digest", "status", "output", "proof", "result", "noticed"), [
+    ("old", 1, FAILED, True, Result.EQUIVALENT, ""),
+    (None, 1, FAILED, True, Result.INVALID, ""),
+    ("new", 1, FAILED, True, Result.CAUGHT, "test_limits.py::test_rows"),
+    ("new", 2, "ERROR verif/hdl/dma/test_dma.py - NameError\n", True, Result.CAUGHT,
+     "test_dma.py"),
+    ("new", None, "", True, Result.TIMED_OUT, ""),
+    ("new", 0, "9 passed in 2s\n", True, Result.EQUIVALENT, ""),
+    ("new", 0, "9 passed in 2s\n", False, Result.SURVIVED, "")])
+def test_the_result_of_a_mutant(digest: str | None, status: int | None, output: str, proof: bool,
+                               result: Result, noticed: str) -> None:
     mutant = find_mutants("hdl/block.py", SOURCE)[0]
     tested: list[int] = []
 
@@ -198,7 +201,7 @@ def test_the_result_of_a_mutant(digest: str | None, status: int | None, output: 
         return mutate._Run(status, output)
 
     written = mutate._Run(0, f"{digest}\n") if digest else mutate._Run(1, "NameError: x\n")
-    verdict = mutate.judge(mutant, ["old"], lambda: written, test)
+    verdict = mutate.judge(mutant, ["old"], lambda: written, test, lambda: proof)
     assert (verdict.result, verdict.noticed) == (result, noticed)
     assert len(tested) == (digest == "new")
 
@@ -213,7 +216,7 @@ def test_digests_cover_all_components_of_a_block(monkeypatch: pytest.MonkeyPatch
         make(self, *arguments)
 
     monkeypatch.setattr(wiring.Component, "__init__", seeing)
-    list(verilog_digests("link"))
+    list(designs("link"))
     files = {f"hdl.link.{file.stem}" for file in (ROOT / "hdl" / "link").glob("[a-z]*.py")}
     components = {found for name in files for found in vars(importlib.import_module(name)).values()
                   if isinstance(found, type) and issubclass(found, wiring.Component)
@@ -227,7 +230,8 @@ def test_digests_end_with_the_first_that_differs(capsys: pytest.CaptureFixture[s
         assert mutate.main(["mxu", "--digest", *expected]) == 0
         return capsys.readouterr().out.split()
 
-    digests = printed()
+    assert mutate.main(["mxu", "--verilog"]) == 0
+    digests = [mutate._digest_of(sources) for sources in json.loads(capsys.readouterr().out)]
     assert len(set(digests)) == len(digests) == len(CONFIGS)
     assert printed(*digests) == digests
     assert printed(digests[0], "other") == digests
@@ -238,7 +242,7 @@ def test_tests_that_cannot_be_run_are_no_result() -> None:
     mutant = find_mutants("hdl/block.py", SOURCE)[0]
     with pytest.raises(RuntimeError, match="the tests cannot be run: no such file"):
         mutate.judge(mutant, ["old"], lambda: mutate._Run(0, "new"),
-                     lambda: mutate._Run(4, "no such file"))
+                     lambda: mutate._Run(4, "no such file"), lambda: False)
 
 
 def test_the_report_counts_and_shows_the_survivors(tmp_path: Path) -> None:
@@ -249,7 +253,7 @@ def test_the_report_counts_and_shows_the_survivors(tmp_path: Path) -> None:
                                                                               strict=False)]
     text = mutate.report(verdicts, tmp_path)
     assert text.endswith(
-        "caught 2 of 3 (1 by the time limit); 1 change no Verilog, 1 are no design")
+        "caught 2 of 3 (1 by the time limit); 1 are equivalent, 1 are no design")
     assert text.count("--- block.py") == 1
     assert f"+++ block.py ({mutants[2].kind})" in text
     assert mutate.line(verdicts[0]).split() == [

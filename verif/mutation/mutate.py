@@ -11,7 +11,8 @@ tests do not check. A block is a folder of ``hdl``. The changes are drawn from i
 - an assignment acts a cycle later (`comb` becomes `sync`) or earlier (`sync` becomes `comb`).
 
 The tests run in a temporary copy of the repository with its own build folder. A mutant counts only
-if it changes the block's Verilog.
+if it changes the block's Verilog. One that no test detects does not count if its Verilog provably
+behaves like the original.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import ast
 import difflib
 import hashlib
 import importlib
+import json
 import os
 import random
 import shutil
@@ -32,16 +34,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from hdl.config import Config
 from hdl.link.format import LinkConfig
 from hdl.tiles import VerilogLibrary
+from verif.mutation.proof import behave_alike
 
-__all__ = ["BLOCKS", "CONFIGS", "Block", "Edit", "Mutant", "Result", "Verdict", "applied", "draw",
-           "files", "find_mutants", "judge", "main", "report", "verilog_digests"]
+__all__ = ["BLOCKS", "CONFIGS", "Block", "Edit", "Mutant", "Result", "Verdict", "applied",
+           "designs", "draw", "files", "find_mutants", "judge", "main", "report"]
 
 ROOT = Path(__file__).resolve().parents[2]
 LINKED = Config.preset("tiny", link_bytes=8)
@@ -381,25 +383,29 @@ def applied(mutant: Mutant, root: Path) -> Iterator[None]:
         file.write_bytes(before)
 
 
-def verilog_digests(block: str) -> Iterator[str]:
-    """Digests of the Verilog of each of the block's components, in all its configurations."""
+def designs(block: str) -> Iterator[dict[str, str]]:
+    """The Verilog of each of the block's components, in all its configurations, by module."""
     found = BLOCKS[block]
-    designs: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+    wanted: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
         (name, (config, *found.arguments), {}) for config in found.configs
         for name in found.components]
-    designs += [(name, (config,), arguments) for name, config, arguments in found.more]
-    for name, positional, named in designs:
+    wanted += [(name, (config,), arguments) for name, config, arguments in found.more]
+    for name, positional, named in wanted:
         module, component = name.split(":")
         make = getattr(importlib.import_module(f"hdl.{module}"), component)
-        sources = VerilogLibrary().write(component.lower(), partial(make, *positional, **named))
-        yield hashlib.sha256("".join(sources.values()).encode()).hexdigest()
+        yield VerilogLibrary().write(component.lower(), partial(make, *positional, **named))
+
+
+def _digest_of(sources: dict[str, str]) -> str:
+    return hashlib.sha256("".join(sources.values()).encode()).hexdigest()
 
 
 def _print_digests(block: str, expected: Sequence[str]) -> None:
     """Print digests up to the first that is not expected; this saves the time for the others."""
-    for digest, other in zip_longest(verilog_digests(block), expected):
+    for sources, other in zip(designs(block), expected, strict=True):
+        digest = _digest_of(sources)
         print(digest)
-        if other not in (None, digest):
+        if digest != other:
             break
 
 
@@ -454,12 +460,26 @@ def _test(block: str, path: str, root: Path, limit: float) -> _Run:
     return run
 
 
-def _digest(block: str, root: Path, limit: float, expected: Sequence[str] = ()) -> _Run:
-    return _run(["-m", "verif.system.mutate", block, "--digest", *expected], root, limit)
+def _digest(block: str, root: Path, limit: float, expected: Sequence[str]) -> _Run:
+    return _run(["-m", "verif.mutation.mutate", block, "--digest", *expected], root, limit)
+
+
+def _designs(block: str, root: Path, limit: float) -> list[dict[str, str]]:
+    """Writes the block's Verilog in the tree at ``root``."""
+    written = _run(["-m", "verif.mutation.mutate", block, "--verilog"], root, limit)
+    if written.status != 0:
+        raise RuntimeError(f"the Verilog cannot be written: {written.output}")
+    found: list[dict[str, str]] = json.loads(written.output)
+    return found
+
+
+def _proved(block: str, root: Path, limit: float, original: Sequence[dict[str, str]]) -> bool:
+    """Whether the block in the tree at ``root`` provably behaves as the ``original`` does."""
+    return all(map(behave_alike, original, _designs(block, root, limit)))
 
 
 def judge(mutant: Mutant, original: Sequence[str], digest: Callable[[], _Run],
-          test: Callable[[], _Run]) -> Verdict:
+          test: Callable[[], _Run], prove: Callable[[], bool]) -> Verdict:
     """Tells whether the tests detect a mutant that has been applied.
 
     Parameters
@@ -470,6 +490,8 @@ def judge(mutant: Mutant, original: Sequence[str], digest: Callable[[], _Run],
     digest, test : callable
         ``digest`` computes the digests of the mutant's Verilog, up to the first that differs;
         ``test`` runs the tests on the mutant.
+    prove : callable
+        Whether there is a proof that the mutant behaves like the original.
     """
     begin = time.monotonic()
 
@@ -485,7 +507,7 @@ def judge(mutant: Mutant, original: Sequence[str], digest: Callable[[], _Run],
     if tested.status is None:
         return verdict(Result.TIMED_OUT)
     if tested.status == 0:
-        return verdict(Result.SURVIVED)
+        return verdict(Result.EQUIVALENT if prove() else Result.SURVIVED)
     if tested.status not in (1, 2):
         raise RuntimeError(f"the tests cannot be run: {tested.output}")
     failed = [line.split()[1] for line in tested.output.splitlines()
@@ -517,7 +539,7 @@ def report(verdicts: Sequence[Verdict], root: Path = ROOT) -> str:
                    if verdict.result is Result.SURVIVED)
     return (f"{text}\ncaught {caught} of {caught + count[Result.SURVIVED]}"
             f" ({count[Result.TIMED_OUT]} by the time limit);"
-            f" {count[Result.EQUIVALENT]} change no Verilog, {count[Result.INVALID]} are no design")
+            f" {count[Result.EQUIVALENT]} are equivalent, {count[Result.INVALID]} are no design")
 
 
 def _mutate(block: str, count: int, seed: int, limit: float) -> int:
@@ -526,10 +548,8 @@ def _mutate(block: str, count: int, seed: int, limit: float) -> int:
         root = Path(folder) / "tree"
         shutil.copytree(ROOT, root, ignore=shutil.ignore_patterns(
             ".git", ".venv", "build", "__pycache__", ".*_cache", "*.egg-info"))
-        original = _digest(block, root, limit)
-        if original.status != 0:
-            raise RuntimeError(f"the Verilog cannot be written: {original.output}")
-        digests = original.output.split()
+        original = _designs(block, root, limit)
+        digests = [_digest_of(sources) for sources in original]
         # This also builds the models that no mutant touches.
         sound = _test(block, "", root, max(limit, 3600))
         if sound.status != 0:
@@ -539,7 +559,8 @@ def _mutate(block: str, count: int, seed: int, limit: float) -> int:
             with applied(mutant, root):
                 verdicts.append(judge(
                     mutant, digests, partial(_digest, block, root, limit, digests),
-                    partial(_test, block, mutant.path, root, limit)))
+                    partial(_test, block, mutant.path, root, limit),
+                    partial(_proved, block, root, limit, original)))
             print(line(verdicts[-1]), flush=True)
         print(report(verdicts, root))
     return int(any(verdict.result is Result.SURVIVED for verdict in verdicts))
@@ -553,9 +574,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=40, help="how many mutants")
     parser.add_argument("--seed", type=int, default=1, help="which mutants")
     parser.add_argument("--limit", type=float, default=900, help="seconds for each mutant")
-    parser.add_argument("--digest", nargs="*", metavar="EXPECTED",
+    parser.add_argument("--digest", nargs="+", metavar="EXPECTED",
                         help="only print digests of the block's Verilog, to the first unexpected")
+    parser.add_argument("--verilog", action="store_true",
+                        help="only print the block's Verilog, in JSON")
     options = parser.parse_args(arguments)
+    if options.verilog:
+        print(json.dumps(list(designs(options.block))))
+        return 0
     if options.digest is not None:
         _print_digests(options.block, options.digest)
         return 0
