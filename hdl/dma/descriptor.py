@@ -290,8 +290,8 @@ class DescriptorFrontEnd(wiring.Component):
         The host's descriptor, of `DESCRIPTOR_LAYOUT`.
     host_valid, host_ready : In(1), Out(1)
         ``host_valid`` requests the check of the host's descriptor and the start of its transfer.
-        ``host_ready``: the transfer starts, or is refused with a fault. The descriptor and
-        ``host_valid`` must be stable until ``host_ready``.
+        ``host_ready``: the transfer starts, or is refused with a fault. The descriptor must be
+        stable until then. Without ``host_valid``, no transfer starts.
     host_fault : Out(4)
         With ``host_ready``: the descriptor's `Fault`. If it is not `NONE`, no transfer was started.
     room : In(1)

@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 from amaranth.sim import SimulatorContext
 
+from golden.dma import Descriptor
+from hdl.dma.descriptor import DescriptorFrontEnd
 from hdl.dma.format import DmaSpace
+from hdl.dma.interface import CheckTimes
 from hdl.dma.reader import Collector, Reader
+from hdl.dma.rows import WordGatherer
 from hdl.dma.writer import BurstIssuer, Writer
 from verif.hdl.dma.engine import CONFIG
 from verif.hdl.simulation.simulator import simulate
@@ -122,6 +126,69 @@ def test_a_stage_that_must_stop_keeps_an_offer_and_nothing_else(name: str, offer
         assert ctx.get(dut.idle)
         assert not ctx.get(request.valid)
         checked.append(name)
+
+    simulate(dut, process)
+    assert checked
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_gathering_is_busy_until_the_last_requested_word_has_arrived(stops: bool) -> None:
+    """Each word is granted two cycles after its request. A stop leaves only the first request."""
+    dut = WordGatherer(CONFIG)
+    words = 1 if stops else ROWS * CONFIG.lanes
+    checked = []
+
+    async def process(ctx: SimulatorContext) -> None:
+        ctx.set(dut.room, 1)
+        ctx.set(dut.rows, ROWS)
+        ctx.set(dut.start, 1)
+        assert not ctx.get(dut.busy)
+        await ctx.tick()
+        ctx.set(dut.start, 0)
+        for number in range(words):
+            for granted in (0, 0, 1):
+                ctx.set(dut.granted, granted)
+                assert ctx.get(dut.ask)
+                assert ctx.get(dut.busy), number
+                await ctx.tick()
+                ctx.set(dut.stop, stops)
+        ctx.set(dut.granted, 0)
+        for arrives in (True, False, False):
+            assert not ctx.get(dut.ask)
+            assert ctx.get(dut.busy) == arrives
+            assert ctx.get(dut.row_valid) == (arrives and not stops)
+            await ctx.tick()
+            checked.append(arrives)
+
+    simulate(dut, process)
+    assert checked
+
+
+def test_a_start_that_the_host_gives_up_in_its_last_cycle_starts_no_transfer() -> None:
+    """The host's registers give up after a time, perhaps just when the queue has room again."""
+    dut = DescriptorFrontEnd(CONFIG)
+    descriptor = Descriptor(DmaSpace.HBM, DmaSpace.VMEM, ROWS)
+    checked = []
+
+    async def process(ctx: SimulatorContext) -> None:
+        ctx.set(dut.host_descriptor, sum(
+            word << 32 * number for number, word in enumerate(descriptor.pack())))
+        for gives_up in (False, True, False):
+            ctx.set(dut.host_valid, 1)
+            for _ in range(CheckTimes.of(CONFIG).total() + 3):
+                assert not ctx.get(dut.push)
+                await ctx.tick()
+            ctx.set(dut.room, 1)
+            assert ctx.get(dut.host_ready)
+            ctx.set(dut.host_valid, not gives_up)
+            assert ctx.get(dut.push) == (not gives_up)
+            await ctx.tick()
+            ctx.set(dut.host_valid, 0)
+            for _ in range(3):
+                assert not ctx.get(dut.push)
+                await ctx.tick()
+            ctx.set(dut.room, 0)
+            checked.append(gives_up)
 
     simulate(dut, process)
     assert checked

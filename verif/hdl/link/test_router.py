@@ -8,9 +8,9 @@ from amaranth.sim import SimulatorContext
 
 from golden.torus.route import Hop, channel_graph, check_hops, route, wraps
 from hdl.link.format import CHANNELS, MAX_SIDE, Direction, LinkConfig
-from hdl.link.router import Router
+from hdl.link.router import ChannelBuffer, Router
 from verif.golden.torus.test_route import has_cycle
-from verif.hdl.simulation.simulator import fast_simulator
+from verif.hdl.simulation.simulator import fast_simulator, simulate
 
 CONFIG = LinkConfig(payload_bytes=1, depth=4)
 _FAR = MAX_SIDE - 1
@@ -163,3 +163,38 @@ def test_no_cycle_of_waiting_channels_in_any_shape_up_to_16_by_16(
     broken = RtlRoute({arrival: leaves._replace(channel=1) if turns(arrival, leaves) else leaves
                        for arrival, leaves in table.items()})
     assert has_cycle(channel_graph((4, 4), broken))
+
+
+@pytest.mark.parametrize("patience", [0, 2])
+@pytest.mark.parametrize("tails", [(), (1,), (0,), (0, 1), (1, 0)])
+def test_a_dead_link_ends_the_packet_that_it_cut_with_one_tail_and_no_other(
+        tails: tuple[int, ...], patience: int) -> None:
+    """Flits arrive, of which ``tails`` says whether they are tails; then the link is down.
+
+    A flit leaves after it was on offer for ``patience`` cycles. When no flit arrives, the lines
+    carry a tail if the last flit was none, or else no tail.
+    """
+    dut = ChannelBuffer(CONFIG)
+    flits = [{"tail": tail, "dx": number, "dy": 1 - number, "payload": number}
+             for number, tail in enumerate(tails)]
+    cut = bool(tails) and not tails[-1]
+    expected = flits + [{**flit, "tail": 1, "payload": 0xFF} for flit in flits[-1:] if cut]
+    left = []
+
+    async def process(ctx: SimulatorContext) -> None:
+        waited = 0
+        for cycle in range(30):
+            arrives = cycle < len(flits)
+            ctx.set(dut.arrives, arrives)
+            ctx.set(dut.flit, flits[cycle] if arrives else {"tail": cut, "dx": -1, "dy": -1})
+            ctx.set(dut.down, cycle >= len(flits) + 2)
+            ctx.set(dut.output.ready, waited == patience)
+            offered = ctx.get(dut.output.valid)
+            if offered and waited == patience:
+                flit = ctx.get(dut.output.payload)
+                left.append({name: flit[name] for name in ("tail", "dx", "dy", "payload")})
+            waited = waited + 1 if offered and waited < patience else 0
+            await ctx.tick()
+
+    simulate(dut, process)
+    assert left == expected
