@@ -8,7 +8,7 @@ Amaranth itself is right. It also makes Python free the netlist as soon as the m
 
 import copy
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import amaranth
@@ -22,6 +22,7 @@ VERSION = "0.5.10"
 
 _BITS = 16
 """Number of low bits of a net's number; they are the number of a bit of its cell."""
+_CONSTANTS = frozenset((_nir.Net(0), _nir.Net(1)))
 _SOURCES = (_nir.Operator, _nir.Part, _nir.Matches, _nir.PriorityMatch, _nir.AssignmentList,
             _nir.AsyncReadPort, _nir.IOBuffer)
 """The types of cells whose outputs depend on inputs in the same cycle."""
@@ -136,6 +137,88 @@ def _has_no_cycle(netlist: _nir.Netlist) -> bool:
     return True
 
 
+def _output_nets(self: _nir.Instance, self_idx: int) -> set[_nir.Net]:
+    """Replace `Instance.output_nets`."""
+    first = self_idx << _BITS
+    return {net for start, width in self.ports_o.values() for net in _run(first + start, width)}
+
+
+def _emit_signal(self: _ir.NetlistEmitter, signal: _ast.Signal) -> _nir.Value:
+    """Replace `NetlistEmitter.emit_signal`, which also notes the signal of each late net.
+
+    The netlist has noted them. `_emit_netlist` lets the emitter use the same notes.
+    """
+    signals = self.netlist.signals
+    if signal not in signals:
+        signals[signal] = self.netlist.alloc_late_value(signal)
+    value: _nir.Value = signals[signal]
+    return value
+
+
+def _emit_undriven(self: _ir.NetlistEmitter) -> None:
+    """Replace `NetlistEmitter.emit_undriven`."""
+    connections = self.netlist.connections
+    for signal, value in self.netlist.signals.items():
+        for bit, net in enumerate(value):
+            if net < 0 and net not in connections:
+                connections[net] = _nir.Net(signal.init >> bit & 1)
+
+
+def _sigspec(self: rtlil.ModuleEmitter, *parts: Any) -> str:
+    """Replace `ModuleEmitter.sigspec`, which looks each net up twice and adds the parts up."""
+    value = [net for part in parts
+             for net in ((part,) if isinstance(part, _nir.Net) else part)]
+    places, count, end = self.nets, len(value), 0
+    chunks = []
+    while end < count:
+        begin = end
+        if value[begin] in _CONSTANTS:
+            while end < count and value[end] in _CONSTANTS:
+                end += 1
+            bits = "".join(map(str, map(int, reversed(value[begin:end]))))
+            chunks.append(f"{end - begin}'{bits}")
+            continue
+        wire, first = places[value[begin]]
+        following = first
+        while end < count and places.get(value[end]) == (wire, following):
+            end += 1
+            following += 1
+        bits = f"{first}" if end - begin == 1 else f"{following - 1}:{first}"
+        chunks.append(f"{wire.name} [{bits}]")
+    return chunks[0] if len(chunks) == 1 else f"{{ {' '.join(reversed(chunks))} }}"
+
+
+def _connecting(bits: Callable[..., None]) -> Callable[..., None]:
+    """Return a replacement of `NetlistEmitter.connect`, which is ``bits``."""
+
+    def connect(self: _ir.NetlistEmitter, lhs: _nir.Value, rhs: _nir.Value, *,
+                src_loc: Any) -> None:
+        """Connect all bits at once, unless one of them has a driver, which is an error."""
+        connections = self.netlist.connections
+        if len(lhs) == len(rhs) == len(set(lhs)) and connections.keys().isdisjoint(lhs):
+            connections.update(zip(lhs, rhs, strict=True))
+            self.connect_src_loc.update(dict.fromkeys(lhs, src_loc))
+        else:
+            bits(self, lhs, rhs, src_loc=src_loc)
+
+    return connect
+
+
+def _finding_flows(follow: Callable[[_nir.Netlist], None]) -> Callable[[_nir.Netlist], None]:
+    """Return a replacement of `_compute_net_flows`, which is ``follow``."""
+
+    def compute_net_flows(netlist: _nir.Netlist) -> None:
+        """Follow no net through the hierarchy if there is only one module."""
+        if len(netlist.modules) > 1:
+            follow(netlist)
+            return
+        for number, cell in enumerate(netlist.cells):
+            netlist.modules[0].net_flow.update(dict.fromkeys(
+                cell.output_nets(number), _nir.ModuleNetFlow.Internal))
+
+    return compute_net_flows
+
+
 def _contains(self: _ast._MappedKeyDict, key: Any) -> bool:
     """Replace `Mapping.__contains__`, which raises an exception and catches it."""
     return (None if key is None else self._map_key(key)) in self._storage
@@ -153,13 +236,16 @@ def _values(self: _ast._MappedKeyDict) -> Iterable[Any]:
 
 def _emit_netlist(netlist: _nir.Netlist, design: _ir.Design, *,
                   all_undef_to_ff: bool = False) -> None:
-    """Replace the function of the same name, and let the emitter refer to nothing afterwards.
+    """Replace the function of the same name; see `_emit_signal` for the signals of late nets.
+
+    Let the emitter refer to nothing afterwards.
 
     An emitter is part of a cycle of references, because its methods define recursive functions.
     Until the garbage collector finds the cycle, everything that the emitter refers to would stay in
     memory. Most of it is the netlist: a million objects for a core.
     """
     emitter = _ir.NetlistEmitter(netlist, design, all_undef_to_ff=all_undef_to_ff)
+    emitter.late_net_to_signal = netlist.late_to_signal
     emitter.emit_fragment(design.fragment, None)
     vars(emitter).clear()
 
@@ -201,8 +287,14 @@ def speed_up() -> bool:
     _nir.Netlist.resolve_net = _resolve_net
     _nir.Netlist.resolve_value = _resolve_value
     _nir.Netlist.check_comb_cycles = check_comb_cycles
+    _nir.Instance.output_nets = _output_nets
+    _ir.NetlistEmitter.emit_signal = _emit_signal
+    _ir.NetlistEmitter.emit_undriven = _emit_undriven
+    _ir.NetlistEmitter.connect = _connecting(_ir.NetlistEmitter.connect)
+    _ir._compute_net_flows = _finding_flows(_ir._compute_net_flows)
     _ir._emit_netlist = _emit_netlist
     rtlil.ModuleEmitter.emit = emit
+    rtlil.ModuleEmitter.sigspec = _sigspec
     _ast.Format.__init__ = init_format
     _ast._MappedKeyDict.__contains__ = _contains
     _ast._MappedKeyDict.items = _items

@@ -113,6 +113,36 @@ def test_cycles_are_reported_with_all_signals() -> None:
     subprocess.run([sys.executable, "-c", CYCLE], check=True)
 
 
+CONFLICT = """
+import amaranth
+from amaranth import Cat, Instance, Module, Signal
+from amaranth.back import rtlil
+from hdl.elaboration.netlist import VERSION, speed_up
+
+messages = []
+for version in ("0.0", VERSION):
+    amaranth.__version__ = version
+    speed_up.cache_clear()
+    speed_up()
+    for first, second in ((slice(0, 2), slice(2, 4)), (slice(0, 3), slice(2, 4)), (None, None)):
+        m, x = Module(), Signal(4, name="x")
+        if first is None:
+            m.submodules += Instance("source", o_y=Cat(x[1], x[1]))
+        else:
+            m.submodules += [Instance("source", o_y=x[first]), Instance("source", o_y=x[second])]
+        try:
+            messages.append(rtlil.convert(m, ports=[x], emit_src=False))
+        except amaranth.hdl.DriverConflict as error:
+            messages.append(str(error).split(": ")[0])
+assert messages[:3] == messages[3:], messages
+assert [message[:5] for message in messages[1:3]] == ["Bit 2", "Bit 1"], messages
+"""
+
+
+def test_a_bit_with_two_drivers_is_named() -> None:
+    subprocess.run([sys.executable, "-c", CONFLICT], check=True)
+
+
 @pytest.mark.parametrize("width", [1 << 16, 1 << 17])
 def test_ports_that_netlists_cannot_number_are_refused(width: int) -> None:
     speed_up()
