@@ -15,6 +15,8 @@ import amaranth
 from amaranth.back import rtlil
 from amaranth.hdl import _ast, _ir, _nir
 
+from .references import weaken
+
 __all__ = ["VERSION", "speed_up"]
 
 VERSION = "0.5.10"
@@ -255,6 +257,7 @@ def speed_up() -> bool:
     """Replace functions of Amaranth; return whether its version is the one that they are from."""
     if amaranth.__version__ != VERSION:
         return False
+    weaken()
     check_bits = _nir.Netlist.check_comb_cycles
     emit_module = rtlil.ModuleEmitter.emit
     parse_format = _ast.Format.__init__

@@ -1,5 +1,6 @@
 """Amaranth's simulator with quicker accesses to whole signals, which are most of a bench's time."""
 
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -87,8 +88,14 @@ class _Engine(PySimEngine):
         super().add_async_testbench(simulator, process, background=background)
         added = self._testbenches[-1]
         added.coroutine.close()
-        added.context = _Context(self._design, self, added)
+        # The simulator, which the context cannot do without, keeps both of them.
+        added.context = _Context(self._design, weakref.proxy(self), weakref.proxy(added))
         added.reset()
+
+    def __del__(self) -> None:
+        # Processes and the states of signals refer to each other through this list; otherwise the
+        # design would wait for the garbage collector.
+        self._state.slots.clear()
 
 
 class _Context(TestbenchContext):
