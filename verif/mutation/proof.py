@@ -11,6 +11,7 @@ import json
 import pathlib
 import tempfile
 from collections.abc import Mapping
+from typing import Any
 
 from hdl import yosys
 
@@ -55,12 +56,12 @@ sat -verify -prove trigger 0 -timeout {_SECONDS} miter
 """Yosys script that fails unless both modules have the same ports, and outputs that are equal."""
 
 
-def _state(path: pathlib.Path, module: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Initial values of registers, and the modules of instances, each by name."""
+def _state(path: pathlib.Path, module: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Initial values of registers, and the modules and parameters of instances, each by name."""
     found = json.loads(path.read_text(encoding="utf-8"))["modules"][module]
     initial = {name: net["attributes"]["init"] for name, net in found["netnames"].items()
                if "init" in net["attributes"]}
-    instances = {name: cell["type"] for name, cell in found["cells"].items()
+    instances = {name: (cell["type"], cell["parameters"]) for name, cell in found["cells"].items()
                  if not cell["type"].startswith("$")}
     return initial, instances
 

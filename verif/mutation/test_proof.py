@@ -1,13 +1,19 @@
 """Proofs that modules behave alike: they hold for every equivalent change, and for no other."""
 
 import pytest
-from amaranth import Module, Signal
+from amaranth import Instance, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from hdl.tiles import VerilogLibrary, instantiate
 from verif.mutation.proof import behave_alike
+
+PRIMITIVE = """
+module primitive #(parameter SIZE = 1) (input [3:0] a, output [3:0] y);
+  assign y = a + SIZE;
+endmodule
+"""
 
 
 class Child(wiring.Component):
@@ -23,12 +29,12 @@ class Child(wiring.Component):
 
 
 class Subject(wiring.Component):
-    """Clamps, counts, remembers and subtracts; a change is named by the attribute."""
+    """Clamps, counts, remembers and subtracts, with one ``change``, which is named by a text."""
 
     def __init__(self, change: str) -> None:
         self._change = change
         super().__init__({"a": In(4), "b": In(4), "least": Out(4), "count": Out(4), "kept": Out(4),
-                          "found": Out(4)})
+                          "found": Out(4), "seen": Out(4)})
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -50,6 +56,8 @@ class Subject(wiring.Component):
                      self.kept.eq(read.data)]
         child = instantiate(m, platform, "child", "other" if change == "module" else "child", Child)
         operands = (self.b, self.a) if change == "operands" else (self.a, self.b)
+        m.submodules.primitive = Instance("primitive", p_SIZE=3 + (change == "parameter"),
+                                          i_a=self.a, o_y=self.seen)
         m.d.comb += [child.a.eq(operands[0]), child.b.eq(operands[1]), self.found.eq(child.o)]
         return m
 
@@ -57,7 +65,7 @@ class Subject(wiring.Component):
 def verilog(change: str = "") -> dict[str, str]:
     library = VerilogLibrary()
     library.write("other", Child)
-    return library.write("subject", lambda: Subject(change))
+    return library.write("subject", lambda: Subject(change)) | {"primitive": PRIMITIVE}
 
 
 @pytest.mark.parametrize("change", ["either of equal numbers", "bit that nothing reads"])
@@ -69,7 +77,7 @@ def test_a_change_without_effect_is_proved(change: str) -> None:
 
 @pytest.mark.parametrize("change", [
     "other output", "initial value", "next value", "memory's initial value", "write", "module",
-    "operands"])
+    "operands", "parameter"])
 def test_a_change_with_an_effect_is_not_proved(change: str) -> None:
     original, changed = verilog(), verilog(change) | {"child": verilog()["child"]}
     assert original.keys() == changed.keys()
