@@ -64,14 +64,18 @@ def version() -> str:
 
 
 def _outputs(program: str, arguments: Sequence[str], script: str | None,
-             cwd: str | os.PathLike[str] | None) -> str:
+             cwd: str | os.PathLike[str] | None, seconds: float | None = None) -> str:
     """Run a Python program in folder ``cwd``, with ``script`` as its input; return its output.
 
-    If ``cwd`` is None, it runs in the current folder.
+    If ``cwd`` is None, it runs in the current folder. It is killed after ``seconds``, if given.
     """
     version()
-    done = subprocess.run([sys.executable, "-P", "-c", program, *arguments], input=script, cwd=cwd,
-                          capture_output=True, encoding="utf-8", errors="replace", check=False)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", program, *arguments], input=script, cwd=cwd,
+            capture_output=True, encoding="utf-8", errors="replace", check=False, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"Yosys has not ended within {seconds:g} s") from None
     if done.returncode:
         # Errors are on stderr, and follow what was printed before them.
         log = [*done.stdout.splitlines(), *done.stderr.splitlines()]
@@ -80,7 +84,8 @@ def _outputs(program: str, arguments: Sequence[str], script: str | None,
     return done.stdout
 
 
-def run(script: str, *, cwd: str | os.PathLike[str] | None = None) -> str:
+def run(script: str, *, cwd: str | os.PathLike[str] | None = None,
+        seconds: float | None = None) -> str:
     """Run Yosys commands and return their output.
 
     Parameters
@@ -89,17 +94,20 @@ def run(script: str, *, cwd: str | os.PathLike[str] | None = None) -> str:
         Commands, one per line.
     cwd : path, optional
         Folder to run in; the current one by default.
+    seconds : float, optional
+        Time limit; none by default.
 
     Raises
     ------
     TypeError
         If the script is not a string.
     RuntimeError
-        If Yosys is missing or a command fails; the message has the last lines of the log.
+        If Yosys is missing, has not ended in time, or a command fails; then, the message has the
+        last lines of the log.
     """
     if not isinstance(script, str):
         raise TypeError(f"script must be a string, not {script!r}")
-    return _outputs(_RUN, (), script, cwd)
+    return _outputs(_RUN, (), script, cwd, seconds)
 
 
 _ATTRIBUTES = " ".join(f"-remove {name}" for name in (

@@ -3,7 +3,8 @@
 Amaranth describes a module as a netlist of single bits. Most of the time goes into creating and
 looking up these bits, one by one, in a few small functions. `speed_up` replaces these functions by
 others that do the same with fewer steps. They check what a design can make wrong, but not that
-Amaranth itself is right. It also makes Python free the netlist as soon as the module is written.
+Amaranth itself is right. It also makes Python free the netlist as soon as the module is written,
+and most of the design (`hdl.elaboration.references`). All of this holds for the whole process.
 """
 
 import copy

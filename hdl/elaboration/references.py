@@ -1,9 +1,9 @@
-"""Lets Python free a design as soon as nothing refers to it.
+"""Lets Python free most of a design as soon as nothing refers to it.
 
-Amaranth's objects refer to each other in cycles, which only the garbage collector finds: a module
-and its builders, a signal and its format, each component and the place of its creation. The
-collector takes longer to free a design than Python takes without it. So `weaken` removes the
-references that close these cycles, none of which is needed.
+Amaranth's objects refer to each other in cycles, which only the garbage collector finds. It takes
+longer to free a design than Python takes without it. So `weaken` removes three references that
+close such cycles: from a module's builders to the module, from a format that only shows a signal to
+the signal, and from each component to itself, for `tracemalloc`'s part of a warning.
 """
 
 import functools
@@ -11,17 +11,20 @@ import sys
 import weakref
 from typing import Any
 
-from amaranth import Format, Module, Signal
+from amaranth import Format, Module, Signal, tracer
 from amaranth._unused import MustUse
 
 __all__ = ["weaken"]
 
 
 class _Formats:
-    """Replaces the attribute `Signal._format`: a format that only shows the signal is not kept."""
+    """Replace the attribute `Signal._format`: a format that only shows the signal is not kept."""
 
-    def __get__(self, signal: Signal, owner: type) -> Any:
-        return vars(signal).get("_format") or Format("{}", signal)
+    def __get__(self, signal: Signal | None, owner: type) -> Any:
+        if signal is None:
+            return self
+        kept = vars(signal).get("_format")
+        return Format("{}", signal) if kept is None else kept
 
     def __set__(self, signal: Signal, format: Any) -> None:
         if type(format) is Format and len(format._chunks) == 1:
@@ -48,6 +51,7 @@ def weaken() -> None:
     def init_module(self: Module) -> None:
         """Let the builders, which nothing uses without the module, not keep it."""
         make_module(self)
+        self._src_loc = tracer.get_src_loc()
         self._builder = weakref.proxy(self)
         for builder in (self.d, self.submodules, self.domains):
             object.__setattr__(builder, "_builder", self._builder)

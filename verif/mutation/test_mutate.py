@@ -4,6 +4,7 @@ import ast
 import importlib
 import itertools
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -225,17 +226,36 @@ def test_digests_cover_all_components_of_a_block(monkeypatch: pytest.MonkeyPatch
     assert components <= seen
 
 
-def test_digests_end_with_the_first_that_differs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_digests_end_with_the_first_that_differs(capsys: pytest.CaptureFixture[str],
+                                                 tmp_path: Path) -> None:
     def printed(*expected: str) -> list[str]:
         assert mutate.main(["mxu", "--digest", *expected]) == 0
         return capsys.readouterr().out.split()
 
-    assert mutate.main(["mxu", "--verilog"]) == 0
-    digests = [mutate._digest_of(sources) for sources in json.loads(capsys.readouterr().out)]
+    file = tmp_path / "verilog.json"
+    assert mutate.main(["mxu", "--verilog", str(file)]) == 0
+    digests = [mutate._digest_of(sources) for sources in json.loads(file.read_text())]
     assert len(set(digests)) == len(digests) == len(CONFIGS)
     assert printed(*digests) == digests
     assert printed(digests[0], "other") == digests
     assert printed("other", digests[1]) == digests[:1]
+
+
+@pytest.mark.parametrize(("old", "new", "proved"), [
+    ("product[:-2]", "product[:-1]", True),  # one bit more, for which the fraction has no place
+    ("distance[5:].any()", "0", False), ("distance[5:].any()", "nothing", False)])
+def test_a_mutant_that_behaves_alike_is_proved_to(tmp_path: Path, old: str, new: str,
+                                                  proved: bool) -> None:
+    """But not one that changes the matrix unit, or that can no longer be elaborated."""
+    root = tmp_path / "tree"
+    shutil.copytree(ROOT, root, ignore=shutil.ignore_patterns(".*", "build", "__pycache__"))
+    original = mutate._designs("mxu", root, 60)
+    assert len(original) == len(CONFIGS)
+    file = root / "hdl" / "mxu" / "mac.py"
+    text = file.read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    file.write_text(text.replace(old, new), encoding="utf-8")
+    assert mutate._proved("mxu", root, 60, original) == proved
 
 
 def test_tests_that_cannot_be_run_are_no_result() -> None:

@@ -46,6 +46,52 @@ def test_modules_are_the_same_as_without_it() -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], check=True)
 
 
+PARTS = """
+import enum
+import amaranth
+from amaranth import Cat, Instance, Module, Signal
+from amaranth.back import rtlil
+from amaranth.lib import data
+from hdl.elaboration.netlist import VERSION, speed_up
+
+class Colour(enum.Enum):
+    RED = 0
+    BLUE = 1
+
+def design():
+    m, inner, least = Module(), Module(), Module()
+    a, b, undriven = Signal(4, init=5), Signal(6), Signal(3, init=6)
+    colour, pair = Signal(Colour), Signal(data.StructLayout({"first": 2, "second": Colour}))
+    m.submodules.inner = inner
+    inner.submodules.least = least
+    m.submodules.source = Instance("source", o_y=Cat(b[1:3], b[4]), o_z=Signal(0), i_a=a)
+    with inner.FSM():
+        with inner.State("ONE"):
+            inner.d.sync += a.eq(a + 1)
+            inner.next = "TWO"
+        with inner.State("TWO"):
+            inner.next = "ONE"
+    least.d.comb += [colour.eq(a == 3), pair.first.eq(undriven), b[0].eq(pair.second)]
+    with m.If(colour == 1):
+        m.d.sync += pair.second.eq(Colour.BLUE)
+    return m, [b, pair.as_value()]
+
+texts = []
+for version in ("0.0", VERSION):
+    amaranth.__version__ = version
+    speed_up.cache_clear()
+    speed_up()
+    m, ports = design()
+    texts.append(rtlil.convert(m, ports=ports, emit_src=True))
+assert texts[0].count("module ") == 3 and "<string>:" in texts[0]
+assert texts[0] == texts[1], texts
+"""
+
+
+def test_modules_within_modules_are_the_same_with_the_places_of_their_source() -> None:
+    subprocess.run([sys.executable, "-c", PARTS], check=True)
+
+
 def test_the_version_of_amaranth_is_known() -> None:
     assert amaranth.__version__ == VERSION
     assert speed_up()

@@ -15,7 +15,10 @@ __all__ = ["fast_simulator", "simulate"]
 
 
 def fast_simulator(design: Elaboratable) -> Simulator:
-    """Return a simulator of ``design``; it does what Amaranth's does, in the same order."""
+    """Return a simulator of ``design``; it does what Amaranth's does, in the same order.
+
+    A testbench cannot read or assign signals after the simulator has been freed.
+    """
     speed_up()
     return Simulator(design, engine=_Engine)
 
