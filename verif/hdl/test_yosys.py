@@ -151,3 +151,8 @@ def test_modules_without_logic_need_fewer_passes(empty_caches: list[pathlib.Path
 def test_rtlil_that_yosys_rejects_is_an_error_with_the_log() -> None:
     with pytest.raises(RuntimeError, match=r"(?s)Unexpected token.*in broken.ys"):
         yosys.write_verilog({"broken": "module \\broken\n  nonsense\nend\n"})
+
+
+def test_a_run_that_takes_too_long_is_ended() -> None:
+    with pytest.raises(RuntimeError, match=r"^Yosys has not ended within 0\.2 s$"):
+        yosys.run("exec -- sleep 9", seconds=0.2)
