@@ -165,6 +165,19 @@ def test_a_reset_stops_the_core_and_keeps_memory(model: Model) -> None:
     assert host.read(MEMORY_BASE + 8) == [0x12345678]
 
 
+def test_a_core_that_stops_interrupts_if_that_is_enabled(model: Model) -> None:
+    host = Host(model)
+    host.write_space(Space.IMEM, 0, *bundle_words(assemble("{ s1.halt }", CONFIG).bundles[0]))
+    host.write(address("CONTROL", 0), CORE_REGISTERS["CONTROL"].pack(START=1))
+    assert not host.read(address("STATUS", 0))[0] & 1
+    assert not model.peek("interrupt")
+    stopped = GLOBAL_REGISTERS["INTERRUPT_STATUS"].pack(CORE0_STOPPED=1)
+    host.write(GLOBAL_REGISTERS["INTERRUPT_ENABLE"].offset, stopped)
+    assert model.peek("interrupt")
+    host.write(GLOBAL_REGISTERS["INTERRUPT_STATUS"].offset, stopped)
+    assert not model.peek("interrupt")
+
+
 def test_addresses_of_nothing_are_refused(model: Model) -> None:
     host = Host(model)
     for place in (0x0FFC, 1 << 16, MEMORY_BASE - 4, MEMORY_BASE + CONFIG.hbm_bytes):
