@@ -786,6 +786,12 @@ def test_core_that_takes_nothing_does_not_hang_the_host() -> None:
             start = bench.now
             assert (await bench.write(ctx, address(name, 0), 1)).refused
             assert WAIT_CYCLES <= bench.now - start < WAIT_CYCLES + 10
+            # What is not allowed does not wait for the core.
+            start = bench.now
+            assert (await bench.write(ctx, address(name, 0), 1, 7)).refused
+            if not CORE_REGISTERS[name].readable:
+                assert (await bench.read(ctx, address(name, 0))).refused
+            assert bench.now - start < 30
         assert await bench.get(ctx, "DMA_FAULT", 0) == CORE_REGISTERS["DMA_FAULT"].pack(BUSY=1)
         # The other core answers for itself, also after the wait is over.
         await bench.put(ctx, "SEMAPHORE_ADD", 3, 1)

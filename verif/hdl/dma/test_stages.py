@@ -164,6 +164,34 @@ def test_gathering_is_busy_until_the_last_requested_word_has_arrived(stops: bool
     assert checked
 
 
+def test_gathering_that_must_stop_asks_only_for_a_word_that_was_refused() -> None:
+    """The stop begins in the cycle after the first word was granted, or else refused."""
+    dut = WordGatherer(CONFIG)
+
+    async def process(ctx: SimulatorContext) -> None:
+        ctx.set(dut.room, 1)
+        ctx.set(dut.rows, ROWS)
+        for granted in (1, 0, 1):
+            ctx.set(dut.start, 1)
+            await ctx.tick()
+            ctx.set(dut.start, 0)
+            ctx.set(dut.granted, granted)
+            assert ctx.get(dut.ask)
+            await ctx.tick()
+            ctx.set(dut.stop, 1)
+            assert ctx.get(dut.ask) == (not granted)
+            ctx.set(dut.granted, not granted)
+            await ctx.tick()
+            ctx.set(dut.granted, 0)
+            for _ in range(3):
+                assert not ctx.get(dut.ask)
+                await ctx.tick()
+            assert not ctx.get(dut.busy)
+            ctx.set(dut.stop, 0)
+
+    simulate(dut, process)
+
+
 def test_a_start_that_the_host_gives_up_in_its_last_cycle_starts_no_transfer() -> None:
     """The host's registers give up after a time, perhaps just when the queue has room again."""
     dut = DescriptorFrontEnd(CONFIG)

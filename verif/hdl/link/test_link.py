@@ -379,6 +379,26 @@ def test_frame_without_a_flit_tells_news_and_all_news_are_told() -> None:
     assert set() < set(empty) < set(range(40))
 
 
+def test_a_repeated_frame_is_acknowledged_again() -> None:
+    """The other end repeats what it sent if the frame that acknowledged it was lost."""
+    node = open_fabric(CONFIG)
+    node.reset()
+    node.poke("eject__0__ready", 1)
+    node.poke("rx_frame__0", frame(carries=1, flit_tail=1))
+    acknowledge = frame_body(CONFIG)["acknowledge"].offset
+    for arrival in range(3):
+        sent = []
+        for cycle in range(40):
+            node.poke("rx_valid__0", int(not cycle))
+            if node.peek("tx_valid__0"):
+                sent.append(sent_frame(X_PLUS, node) >> acknowledge & 1)
+            node.tick()
+        assert sent, f"no frame after arrival {arrival}"
+        assert sent[-1] == 1
+    assert not node.peek("down")
+    node.close()
+
+
 def test_frames_say_whether_the_other_end_has_been_heard_and_a_reset_is_noticed() -> None:
     """Frames are ``known`` once this end has heard a frame.
 
