@@ -93,8 +93,8 @@ def _alike(module: str, original: Mapping[str, str], changed: Mapping[str, str])
 def behave_alike(original: Mapping[str, str], changed: Mapping[str, str]) -> bool:
     """Whether there is a proof that two designs behave alike.
 
-    The proof is sought module by module. It takes Yosys about half a second for a module that
-    differs, and at most a minute.
+    The proof is sought module by module. Yosys takes half a second for most modules that differ,
+    ten seconds for a large one, and gives up after a minute.
 
     Parameters
     ----------
