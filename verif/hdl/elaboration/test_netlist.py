@@ -19,21 +19,29 @@ from hdl.axi.master import BurstCutter
 from hdl.config import Config
 from hdl.elaboration.netlist import VERSION, speed_up
 
-PROGRAM = """
+BOTH = """
 import amaranth
+from hdl.elaboration.netlist import VERSION, speed_up
+
+def both():
+    for version in ("0.0", VERSION):
+        amaranth.__version__ = version
+        speed_up.cache_clear()
+        assert speed_up() == (version == VERSION)
+        yield
+"""
+"""How the programs begin that compare what Amaranth does without `speed_up`, and then with it."""
+
+PROGRAM = """
 from hdl import yosys
 from hdl.chip.arbiter import VectorPort
 from hdl.config import Config
-from hdl.elaboration.netlist import VERSION, speed_up
 from hdl.mxu.mxu import Mxu
 from hdl.tiles import VerilogLibrary
 
 written = []
 yosys.write_verilog = lambda modules: written[-1].update(modules) or modules
-for version in ("0.0", VERSION):
-    amaranth.__version__ = version
-    speed_up.cache_clear()
-    assert speed_up() == (version == VERSION)
+for _ in both():
     written.append({})
     VerilogLibrary().write("mxu", lambda: Mxu(Config.preset("tiny")))
     VerilogLibrary().write("port", lambda: VectorPort(Config.preset("tiny"), 2))
@@ -43,16 +51,14 @@ assert written[0] == written[1]
 
 
 def test_modules_are_the_same_as_without_it() -> None:
-    subprocess.run([sys.executable, "-c", PROGRAM], check=True)
+    subprocess.run([sys.executable, "-c", BOTH + PROGRAM], check=True)
 
 
 PARTS = """
 import enum
-import amaranth
 from amaranth import Cat, Instance, Module, Signal
 from amaranth.back import rtlil
 from amaranth.lib import data
-from hdl.elaboration.netlist import VERSION, speed_up
 
 class Colour(enum.Enum):
     RED = 0
@@ -77,10 +83,7 @@ def design():
     return m, [b, pair.as_value()]
 
 texts = []
-for version in ("0.0", VERSION):
-    amaranth.__version__ = version
-    speed_up.cache_clear()
-    speed_up()
+for _ in both():
     m, ports = design()
     texts.append(rtlil.convert(m, ports=ports, emit_src=True))
 assert texts[0].count("module ") == 3 and "<string>:" in texts[0]
@@ -89,7 +92,7 @@ assert texts[0] == texts[1], texts
 
 
 def test_modules_within_modules_are_the_same_with_the_places_of_their_source() -> None:
-    subprocess.run([sys.executable, "-c", PARTS], check=True)
+    subprocess.run([sys.executable, "-c", BOTH + PARTS], check=True)
 
 
 def test_the_version_of_amaranth_is_known() -> None:
@@ -134,16 +137,11 @@ def test_a_bit_that_depends_on_itself_is_found(to: int, direct: bool) -> None:
 
 
 CYCLE = """
-import amaranth
 from amaranth import Module, Signal
 from amaranth.back import rtlil
-from hdl.elaboration.netlist import VERSION, speed_up
 
 messages = []
-for version in ("0.0", VERSION):
-    amaranth.__version__ = version
-    speed_up.cache_clear()
-    speed_up()
+for _ in both():
     m, x, w, z = Module(), Signal(name="x"), Signal(name="w"), Signal(name="z")
     m.d.comb += [x.eq(~z), z.eq(w), w.eq(x)]
     try:
@@ -156,20 +154,15 @@ assert messages[0] == messages[1], messages
 
 
 def test_cycles_are_reported_with_all_signals() -> None:
-    subprocess.run([sys.executable, "-c", CYCLE], check=True)
+    subprocess.run([sys.executable, "-c", BOTH + CYCLE], check=True)
 
 
 CONFLICT = """
-import amaranth
 from amaranth import Cat, Instance, Module, Signal
 from amaranth.back import rtlil
-from hdl.elaboration.netlist import VERSION, speed_up
 
 messages = []
-for version in ("0.0", VERSION):
-    amaranth.__version__ = version
-    speed_up.cache_clear()
-    speed_up()
+for _ in both():
     for first, second in ((slice(0, 2), slice(2, 4)), (slice(0, 3), slice(2, 4)), (None, None)):
         m, x = Module(), Signal(4, name="x")
         if first is None:
@@ -186,7 +179,7 @@ assert [message[:5] for message in messages[1:3]] == ["Bit 2", "Bit 1"], message
 
 
 def test_a_bit_with_two_drivers_is_named() -> None:
-    subprocess.run([sys.executable, "-c", CONFLICT], check=True)
+    subprocess.run([sys.executable, "-c", BOTH + CONFLICT], check=True)
 
 
 @pytest.mark.parametrize("width", [1 << 16, 1 << 17])
